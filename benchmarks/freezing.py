@@ -22,8 +22,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference.machine import Machine
-from pipeline.tools.profile import timing
-from pipeline.tools.profile.trial import NEVER, Trial, stepping, synchronize
+from pipeline.tools.profile.trial import NEVER, Trial, interleaved, ratios, stepping, synchronize
 from pipeline.train.engine.fit import Report
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
@@ -75,7 +74,7 @@ def main(path: str, count: str) -> None:
         }
         steps = {name: closing.enter_context(stepping(training)) for name, training in trainings.items()}
         memory = {name: kept_bytes(training, steps[name]) for name, training in trainings.items()}
-        seconds = timing.interleaved(
+        seconds = interleaved(
             {name: (partial(next, each), 1) for name, each in steps.items()},
             rounds=int(count),
             synchronize=partial(synchronize, machine.device),
@@ -83,7 +82,7 @@ def main(path: str, count: str) -> None:
     for name, (activations, rest) in memory.items():
         shown = f"{activations / 1e6:.0f} MB of activations, {rest / 1e6:.1f} MB of gradients and optimizer state"
         print(f"{name}: {1e3 * statistics.median(seconds[name]):.0f} ms a step, {shown}")
-    ratio = timing.ratios(seconds["frozen"], seconds["everything"]).median
+    ratio = ratios(seconds["frozen"], seconds["everything"]).median
     print(f"frozen / everything: {ratio:.2f} of the time, the median of {count} pairs of steps")
 
 

@@ -17,7 +17,7 @@ from pipeline.core import checkout_lock, interruption, limits
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.core.refusal import Refusal
 from pipeline.tools import supervision
-from pipeline.tools.verbs import VERBS
+from pipeline.tools.verbs import RENAMED, VERBS
 from pipeline.tracking import mirror_process
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
@@ -54,7 +54,7 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
     if words[:1] in ([], ["repro"]):
         assignments = parse(words or ["repro"]).assignments
         if preset:
-            return ((*VERB, "preset", preset, *assignments), *REPRO)
+            return ((*VERB, "set", f"preset={preset}", *assignments), *REPRO)
         return ((*VERB, "set", *assignments), *REPRO) if assignments else REPRO
     if words[0] in ("dvc", "mlflow"):
         return (tuple(words),)
@@ -62,7 +62,7 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
         return ((sys.executable, "-m", "pipeline.tools.torchrun", *words[1:]),)
     if words[0] in ("-h", "--help"):
         return (("echo", USAGE), (*VERB, *words))
-    if words[0] in VERBS:
+    if words[0] in {*VERBS, *RENAMED}:
         return ((*VERB, *words),)
     raise Refusal(
         f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ..., mlflow ... or torchrun ...; to run repro, you can also write nothing"

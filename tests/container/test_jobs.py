@@ -102,7 +102,7 @@ def test_a_job_takes_other_parameters_which_stay_until_a_preset_replaces_them(im
         assert "container: params.yaml: model.width: 16 -> 8" in run(*words, image, "check")
         assert "there is no preset 'cifar'" in run(*words, "--env", "PRESET=cifar", image, code=2)
         output = run(*words, "--env", "PRESET=digits", image, *SHORT, "-S", "model=mlp")
-        assert "preset: params.yaml is now digits, except:" in output
+        assert "set: params.yaml is now the preset digits, except:" in output
         assert "test accuracy" in output
 
 
@@ -200,7 +200,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
     assert f"{HOME}/params.yaml was edited: it is kept as it is" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    output = run(*words, "preset", "cifar10-resnet", code=2)
+    output = run(*words, "set", "preset=cifar10-resnet", code=2)
     assert "error: params.yaml: cannot be replaced, because it is a mount point or belongs to another user" in output
 
 

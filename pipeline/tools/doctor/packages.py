@@ -52,8 +52,8 @@ def extras(context: Context) -> Finding:
     installed: list[str] = []
     absent: list[str] = []
     outdated: list[str] = []
-    for path in sorted(context.top.glob("requirements-*.lock")):
-        name = path.stem.removeprefix("requirements-")
+    for path in sorted(context.top.glob("locks/*.lock")):
+        name = path.stem
         if name == "dev":
             continue
         _, missing, different = compared(path)

@@ -1,4 +1,4 @@
-"""`set`: change parameters in params.yaml after validating them; comments and order stay. `preset`: copy a preset to params.yaml.
+"""`set`: change parameters in params.yaml after validating them; comments and order stay. `set preset=NAME`: copy a preset to params.yaml.
 
 `set --upgrade [FILE ...]` adds the keys that files of earlier versions lack.
 """
@@ -14,34 +14,66 @@ from pipeline.core.params import dotted
 from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document, Location, read_text
+from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
 from pipeline.tools.params.reference import STAGE_PARAMS
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
+PRESET = "preset="
 RECORD = Path(".pipeline/written-params")
-"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the command, `preset` or `set`."""
+"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the writer.
+
+The writer is `preset` if all changes are values of a command with `preset=NAME`, which can be given again, else `set`.
+"""
 
 
-def run_preset(name: str, assignments: Sequence[str] = ()) -> None:
-    """Copy the preset `name` to params.yaml, with the values of `assignments`, each `KEY=VALUE`, in place of its own.
+def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
+    """Write the values of `assignments`, each `KEY=VALUE`, into params.yaml, and print what changed.
 
-    Raises Refusal if there is no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which would be lost. A
-    params.yaml that equals a preset, or that this function wrote, is always replaced.
+    `preset=NAME` first replaces the whole file by a preset. With `upgrade`, instead add the keys that were added since the files `upgrade`
+    (params.yaml if it is empty) were written, with the values that keep the result. Raises Refusal like `assigned`, `apply_preset` and
+    `upgraded_text`, or for both or none of the two. Then nothing is written.
     """
+    if bool(assignments) == (upgrade is not None):
+        raise Refusal("set: write either values, such as train.epochs=3 or preset=digits, or --upgrade")
     target = Paths().params
-    original = text = text_of(name)
-    changes: list[str] = []
-    if assignments:
-        text = assigned(original, assignments)
-        changes = differences(original, text)
+    if upgrade is not None:
+        add_keys([Path(name) for name in upgrade] or [target])
+        return
+    names = [given.removeprefix(PRESET).strip() for given in assignments if given.startswith(PRESET)]
+    values = [given for given in assignments if not given.startswith(PRESET)]
+    if names:
+        apply_preset(names, values)
+        return
+    before = read_text(target)
+    after = assigned(before, values)
+    if after == before:
+        print(f"set: {target} has these values already")
+        return
+    write(target, after)
+    for line in differences(before, after):
+        print(f"set: {line}")
+
+
+def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
+    """Copy a preset to params.yaml, with the values of `assignments` in place of its own. `names` has the name of this one preset.
+
+    Raises Refusal if there are several names or no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which
+    would be lost. A params.yaml that equals a preset, or that this function wrote, is always replaced.
+    """
+    if len(names) > 1:
+        raise Refusal(f"preset={names[1]}: is the second preset: write one")
+    target, original = Paths().params, text_of(names[0])
+    text = assigned(original, assignments) if assignments else original
+    changed = differences(original, text) if assignments else []
     refuse_loss(target, text)
     record(text, "preset")
     files.write_text(target, text)
-    print(f"preset: {target} is now {name}{', except:' if changes else ''}")
-    for line in changes:
-        print(f"preset: {line}")
+    print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
+    for line in changed:
+        print(f"set: {line}")
 
 
 def text_of(name: str) -> str:
@@ -61,8 +93,8 @@ def texts() -> dict[str, str]:
 def refuse_loss(target: Path, text: str) -> None:
     """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
 
-    Nothing is lost if the file equals a preset, is committed, or was written by `preset`. Without Git, as in a container, nothing is lost if
-    `set` wrote the file, either.
+    Nothing is lost if the file equals a preset, is committed, or was written by `set preset=NAME`. Without Git, as in a container, nothing
+    is lost if any other `set` wrote the file, either.
     """
     if not is_edited(target) or target.read_bytes() == text.encode() or writer_of(target) == "preset":
         return
@@ -79,13 +111,13 @@ def write(target: Path, text: str) -> None:
     files.write_text(target, text)
 
 
-def record(text: str, command: str) -> None:
-    """Record that `command` is about to write params.yaml with the contents `text`.
+def record(text: str, writer: str) -> None:
+    """Record that `writer`, "preset" or "set", is about to write params.yaml with the contents `text`.
 
     The record comes before the file: after a kill, a file without a record would count as edited; a record without a file is harmless.
     """
     writers, digest = recorded(), hashlib.sha256(text.encode()).hexdigest()
-    writers[digest] = "preset" if "preset" in (command, writers.get(digest)) else "set"
+    writers[digest] = "preset" if "preset" in (writer, writers.get(digest)) else "set"
     files.write_text(RECORD, "".join(f"{digest} {writer}\n" for digest, writer in writers.items()))
 
 
@@ -95,14 +127,14 @@ def is_edited(target: Path) -> bool:
 
 
 def writer_of(target: Path) -> str | None:
-    """Return the command that wrote the file, or None if it was changed by hand."""
+    """Return the writer of the file, "preset" or "set", or None if it was changed by hand."""
     return recorded().get(files.digest(target))
 
 
 def recorded() -> dict[str, str]:
-    """Return the command that wrote each recorded file, by the SHA-256 of the file."""
+    """Return the writer of each recorded file, by the SHA-256 of the file."""
     lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
-    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no command
+    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no writer
 
 
 def uncommitted(path: Path) -> str | None:
@@ -112,28 +144,6 @@ def uncommitted(path: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
-
-
-def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
-    """Write the values into params.yaml, and print what changed.
-
-    With `upgrade`, instead add the keys that were added since the files `upgrade` (params.yaml if it is empty) were written, with the values
-    that keep the result. Raises Refusal like `assigned` and `upgraded_text`, or for both or none of the two. Then nothing is written.
-    """
-    if bool(assignments) == (upgrade is not None):
-        raise Refusal("set: write either values, such as train.epochs=3, or --upgrade")
-    target = Paths().params
-    if upgrade is not None:
-        add_keys([Path(name) for name in upgrade] or [target])
-        return
-    before = read_text(target)
-    after = assigned(before, assignments)
-    if after == before:
-        print(f"set: {target} has these values already")
-        return
-    write(target, after)
-    for line in differences(before, after):
-        print(f"set: {line}")
 
 
 def add_keys(paths: Sequence[Path]) -> None:
@@ -153,12 +163,8 @@ def upgraded(path: Path) -> tuple[str, dict[Location, Any]]:
     text = read_text(path)
     if "space" not in Document.of(text, path).data:
         return upgraded_text(text, path, STAGE_PARAMS.values(), problems)
-    from pipeline.tools.search.settings import (
-        SearchSettings,
-        checked,  # late: most files are parameter files
-    )
-
-    return upgraded_text(text, path, [SearchSettings], lambda data: checked(data, SearchSettings)[1])
+    search = tool("search.settings")  # late: most files are parameter files
+    return upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
 
 
 def assigned(text: str, assignments: Sequence[str]) -> str:

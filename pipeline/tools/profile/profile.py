@@ -1,20 +1,18 @@
-"""Profiles some steps of a training, and describes the result as text, JSON, a trace and a table of memory."""
+"""Profiles some steps of a training, describes the result as text, JSON and a table of memory, and says what limits the speed and what to change."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipeline.core import files
+from pipeline.core import files, limits
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import counted
 from pipeline.inference.machine import Machine
-from pipeline.tools.profile import micro_batches, remedy, timing
-from pipeline.tools.profile.remedy import BLOCKS, Shares, Timed, block, shares, timed
-from pipeline.tools.profile.trace import Traced, traced
-from pipeline.tools.profile.trial import Trial, stepping, steps_for
+from pipeline.tools.profile.shares import BLOCKS, Shares, Timed, Traced, block, shares, timed, traced
+from pipeline.tools.profile.trial import Trial, note, peak_bytes, reset_peak, stepping, steps_for
 from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
@@ -63,8 +61,8 @@ class Profile:
             yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
         yield ""
         yield self.advice
-        if note := timing.note(self.timed.cpu_wait_s / self.timed.step_s):
-            yield note
+        if warning := note(self.timed.cpu_wait_s / self.timed.step_s):
+            yield warning
         yield ""
         yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"
         for each in self.traced.operations:
@@ -102,7 +100,7 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         used = memory_of_steps(trial, reports, steps_for(MEMORY_S, step_s, least=5, most=MOST_MEMORY))
         trace = traced(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED), Path(folder))
     found = shares(measured, trace, on_gpu=on_gpu)
-    situation = remedy.Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
+    situation = Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
     settings = params.train
     parts = f"{counted(settings.batch_size, 'sample')}" + (
         f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
@@ -115,7 +113,7 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         timed=measured,
         traced=trace,
         shares=found,
-        advice=remedy.sentence(found, situation),
+        advice=sentence(found, situation),
         memory_bytes=used,
     )
 
@@ -124,9 +122,9 @@ def memory_of_steps(trial: Trial, reports: Iterator[Report], steps: int) -> list
     """Make `steps` steps, and return the peak of the memory in each."""
     device, peaks = trial.machine.device, []
     for _ in range(steps):
-        micro_batches.reset_peak(device)
+        reset_peak(device)
         next(reports)
-        peaks.append(micro_batches.peak_bytes(device))
+        peaks.append(peak_bytes(device))
     return peaks
 
 
@@ -148,3 +146,102 @@ def memory_line(peaks: Sequence[int], device: str) -> str:
 
 def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutmix")
+"""The augmentations that take far more time than the others (docs/performance.md)."""
+
+
+class Situation(NamedTuple):
+    """The facts that a remedy depends on.
+
+    `is_resident` is True if the train split is held in the memory of the device, and `has_images` if the inputs are images.
+    """
+
+    params: TrainParams
+    machine: Machine
+    is_resident: bool
+    has_images: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.machine.device.type == "cuda"
+
+
+def sentence(shares: Shares, situation: Situation) -> str:
+    """Return a sentence that names the largest of the shares and its remedy."""
+    largest = shares.largest
+    texts: Mapping[str, str] = {
+        "data": "Most of the time, steps wait for data",
+        "copying": "Most of the time, the GPU waits for copies from the host",
+        "computing": f"Most of the time, the {'GPU' if situation.on_gpu else 'CPU'} computes, as it should",
+        "host": f"Most of the time, {'the GPU waits for' if situation.on_gpu else 'the CPU runs'} Python code between the operations",
+        "idle": "Most of the time, this process does nothing",
+    }
+    remedies = {"data": data, "copying": copying, "computing": computing, "host": host, "idle": idle}
+    return f"{texts[largest]} ({getattr(shares, largest):.0%}): {remedies[largest](situation)}."
+
+
+def data(situation: Situation) -> str:
+    if not situation.is_resident:
+        return (
+            "the train split is read from the disk, so put data/prepared on a faster disk, or free memory until the split takes at most half "
+            f"of what is free on the {situation.machine.device}"
+        )
+    augment = situation.params.augment
+    if costly := [f"augment.{name}" for name in COSTLY if augment and getattr(augment, name)]:
+        return f"batches are made on the device that trains, so switch off costly augmentations ({', '.join(costly)})" + more_threads(
+            situation
+        )
+    return "batches are made on the device that trains, so make samples smaller or augment them less" + more_threads(situation)
+
+
+def more_threads(situation: Situation) -> str:
+    usable = limits.usable_cpus()
+    if situation.on_gpu or situation.machine.threads >= usable:
+        return ""
+    return f", or set PIPELINE_THREADS={usable}, because it uses {situation.machine.threads} of {usable} CPUs"
+
+
+def copying(situation: Situation) -> str:
+    if situation.is_resident:
+        return "use a larger train.batch_size, so that fewer copies are made"
+    return (
+        "free GPU memory until the train split takes at most half of what is free; it is then held on the GPU and not copied in each step"
+    )
+
+
+def computing(situation: Situation) -> str:
+    settings, changes = situation.params.train, []
+    if situation.on_gpu:
+        if settings.precision == "fp32":
+            changes.append("`train.precision: auto`")
+        if situation.has_images and not settings.channels_last:
+            changes.append("`train.channels_last: true`")
+    if settings.compile == "off":
+        changes.append("`train.compile: default`")
+    if settings.activation_checkpointing:
+        changes.append("`train.activation_checkpointing: false`")
+    tried = f"`python -m pipeline profile --speedup` measures what {', '.join(changes)} would change here; else " if changes else ""
+    device = "a faster GPU" if situation.on_gpu else "a GPU"
+    return f"{tried}use {device} or a smaller model{more_threads(situation)}"
+
+
+def host(situation: Situation) -> str:
+    settings = situation.params.train
+    changes = []
+    if settings.compile == "off" and not settings.activation_checkpointing:
+        whole = settings.micro_batch_size == settings.batch_size and settings.lanes == 1
+        changes.append(f"`train.compile: {'graphs' if situation.on_gpu and whole else 'default'}`")
+    if settings.micro_batch_size < settings.batch_size:
+        changes.append(
+            "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)"
+        )
+    if settings.report_every_steps < 10:
+        changes.append("fewer reports (`train.report_every_steps`)")
+    changes.append("a larger train.batch_size")
+    return f"try {', or '.join(changes)}; the trace shows which Python code it is"
+
+
+def idle(_: Situation) -> str:
+    return "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where"

@@ -4,8 +4,10 @@ Blocks of steps with an option alternate with blocks as configured, so that a dr
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,14 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
 from pipeline.evaluate.reports.figures.canvas import BLUE, GREEN, INK, MUTED, VERMILION, figure
 from pipeline.inference.machine import Machine, obstacle, set_determinism, usable_gpus
-from pipeline.tools.profile import micro_batches, timing
-from pipeline.tools.profile.timing import Spread
-from pipeline.tools.profile.trial import NEVER, Trial, stepping, steps_for, synchronize
+from pipeline.tools.profile import trial as trials
+from pipeline.tools.profile.trial import Spread, Trial
 from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
 CONFIGURED = "as configured"
+SAME = Spread(1.0, 1.0, 1.0)
+"""The speed of the training that others are compared with."""
 ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
 BLOCK_S = 0.5
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
@@ -61,7 +64,7 @@ class Row:
     obstacle: str | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
     """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
 
@@ -77,20 +80,48 @@ class Candidate:
         self.claim()
         self.run(WARMUP_STEPS)
         step_s = self.run(CALIBRATION_STEPS)
-        return steps_for(BLOCK_S, step_s) if steps is None else min(steps, steps_for(10 * BLOCK_S, step_s))
+        return trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
 
     def run(self, steps: int) -> float:
         """Make `steps` steps, and return the seconds per step."""
-        return timing.interleaved({"": (self.step, steps)}, rounds=1, synchronize=partial(synchronize, self.trial.machine.device))[""][0]
-
-    def step(self) -> None:
-        next(self.reports)
+        return trials.time_block(partial(next, self.reports), steps, partial(trials.synchronize, self.trial.machine.device))
 
     def claim(self) -> None:
         """Set PyTorch's determinism as this training has it, and reset the memory peak."""
         set_determinism(self.trial.params.train.deterministic)
         if self.trial.machine.device.type == "cuda":
-            micro_batches.reset_peak(self.trial.machine.device)
+            trials.reset_peak(self.trial.machine.device)
+
+    def taken_bytes(self) -> int | None:
+        """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
+        device = self.trial.machine.device
+        return trials.peak_bytes(device) - self.held_bytes if device.type == "cuda" else None
+
+
+def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None, output: Path | None) -> None:
+    """Print a table of the training as configured and of each option, and how it was measured.
+
+    `steps` is as in `compare_options`. `output` is a folder for the table, its numbers as JSON and a figure; None to write nothing.
+    """
+    title = f"{params.model.title} on {machine.device} ({machine.name})"
+    print(title)
+    rows: list[Row] = []
+
+    def collected() -> Iterator[Row]:
+        for row in compare_options(params, prepared, machine, steps=steps):
+            rows.append(row)
+            yield row
+
+    start_s, start_wait_s = time.perf_counter(), trials.cpu_wait_s()
+    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, collected(), params.train.batch_size):
+        print(text, flush=True)
+    warning = trials.note((trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
+    how = "\n\n".join(filter(None, (method(params, machine.device), warning)))
+    faster = always_faster(rows)
+    print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
+    if output:
+        write(output, rows, title=title, method=how, samples=params.train.batch_size)
+        print(f"profile: the comparison was written to {output}")
 
 
 def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Option]:
@@ -124,24 +155,25 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
-    configured = begin(Option(CONFIGURED), params, prepared, machine)
-    with stepping(configured.trial) as configured.reports:
+    with begun(Option(CONFIGURED), params, prepared, machine) as configured:
         count = configured.warm_up(steps)
         seconds = [configured.run(count) for _ in range(ROUNDS)]
-        yield Row(CONFIGURED, timing.spread(seconds).median, Spread(1.0, 1.0, 1.0), taken_bytes(configured))
+        yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
         for option in options(params, prepared, machine):
             yield row(option, configured, count, params, prepared, steps=steps)
     set_determinism(params.train.deterministic)
 
 
-def begin(option: Option, params: TrainParams, prepared: Prepared, machine: Machine) -> Candidate:
-    """Begin the training with `option`, and return it. Raises Refusal if the option does not fit the model, the data or the machine."""
+@contextmanager
+def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Candidate]:
+    """Begin the training with `option`, for the block. Raises Refusal if the option does not fit the model, the data or the machine."""
     device = torch.device(option.device) if option.device else machine.device
     held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": NEVER, **option.changes})
+    trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": trials.NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)
-    return Candidate(trial, iter(()), held_bytes)
+    with trials.stepping(trial) as reports:
+        yield Candidate(trial, reports, held_bytes)
 
 
 def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
@@ -152,27 +184,21 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
     if option.obstacle:
         return Row(option.name, obstacle=option.obstacle)
     try:
-        contestant = begin(option, params, prepared, configured.trial.machine)
-        with stepping(contestant.trial) as contestant.reports:
+        with begun(option, params, prepared, configured.trial.machine) as contestant:
             both = {CONFIGURED: configured, option.name: contestant}
             counts = {CONFIGURED: count, option.name: contestant.warm_up(steps)}
-            seconds = timing.interleaved(
-                {name: (each.step, counts[name]) for name, each in both.items()},
+            seconds = trials.interleaved(
+                {name: (partial(next, each.reports), counts[name]) for name, each in both.items()},
                 rounds=ROUNDS,
-                synchronize=partial(synchronize_all, [each.trial.machine.device for each in both.values()]),
+                synchronize=partial(trials.synchronize, *(each.trial.machine.device for each in both.values())),
                 before=lambda name: both[name].claim(),
             )
-            speed = timing.ratios(seconds[CONFIGURED], seconds[option.name])
-            return Row(option.name, timing.spread(seconds[option.name]).median, speed, taken_bytes(contestant))
+            speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
+            return Row(option.name, trials.spread(seconds[option.name]).median, speed, contestant.taken_bytes())
     except Refusal as refusal:
         return Row(option.name, obstacle=first_line(str(refusal).removeprefix("params.yaml: ")))
     except Exception as error:  # an option that torch cannot do here must not end the comparison
         return Row(option.name, obstacle=first_line(f"{type(error).__name__}: {reason(error)}"))
-
-
-def synchronize_all(devices: list[torch.device]) -> None:
-    for device in devices:
-        synchronize(device)
 
 
 def unfuse(optimizer: torch.optim.Optimizer) -> None:
@@ -182,12 +208,6 @@ def unfuse(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["fused"] = False
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
-
-
-def taken_bytes(contestant: Candidate) -> int | None:
-    """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
-    device = contestant.trial.machine.device
-    return micro_batches.peak_bytes(device) - contestant.held_bytes if device.type == "cuda" else None
 
 
 def first_line(text: str) -> str:
@@ -209,24 +229,31 @@ def cells(row: Row, samples: int) -> tuple[str, ...]:
     """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
     if row.step_s is None or row.speed is None:
         return (row.name, "", "", f"not available: {row.obstacle}", "")
-    speed = f"{row.speed.median:.2f}" + ("" if row.name == CONFIGURED else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
+    speed = f"{row.speed.median:.2f}" + ("" if row.speed == SAME else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
     used = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}"
     return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed, used)
 
 
-HEADINGS = ("option", "ms a step", "samples/s", "speed", "GPU memory in MB")
+HEADINGS = ("option", "ms a step", "samples/s", "speed")
 WIDTHS = (31, 10, 10, 22, 16)
+GPU_MEMORY = "GPU memory in MB"
 
 
-def line(cells: tuple[str, ...], *, on_gpu: bool) -> str:
-    """Return a line of a Markdown table, with cells of fixed width. If `on_gpu` is False, the column of the GPU memory is left out."""
-    shown = cells if on_gpu else cells[:-1]
+def table(memory: str | None, rows: Iterable[Row], samples: int) -> Iterator[str]:
+    """Yield the lines of a Markdown table of `rows`, with cells of fixed width. `samples` is the number of samples of a step.
+
+    `memory` is the heading of the column of memory; without this column if it is None.
+    """
+    yield line(HEADINGS, memory)
+    yield line(("---",) * len(HEADINGS), memory and "---")
+    for row in rows:
+        *others, used = cells(row, samples)
+        yield line(others, memory and used)
+
+
+def line(cells: Sequence[str], memory: str | None) -> str:
+    shown = cells if memory is None else (*cells, memory)
     return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
-
-
-def head(*, on_gpu: bool) -> list[str]:
-    """Return the first two lines of the table."""
-    return [line(HEADINGS, on_gpu=on_gpu), line(("---",) * len(HEADINGS), on_gpu=on_gpu)]
 
 
 def always_faster(rows: list[Row]) -> str:
@@ -235,28 +262,19 @@ def always_faster(rows: list[Row]) -> str:
     return ", ".join(f"{name} ({speed:.2f} times as fast)" for speed, name in sorted(faster, reverse=True))
 
 
-STEM = "speedup"
-
-
 def write(folder: Path, rows: Sequence[Row], *, title: str, method: str, samples: int) -> None:
     """Write `speedup.md`, `speedup.json` and `speedup.png` to `folder`. `samples` is the number of samples of a step."""
     folder.mkdir(parents=True, exist_ok=True)
-    on_gpu = any(row.peak_bytes is not None for row in rows)
-    table = [*head(on_gpu=on_gpu), *(line(cells(row, samples), on_gpu=on_gpu) for row in rows)]
-    files.write_text(folder / f"{STEM}.md", "\n".join([f"# {title}", "", *table, "", method, ""]))
-    record = {"title": title, "method": method, "samples": samples, "options": [as_json(row) for row in rows]}
-    files.write_text(folder / f"{STEM}.json", json.dumps(record, indent=1) + "\n")
-    plot(folder / f"{STEM}.png", [row for row in rows if row.speed], title)
-
-
-def as_json(row: Row) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "step_s": row.step_s,
-        "speed": row.speed and row.speed._asdict(),
-        "peak_bytes": row.peak_bytes,
-        "obstacle": row.obstacle,
+    memory = GPU_MEMORY if any(row.peak_bytes is not None for row in rows) else None
+    files.write_text(folder / "speedup.md", "\n".join([f"# {title}", "", *table(memory, rows, samples), "", method, ""]))
+    record = {
+        "title": title,
+        "method": method,
+        "samples": samples,
+        "options": [{**asdict(row), "speed": row.speed and row.speed._asdict()} for row in rows],
     }
+    files.write_text(folder / "speedup.json", json.dumps(record, indent=1) + "\n")
+    plot(folder / "speedup.png", [row for row in rows if row.speed], title)
 
 
 def plot(path: Path, rows: Sequence[Row], title: str) -> None:

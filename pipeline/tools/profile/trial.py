@@ -1,21 +1,31 @@
-"""Runs the steps of a training of this checkout for measurements, without validations, checkpoints and files."""
+"""Runs the steps of a training for measurements, without validations, checkpoints and files, and measures their time and memory.
+
+Several trainings are timed in one process, in blocks of steps that alternate, so that a drift of the machine's speed affects all alike.
+"""
 
 import io
+import resource
+import statistics
+import sys
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+import psutil
 import torch
 from torch.profiler import record_function
 
+from pipeline.core import limits
+from pipeline.core.environment import Environment
 from pipeline.core.params import from_data
+from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.inference import torch_errors
 from pipeline.inference.batch import Batch
-from pipeline.inference.machine import Machine
+from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
 from pipeline.train.engine.update import WholeBatch
@@ -30,6 +40,21 @@ NO_CHECKPOINTS = Path("/dev/null/no-checkpoints")
 MANY_REPORTS = 100_000
 NEVER = 1_000_000
 """A value of `train.report_every_steps` that no measurement reaches."""
+SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
+"""The main thread's nanoseconds on a CPU, its nanoseconds of waiting for a CPU, and the number of its time slices (the kernel's
+sched-stats.rst)."""
+CROWDED = 0.1
+"""If the main thread waits for a CPU for a larger share of the time, the measurement gets a warning."""
+RESET_PEAK = "5"
+"""The text that resets the peak of the resident memory when it is written to `/proc/self/clear_refs` (man 5 proc)."""
+Step = Callable[[], object]
+
+
+def set_up(params: TrainParams, paths: Paths, environment: Environment) -> tuple[Prepared, Machine]:
+    """Open the prepared data, and set up the machine for one process with the whole batch. Raises Refusal like the stage `train`."""
+    machine = Machine.set_up(environment.model_copy(update={"local_world_size": 1}))
+    set_determinism(params.train.deterministic)
+    return Prepared.open(paths.prepared), machine
 
 
 @dataclass
@@ -140,12 +165,119 @@ def stepping(trial: Training) -> Iterator[Iterator[Report]]:
         yield reports
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has run everything that was launched. On a CPU, there is nothing to wait for."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def synchronize(*devices: torch.device) -> None:
+    """Wait until the devices have run everything that was launched. On a CPU, there is nothing to wait for."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def steps_for(budget_s: float, step_s: float, *, least: int = 1, most: int = 2000) -> int:
     """Return the number of steps of `step_s` seconds that take about `budget_s` seconds, from `least` to `most`."""
     return max(least, min(most, round(budget_s / step_s)))
+
+
+class Spread(NamedTuple):
+    """The median, minimum and maximum of a value that was measured several times."""
+
+    median: float
+    least: float
+    most: float
+
+
+def time_block(step: Step, count: int, synchronize: Callable[[], object]) -> float:
+    """Call `step()` `count` times, and return the seconds per call.
+
+    `synchronize()` waits for the device; it is called only at the beginning and the end, so that the host may run ahead in between, as in a
+    training.
+    """
+    synchronize()
+    start_s = time.perf_counter()
+    for _ in range(count):
+        step()
+    synchronize()
+    return (time.perf_counter() - start_s) / count
+
+
+def interleaved(
+    steps: Mapping[str, tuple[Step, int]],
+    *,
+    rounds: int,
+    synchronize: Callable[[], object],
+    before: Callable[[str], object] = lambda _: None,
+) -> dict[str, list[float]]:
+    """Run one block of each of `steps` in every round, and reverse their order in every second round. Return seconds per step by name.
+
+    `steps` maps a name to a pair: a function that makes one step, and the number of steps in its block. The result has a value for each
+    block. `synchronize` is as for `time_block`. `before(name)` is called before each block and is not timed.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds):
+        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
+            before(name)
+            seconds[name].append(time_block(*steps[name], synchronize))
+    return seconds
+
+
+def spread(values: list[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def ratios(numerators: list[float], denominators: list[float]) -> Spread:
+    """Return the spread of the ratios of values that were measured in the same rounds."""
+    return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
+
+
+def cpu_wait_s() -> float:
+    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not report it."""
+    try:
+        return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def note(share: float) -> str | None:
+    """Return a warning if `share`, the share of the time in which the main thread waited for a CPU, exceeds CROWDED. Else return None."""
+    if share <= CROWDED:
+        return None
+    return (
+        f"Other processes use the CPUs: for {share:.0%} of the time, this process had to wait for one. Measure again when they have ended."
+    )
+
+
+def reset_peak(device: torch.device) -> None:
+    """Reset the peak that `peak_bytes` returns. If the kernel cannot reset it on a CPU, it stays the peak since the start of the process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="ascii")
+    except OSError:
+        return
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the peak since the last `reset_peak`: that of the tensors on the GPU, or of this process's resident memory on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def available_bytes() -> int:
+    """Return how much memory a new process can use: the free memory of the machine, or what the limit of a cgroup leaves, if that is less."""
+    return min([psutil.virtual_memory().available, *map(left_bytes, limits.folders("memory"))])
+
+
+def left_bytes(folder: Path) -> int:
+    """Return how much memory a cgroup may still take, given its `folder`. Cached files count as free, because the kernel drops them first."""
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit_bytes, used_bytes = limits.read_or_empty(folder / limit).strip(), limits.read_or_empty(folder / used).strip()
+        if limit_bytes.isdigit() and used_bytes.isdigit():
+            statistics = dict(line.split() for line in limits.read_or_empty(folder / "memory.stat").splitlines())
+            return int(limit_bytes) - int(used_bytes) + int(statistics.get(cached, 0))
+    return sys.maxsize

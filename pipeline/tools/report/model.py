@@ -230,12 +230,8 @@ def setting_parameters(evidence: Evidence, changes: list[str]) -> list[str]:
     preset = nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     if preset is None:
         return [*lost, f"# write the parameters above to {PARAMS}"]
-    values = [shlex.quote(value) for value in assignments(evidence.params, preset)]
-    return [
-        *lost,
-        f"python -m pipeline preset {shlex.quote(preset.name)}",
-        *([f"python -m pipeline set {' '.join(values)}"] if values else []),
-    ]
+    values = [shlex.quote(value) for value in (f"preset={preset.name}", *assignments(evidence.params, preset))]
+    return [*lost, f"python -m pipeline set {' '.join(values)}"]
 
 
 def assignments(params: Mapping[str, Scalar], preset: Preset) -> list[str]:

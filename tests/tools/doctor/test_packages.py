@@ -16,6 +16,7 @@ NUMPY = metadata.version("numpy")
 
 
 def write_lock(folder: Path, text: str, name: str = "requirements.lock") -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -57,13 +58,13 @@ def test_a_lock_that_is_missing_is_a_problem(make_context: MakeContext) -> None:
 
 
 def test_extras_are_told_apart(make_context: MakeContext, tmp_path: Path) -> None:
-    write_lock(tmp_path, f"numpy=={NUMPY}\n", "requirements-search.lock")
-    write_lock(tmp_path, "not-there==1.0\n", "requirements-export.lock")
-    write_lock(tmp_path, "not-there==1.0\n", "requirements-dev.lock")
+    write_lock(tmp_path, f"numpy=={NUMPY}\n", "locks/search.lock")
+    write_lock(tmp_path, "not-there==1.0\n", "locks/export.lock")
+    write_lock(tmp_path, "not-there==1.0\n", "locks/dev.lock")
     finding = packages.extras(make_context())
     assert (finding.status, finding.text) == ("ok", "installed: search; not installed: export")
     assert finding.remedy.endswith("`make setup-export`")
-    write_lock(tmp_path, "numpy==1.0\n", "requirements-search.lock")
+    write_lock(tmp_path, "numpy==1.0\n", "locks/search.lock")
     finding = packages.extras(make_context())
     assert (finding.status, finding.remedy) == ("warning", "`rm -f .venv/.locked-search; make setup-search`")
 

@@ -1,4 +1,4 @@
-"""`preset` replaces params.yaml without losing what a user wrote."""
+"""`set preset=NAME` replaces params.yaml without losing what a user wrote."""
 
 import subprocess
 from collections.abc import Callable
@@ -36,13 +36,13 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_preset_takes_the_place_of_what_is_committed_and_names_the_schema_from_there() -> None:
-    assert main(["preset", "other"]) == 0
+    assert main(["set", "preset=other"]) == 0
     assert TARGET.read_text(encoding="utf-8") == "# yaml-language-server: $schema=params.schema.json\nname: other\n"
 
 
 def test_one_preset_takes_the_place_of_another_without_a_commit_between() -> None:
     for name in ("digits", "other", "other", "digits"):
-        assert main(["preset", name]) == 0
+        assert main(["set", f"preset={name}"]) == 0
         assert f"name: {name}\n" in TARGET.read_text(encoding="utf-8")
 
 
@@ -52,32 +52,36 @@ def test_changes_that_no_commit_holds_are_never_overwritten(refused: Refused, co
     for add in ([], ["add", "params.yaml"]):
         if add:
             git(*add)
-        [said] = refused("preset", "digits")
+        [said] = refused("set", "preset=digits")
         assert said.startswith(
             "params.yaml has changes that are not committed and would be lost: commit it, or undo the changes with `git restore params.yaml`"
         )
         assert TARGET.read_bytes() == content
     git("commit", "-m", "mine")
-    assert main(["preset", "digits"]) == 0
+    assert main(["set", "preset=digits"]) == 0
 
 
 def test_an_untracked_file_and_one_outside_git_count_as_uncommitted(refused: Refused) -> None:
     git("rm", "--cached", "params.yaml")
     git("commit", "-m", "untracked")
-    assert "has changes that are not committed" in refused("preset", "digits")[0]
+    assert "has changes that are not committed" in refused("set", "preset=digits")[0]
     Path(".git").rename("elsewhere")
-    assert "has changes that are not committed" in refused("preset", "digits")[0]
+    assert "has changes that are not committed" in refused("set", "preset=digits")[0]
     assert TARGET.read_bytes() == b"mine: 1\n"
+
+
+def test_two_presets_are_refused(refused: Refused) -> None:
+    assert refused("set", "preset=digits", "preset=other") == ["preset=other: is the second preset: write one"]
 
 
 def test_a_missing_file_is_simply_written() -> None:
     TARGET.unlink()
-    assert main(["preset", "digits"]) == 0
+    assert main(["set", "preset=digits"]) == 0
 
 
 @pytest.mark.parametrize("name", ["digit", "../params", ""])
 def test_an_unknown_preset_is_answered_with_the_known_ones(refused: Refused, name: str) -> None:
-    assert refused("preset", name) == [f"there is no preset {name!r}: the presets are digits, other"]
+    assert refused("set", f"preset={name}") == [f"there is no preset {name!r}: the presets are digits, other"]
 
 
 def test_the_shipped_parameters_are_the_digits_preset(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +99,7 @@ def real_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "copy")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     Path("presets").symlink_to(TOP / "presets")
-    assert main(["preset", "digits"]) == 0
+    assert main(["set", "preset=digits"]) == 0
 
 
 def values(*keys: str) -> list[object]:
@@ -106,11 +110,11 @@ def values(*keys: str) -> list[object]:
 @pytest.mark.usefixtures("real_presets")
 def test_a_preset_takes_other_values_and_names_them(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main(["preset", "cifar10-cnn", "model.width=8", "optimizer=adamw"]) == 0
+    assert main(["set", "preset=cifar10-cnn", "model.width=8", "optimizer=adamw"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "preset: params.yaml is now cifar10-cnn, except:",
-        "preset: model.width: 16 -> 8",
-        "preset: optimizer.learning_rate: 0.003 -> 0.001",
+        "set: params.yaml is now the preset cifar10-cnn, except:",
+        "set: model.width: 16 -> 8",
+        "set: optimizer.learning_rate: 0.003 -> 0.001",
     ]
     assert values("source.name", "model.width") == ["cifar", 8]
 
@@ -118,20 +122,20 @@ def test_a_preset_takes_other_values_and_names_them(capsys: pytest.CaptureFixtur
 @pytest.mark.usefixtures("real_presets")
 def test_a_wrong_value_or_name_changes_nothing(refused: Refused) -> None:
     before = TARGET.read_bytes()
-    assert refused("preset", "cifar10-cnn", "model.widht=8") == ["model.widht=8: is not a key here: did you mean `width`?"]
-    assert refused("preset", "cifar10-cnm", "model.width=8")[0].startswith("there is no preset 'cifar10-cnm'")
+    assert refused("set", "preset=cifar10-cnn", "model.widht=8") == ["model.widht=8: is not a key here: did you mean `width`?"]
+    assert refused("set", "preset=cifar10-cnm", "model.width=8")[0].startswith("there is no preset 'cifar10-cnm'")
     assert TARGET.read_bytes() == before
 
 
 @pytest.mark.usefixtures("real_presets")
 def test_without_git_only_what_this_program_wrote_is_replaced(refused: Refused) -> None:
-    for words in (["set", "seed=2"], ["set", "model.width=8"], ["preset", "digits", "seed=3"], ["preset", "digits", "seed=3"]):
+    for words in (["set", "seed=2"], ["set", "model.width=8"], ["set", "preset=digits", "seed=3"], ["set", "preset=digits", "seed=3"]):
         assert main(words) == 0
     assert values("model.width") == [16]
     TARGET.write_text(TARGET.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
     assert main(["set", "seed=4"]) == 0
     edited = TARGET.read_bytes()
-    assert refused("preset", "digits", "seed=3") == [
+    assert refused("set", "preset=digits", "seed=3") == [
         "params.yaml has changes that are not committed and would be lost: move the file away, and try again"
     ]
     assert TARGET.read_bytes() == edited
@@ -141,14 +145,19 @@ def test_in_git_a_preset_with_other_values_is_corrected_but_not_after_an_edit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.setattr(preset, "texts", lambda: {"digits": (TOP / "presets/digits.yaml").read_text(encoding="utf-8")})
-    for words in (["preset", "digits", "seed=2"], ["preset", "digits", "seed=3"], ["preset", "digits"], ["preset", "digits", "seed=4"]):
+    for words in (
+        ["set", "preset=digits", "seed=2"],
+        ["set", "preset=digits", "seed=3"],
+        ["set", "preset=digits"],
+        ["set", "preset=digits", "seed=4"],
+    ):
         assert main(words) == 0
     assert main(["set", "model.width=8"]) == 0
-    assert "has changes that are not committed" in refused("preset", "digits")[0]
+    assert "has changes that are not committed" in refused("set", "preset=digits")[0]
     assert main(["set", "model.width=16"]) == 0
-    assert main(["preset", "digits"]) == 0
+    assert main(["set", "preset=digits"]) == 0
 
 
 def test_in_git_what_set_wrote_is_kept_too(refused: Refused) -> None:
     preset.write(TARGET, "mine: 2\n")
-    assert "commit it, or undo the changes with `git restore params.yaml`" in refused("preset", "digits")[0]
+    assert "commit it, or undo the changes with `git restore params.yaml`" in refused("set", "preset=digits")[0]

@@ -17,7 +17,6 @@ from pipeline.inference.model_file import Manifest
 from pipeline.models.convnet import Settings as ConvnetSettings
 from pipeline.tools.params.editing import edited, problems, upgraded_text
 from pipeline.tools.params.reference import STAGE_PARAMS
-from pipeline.tools.search.settings import SearchSettings
 from pipeline.train.optimizer_params import CommonScheduleSettings, GroupSettings, OneCycleSettings
 from pipeline.train.params import LoopSettings, TrainParams
 from tests.imports import TOP
@@ -40,7 +39,6 @@ def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         LoopSettings: {"micro_batch_size": ValueOf("train.batch_size")},
         GroupSettings: {"weight_decay": None},
         TrainParams: {"schedule": {"name": "one_cycle"}, "augment": None},
-        SearchSettings: {"processes": 1},
     }.items():
         monkeypatch.setattr(section, "ADDED", added)
 
@@ -134,7 +132,9 @@ def test_what_cannot_be_upgraded_is_refused(before: str, message: str) -> None:
 
 
 @pytest.mark.usefixtures("new_keys")
-def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused: Refused) -> None:
+def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = pytest.importorskip("pipeline.tools.search.settings")
+    monkeypatch.setattr(settings.SearchSettings, "ADDED", {"processes": 1})
     search = (TOP / "presets/search/digits.yaml").read_text(encoding="utf-8")
     older = search.replace("processes: 1\n", "")
     Path("search.yaml").write_text(older, encoding="utf-8")
@@ -150,7 +150,7 @@ def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused:
 
 def test_values_and_the_upgrade_are_two_commands(parameters: Parameters, refused: Refused) -> None:
     for words in ((), ("seed=2", "--upgrade")):
-        assert refused("set", *words) == ["set: write either values, such as train.epochs=3, or --upgrade"]
+        assert refused("set", *words) == ["set: write either values, such as train.epochs=3 or preset=digits, or --upgrade"]
 
 
 @pytest.mark.usefixtures("new_keys")

@@ -8,22 +8,22 @@ import psutil
 import pytest
 import torch
 
-from pipeline.tools.profile import micro_batches
+from pipeline.tools.profile import trial
 
 CPU = torch.device("cpu")
 
 
 def test_the_peak_is_that_since_it_was_reset() -> None:
-    micro_batches.reset_peak(CPU)
-    before = micro_batches.peak_bytes(CPU)
+    trial.reset_peak(CPU)
+    before = trial.peak_bytes(CPU)
     block = mmap.mmap(-1, 300_000_000)  # not from the freed memory that malloc keeps
     np.frombuffer(block, np.uint8).fill(1)
-    assert micro_batches.peak_bytes(CPU) > before + 250_000_000
+    assert trial.peak_bytes(CPU) > before + 250_000_000
     block.close()
-    high = micro_batches.peak_bytes(CPU)
-    micro_batches.reset_peak(CPU)
-    assert micro_batches.peak_bytes(CPU) < high
-    assert 0 < psutil.Process().memory_info().rss <= micro_batches.peak_bytes(CPU)
+    high = trial.peak_bytes(CPU)
+    trial.reset_peak(CPU)
+    assert trial.peak_bytes(CPU) < high
+    assert 0 < psutil.Process().memory_info().rss <= trial.peak_bytes(CPU)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_cgroup_leaves_its_limit_less_what_is_used_and_not_cached(tmp_path: Pa
     (tmp_path / limit).write_text("1000\n")
     (tmp_path / used).write_text("500\n")
     (tmp_path / "memory.stat").write_text(f"anon 300\n{cached} 200\n")
-    assert micro_batches.left_bytes(tmp_path) == expected
+    assert trial.left_bytes(tmp_path) == expected
 
 
 @pytest.mark.parametrize("limit", ["max\n", "", None])
@@ -47,7 +47,7 @@ def test_a_cgroup_without_a_limit_leaves_everything(tmp_path: Path, limit: str |
     if limit is not None:
         (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text("500\n")
-    monkeypatch.setattr(micro_batches.limits, "folders", lambda _: iter([tmp_path]))
-    assert micro_batches.available_bytes() > 0.5 * psutil.virtual_memory().available
+    monkeypatch.setattr(trial.limits, "folders", lambda _: iter([tmp_path]))
+    assert trial.available_bytes() > 0.5 * psutil.virtual_memory().available
     (tmp_path / "memory.max").write_text("1000000\n")
-    assert micro_batches.available_bytes() == 999_500
+    assert trial.available_bytes() == 999_500

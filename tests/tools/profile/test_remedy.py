@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from pipeline.inference.machine import Machine
-from pipeline.tools.profile import remedy
-from pipeline.tools.profile.remedy import Shares, Situation
+from pipeline.tools.profile import profile
+from pipeline.tools.profile.profile import Situation
+from pipeline.tools.profile.shares import Shares
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 ONE = {"data": Shares(1, 0, 0, 0, 0), "copying": Shares(0, 1, 0, 0, 0), "computing": Shares(0, 0, 1, 0, 0), "host": Shares(0, 0, 0, 1, 0)}
@@ -43,9 +44,9 @@ PRECISION = {"train.precision": "fp32"}
     ],
 )
 def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, device, resident, changes, expected) -> None:
-    monkeypatch.setattr(remedy.limits, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(profile.limits, "usable_cpus", lambda: 8)
     situation = Situation(train_params(changes), Machine(device, 2), is_resident=resident, has_images=True)
-    sentence = remedy.sentence(ONE[largest], situation)
+    sentence = profile.sentence(ONE[largest], situation)
     assert expected in sentence
     assert sentence.startswith("Most of the time, ")
     assert sentence.endswith(".")
@@ -53,4 +54,4 @@ def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, devic
 
 def test_texts_have_no_memory_format(train_params) -> None:
     situation = Situation(train_params(PRECISION), Machine(GPU, 2), is_resident=True, has_images=False)
-    assert "channels_last" not in remedy.sentence(ONE["computing"], situation)
+    assert "channels_last" not in profile.sentence(ONE["computing"], situation)

@@ -61,6 +61,21 @@ def test_a_trace_is_written_where_it_was_asked_for_and_wrong_numbers_are_refused
     assert gzip.decompress(Path("traces/first.json.gz").read_bytes()).startswith(b"{")
     assert main(["profile", "--trace", "traces"]) == 2
     assert "--trace: traces: is a folder: add the name of a file" in capsys.readouterr().err
-    for verb in ("profile", "speedup"):
-        assert main([verb, "--steps", "0"]) == 2
+    for mode in ([], ["--speedup"]):
+        assert main(["profile", *mode, "--steps", "0"]) == 2
         assert "--steps: is 0: write a number from 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--speedup", "--fit-batch"], "--speedup and --fit-batch are two measurements: give one of them"),
+        (["--speedup", "--trace", "trace.json"], "--trace has no meaning with --speedup: leave it out"),
+        (["--speedup", "--log-to-run"], "--log-to-run has no meaning with --speedup: leave it out"),
+        (["--fit-batch", "--steps", "3"], "--steps has no meaning with --fit-batch: leave it out"),
+        (["--output", "folder"], "--output needs --speedup"),
+    ],
+)
+def test_options_that_do_not_fit_each_other_are_refused(options: list[str], message: str, capsys) -> None:
+    assert main(["profile", *options]) == 2
+    assert capsys.readouterr().err == f"error: profile: {message}\n"

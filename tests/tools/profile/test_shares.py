@@ -2,8 +2,7 @@
 
 import pytest
 
-from pipeline.tools.profile.remedy import Shares, Timed, shares
-from pipeline.tools.profile.trace import Traced
+from pipeline.tools.profile.shares import Shares, Timed, Traced, shares
 
 
 def seen(computing_s: float, copying_s: float = 0.0, stepping_s: float = 1.0) -> Traced:

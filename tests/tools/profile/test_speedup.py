@@ -11,8 +11,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile import speedup
 from pipeline.tools.profile.speedup import CONFIGURED, Option, Row
-from pipeline.tools.profile.timing import Spread
-from pipeline.tools.profile.trial import Trial
+from pipeline.tools.profile.trial import Spread, Trial
 from tests import project, texts
 from tests.train.engine.building import HERE
 
@@ -90,7 +89,7 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
     monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("slow")]))
     monkeypatch.setattr(speedup.Candidate, "warm_up", lambda *_: 1)
     monkeypatch.setattr(speedup.Candidate, "run", lambda *_: 1.0)
-    monkeypatch.setattr(speedup.timing, "interleaved", lambda *_, **__: seconds)
+    monkeypatch.setattr(speedup.trials, "interleaved", lambda *_, **__: seconds)
     _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
     assert slow.step_s == 2.0
     assert slow.speed.median == 0.5
@@ -165,16 +164,16 @@ def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path:
     assert main(["prepare"]) == 0
     monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")]))
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
-    assert main(["speedup", "--steps", "2"]) == 0
+    assert main(["profile", "--speedup", "--steps", "2"]) == 0
     output = capsys.readouterr().out
     assert "| lanes: 2 " in output
     assert "GPU memory" not in output
     assert "not available: no such device" in output
     assert "aster" in output, "faster, or no option was faster"
     assert not list(tmp_path.glob("speedup*"))
-    assert main(["speedup", "--output", "params.yaml"]) == 2
+    assert main(["profile", "--speedup", "--output", "params.yaml"]) == 2
     assert "--output: params.yaml: is not a folder: give another path" in capsys.readouterr().err
-    assert main(["speedup", "--steps", "2", "--output", "compared"]) == 0
+    assert main(["profile", "--speedup", "--steps", "2", "--output", "compared"]) == 0
     assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.tools.profile.trace import heaviest, is_operation, merged, occupancy, overlap, total, traced
+from pipeline.tools.profile.shares import heaviest, is_operation, merged, occupancy, overlap, total, traced
 from pipeline.tools.profile.trial import WAITING, Trial, stepping
 from tests.train.engine.building import HERE
 
