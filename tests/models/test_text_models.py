@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
 from pipeline.inference import model_file, networks
-from pipeline.models import transformer
+from pipeline.models import recurrent, transformer
 from pipeline.train import blocks
 from tests.conftest import preset
 from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, build, spec_for, texts, title
@@ -144,6 +144,16 @@ def test_bf16_gives_finite_outputs_near_those_of_float32(settings: dict[str, Any
         outputs = network(tokens)
     assert torch.allclose(outputs.float(), expected, atol=0.03)
     assert torch.allclose(network.bfloat16()(tokens).float(), expected, atol=0.03)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+@pytest.mark.parametrize("autocast", [torch.bfloat16, torch.float16])
+def test_a_cell_computes_in_float32_under_autocast_on_a_cpu(cell: str, autocast: torch.dtype) -> None:
+    """Only some CPUs have such a cell, so its absence shows on others alone."""
+    network: nn.RNNBase = recurrent.CELLS[cell](8, 8, batch_first=True)
+    with torch.autocast("cpu", dtype=autocast):
+        outputs, _ = recurrent.run(network, torch.randn(2, 3, 8, dtype=autocast))
+    assert outputs.dtype == torch.float32
 
 
 @pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
