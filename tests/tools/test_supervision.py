@@ -136,10 +136,14 @@ def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(fold
     stopped, failed = start(folder, "dvc run"), start(folder, "dvc run")
     for process in (stopped, failed):
         wait_for(process, "ready\n")
-    stage_of(stopped).send_signal(signal.SIGTERM)
-    assert end(stopped) == "saved\ncode 143\n"
+    stopped.send_signal(signal.SIGSTOP)  # what its stage records is then still there when the other job ends
+    stage = stage_of(stopped)
+    stage.send_signal(signal.SIGTERM)
+    stage.wait(10)
     stage_of(failed).kill()  # it records nothing
     assert end(failed) == "code 255\n"
+    stopped.send_signal(signal.SIGCONT)
+    assert end(stopped) == "saved\ncode 143\n"
     assert list((folder / ".pipeline").iterdir()) == []
 
 
