@@ -5,11 +5,14 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.inference import model_file
+from pipeline.tracking import observer
 from pipeline.train import training
 from tests import project
 
@@ -103,6 +106,47 @@ def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: 
     assert main(["train"]) == 0
     assert digests(folder) == off
     assert "the run continues, but its journal is incomplete" in capsys.readouterr().err
+
+
+class Unmade:
+    def __init__(self, *_: object) -> None:
+        raise RuntimeError("no observer")
+
+
+class Raising:
+    """Raises an exception whatever it is told."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, method: str) -> object:
+        raise RuntimeError(method)
+
+
+class Answering(Raising):
+    """Draws random numbers and answers with nonsense, whatever it is told."""
+
+    def __getattr__(self, method: str) -> object:
+        def answer(*_: object) -> object:
+            torch.rand(1)
+            np.random.random()
+            return method
+
+        return answer
+
+
+def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = (*RESULTS, "metrics/evaluate.json")
+    assert main(["train"]) == main(["evaluate"]) == 0
+    whole = [files.digest(folder / name) for name in results]
+    capsys.readouterr()
+    for watching, warnings in ((Unmade, 2), (Raising, 2), (Answering, 0)):
+        monkeypatch.setattr(observer, "StageObserver", watching)
+        assert main(["train"]) == main(["evaluate"]) == 0
+        assert [files.digest(folder / name) for name in results] == whole
+        assert capsys.readouterr().err.count("warning: the stage continues") == warnings
 
 
 @pytest.mark.parametrize(
