@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -23,8 +23,11 @@ EXPLANATIONS = {
 }
 # Results that a run writes do not count as uncommitted changes.
 WITHOUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
+CODE = (*WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
+"""The pathspec of the files to compare between commits. Parameters are compared by value. DVC writes a command of each experiment to .dvc/tmp."""
 CHANGES = ("status", "--porcelain", "--", *WITHOUT_RESULTS)
 COMMIT = re.compile(r"[0-9a-f]{40,64}")
+SHORT = 12
 
 
 class Unknown(Exception):
@@ -81,17 +84,41 @@ def difference() -> str:
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
 
 
-def differ_in_results_only(one: str, other: str) -> bool:
-    """Return True if the commits `one` and `other` are not equal, but differ only in files that a run writes.
+def code_between(one: str, other: str) -> list[str] | None:
+    """Return the paths that differ between the commits `one` and `other`, without params.yaml and the files that a run writes.
 
-    Return False if they are equal, if one of them is not a full commit hash, or if git cannot compare them.
+    Return None if they differ and one of them is not a full commit hash, or if git cannot compare them.
     """
-    if one == other or not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
-        return False
+    if one == other:
+        return []
+    if not (COMMIT.fullmatch(one) and COMMIT.fullmatch(other)):
+        return None  # a recorded commit is untrusted: it must not become an option of git, such as --output=FILE
     try:
-        return not git("diff", "--name-only", "--no-ext-diff", one, other, "--", *WITHOUT_RESULTS)
+        return git("diff", "--name-only", "--no-ext-diff", one, other, "--", *CODE).splitlines()
     except Unknown:
-        return False
+        return None
+
+
+def shown(fact: str) -> str:
+    """Return a fact for display: a commit in short, and "unknown" without its reason."""
+    if fact.startswith(UNKNOWN):
+        return UNKNOWN.rstrip(": ")
+    return fact[:SHORT] if COMMIT.fullmatch(fact) else fact
+
+
+def uncommitted(texts: Sequence[str]) -> list[str]:
+    """Return the uncommitted changes of each model for display: the changed files and the digest of the changes.
+
+    `texts` are results of `difference`. Changes of params.yaml are left out, because parameters are compared separately. A digest
+    covers these changes too, so all digests are left out if any model has such changes.
+    """
+    paths = [[line for line in text.splitlines()[1:] if Path(line[3:]).name != "params.yaml"] for text in texts]
+    has_digest = all(len(listed) == len(text.splitlines()[1:]) for listed, text in zip(paths, texts, strict=True))
+    found = []
+    for listed, text in zip(paths, texts, strict=True):
+        digest = f" (digest {text.splitlines()[0].rpartition(' ')[2][:SHORT]})" if has_digest else ""
+        found.append(", ".join(line.strip() for line in listed) + digest if listed else shown(text) if "\n" not in text else "none")
+    return found
 
 
 LOCK = "requirements.lock"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from pipeline.core.refusal import counted
@@ -16,8 +15,6 @@ UNKNOWN = "unknown"
 SHORT = 12
 MOST_FILES = 3
 CODE, SOURCE, MODEL = "code of train", "source.", "model.name"
-NOT_CODE = (*provenance.WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
-"""The pathspec that selects the files to compare between commits. .dvc/tmp is left out: DVC writes a command of each experiment there."""
 MACHINE_FACTS = ("python", "gpu", "driver", "image.digest")
 """Recorded facts about the machine that are compared in addition to its fingerprint. Host names are not compared: every container has its own."""
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
@@ -66,10 +63,8 @@ class Differences:
         """Return a sentence that lists all causes, so that a reader does not attribute a score to one of several changes."""
         causes, digests = self.causes, {model.digest for model in self.models}
         if len(causes) > 1:
-            result = (
-                f"{len(causes)} things differ: {', '.join(causes[:-1])} and {causes[-1]}. "
-                "So a difference of the scores cannot be attributed to one of them."
-            )
+            listed = f"{', '.join(causes[:-1])} or {causes[-1]}"
+            result = f"A difference of the scores can come from {listed}, and cannot be attributed to one of them."
         elif causes:
             result = f"Only {causes[0]} {'differ' if causes[0].startswith(CAUSES['data']) else 'differs'}."
         elif len(digests) == 1:
@@ -140,9 +135,9 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     if any(remark != "" for remark in remarks):
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
-        yield from differing("code", [{"commit": known(each)} for each in commits], remark=remark)
+        yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
     changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
-    yield from differing("code", [{"uncommitted changes": each} for each in uncommitted(changes)])
+    yield from differing("code", [{"uncommitted changes": each} for each in provenance.uncommitted(changes)])
 
 
 def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:
@@ -160,7 +155,7 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         )
     yield from differing("hardware", machines)
     for name in MACHINE_FACTS:
-        yield from differing("hardware", [{name: known(model.record.provenance.get(name, UNKNOWN))} for model in models])
+        yield from differing("hardware", [{name: provenance.shown(model.record.provenance.get(name, UNKNOWN))} for model in models])
 
 
 def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
@@ -207,41 +202,16 @@ def short(digest: str | None) -> Value:
     return digest and digest[:SHORT]
 
 
-def known(fact: str) -> str:
-    """Return a fact for display: a commit in short, and UNKNOWN without its reason."""
-    if fact.startswith(UNKNOWN):
-        return UNKNOWN
-    return fact[:SHORT] if provenance.COMMIT.fullmatch(fact) else fact
-
-
 def files_between(one: str, other: str) -> str | None:
-    """Return a text that names the files that differ between two commits, other than params.yaml and results; "" if there are none.
+    """Return a text that names the files of code that differ between two commits; "" if there are none, or if a commit is unknown.
 
-    Return "" for equal or unknown commits, and None if git cannot compare them.
+    Return None if git cannot compare the commits.
     """
-    if one == other or UNKNOWN in (known(one), known(other)):
+    if UNKNOWN in (provenance.shown(one), provenance.shown(other)):
         return ""
-    if not (provenance.COMMIT.fullmatch(one) and provenance.COMMIT.fullmatch(other)):
-        return None  # a recorded commit is untrusted: it must not become an option of git, such as --output=FILE
-    try:
-        changed = provenance.git("diff", "--name-only", "--no-ext-diff", one, other, "--", *NOT_CODE).splitlines()
-    except provenance.Unknown:
-        return None
+    changed = provenance.code_between(one, other)
+    if not changed:
+        return None if changed is None else ""
     more = f" and {len(changed) - MOST_FILES} more" if len(changed) > MOST_FILES else ""
     count = f"{counted(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
-    return f"{count}: {', '.join(changed[:MOST_FILES])}{more}" if changed else ""
-
-
-def uncommitted(texts: Sequence[str]) -> list[str]:
-    """Return the uncommitted changes of each model for display: the changed files and the digest of the changes.
-
-    `texts` are results of `revision.difference`. Changes of params.yaml are left out, because parameters are compared separately. A digest
-    covers these changes too, so all digests are left out if any model has such changes.
-    """
-    files = [[line for line in text.splitlines()[1:] if Path(line[3:]).name != "params.yaml"] for text in texts]
-    has_digest = all(len(listed) == len(text.splitlines()[1:]) for listed, text in zip(files, texts, strict=True))
-    found = []
-    for listed, text in zip(files, texts, strict=True):
-        digest = f" (digest {text.splitlines()[0].rpartition(' ')[2][:SHORT]})" if has_digest else ""
-        found.append(", ".join(line.strip() for line in listed) + digest if listed else known(text) if "\n" not in text else "none")
-    return found
+    return f"{count}: {', '.join(changed[:MOST_FILES])}{more}"

@@ -143,13 +143,13 @@ class Paired:
 
 
 class EvaluationSplit:
-    """A prepared test split, on which models are scored."""
+    """The prepared test split of the model `owner`, on which models are scored."""
 
-    def __init__(self, paths: Paths, machine: Machine, folder: Path) -> None:
+    def __init__(self, owner: ComparedModel, paths: Paths, machine: Machine, folder: Path) -> None:
         """Open the prepared data in `folder`, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or
         invalid.
         """
-        self.machine, self.folder = machine, paths.prepared
+        self.owner, self.machine, self.folder = owner, machine, paths.prepared
         self.prepared = Prepared.open(folder)
         digest = test_digest(read_record(folder))
         if digest is None:
@@ -166,7 +166,7 @@ class EvaluationSplit:
     def of(cls, model: ComparedModel, paths: Paths, machine: Machine) -> Iterator[Self]:
         """Give the test split of `model` within the block: that in `data/prepared/`, or an earlier one in DVC's cache.
 
-        If neither is that of the model, give the one in `data/prepared/`. Raises Refusal for the same reasons as the constructor.
+        Raises Refusal if neither is that of the model, and for the same reasons as the constructor.
         """
 
         def fits(record: PreparedRecord) -> bool:
@@ -175,7 +175,9 @@ class EvaluationSplit:
             return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
 
         with cached.located(paths.prepared, paths.top, fits) as folder:
-            yield cls(paths, machine, folder)
+            split = cls(model, paths, machine, folder)
+            split.refuse_other_split(model)
+            yield split
 
     def score(self, model: ComparedModel) -> Scored:
         """Predict this split with the model, and return the scores.
@@ -193,16 +195,22 @@ class EvaluationSplit:
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
         known = model.record.splits.get(TEST)
-        if known is None and model.manifest.inputs.get("data") != self.prepared.digest:
+        if known == self.digest or (known is None and model.manifest.inputs.get("data") == self.prepared.digest):
+            return
+        if model is self.owner:
             raise Refusal(
-                f"{model.name}: was trained on other data than {self.folder}, and no recorded evaluation shows that its test split "
-                "was the same: name its run, or check out its data with `dvc checkout`"
+                f"{model.name}: its test split is neither in {self.folder} nor in DVC's cache: run `dvc repro prepare` with the source "
+                "parameters of its run"
             )
-        if known not in (None, self.digest):
+        if known is None:
             raise Refusal(
-                f"{model.name}: was evaluated on another test split (digest {known[:12]}) than that of {self.folder} ({self.digest[:12]}): "
-                "check out its data with `dvc checkout`, or evaluate it on this data"
+                f"{model.name}: was trained on other data than {self.owner.name}, and no recorded evaluation shows that its test split was the "
+                "same: name its run, or train it again on the data of the other"
             )
+        raise Refusal(
+            f"{model.name}: was evaluated on another test split (digest {known[:12]}) than {self.owner.name} ({self.digest[:12]}): "
+            "train one of them again on the data of the other"
+        )
 
 
 def test_digest(record: PreparedRecord) -> str | None:

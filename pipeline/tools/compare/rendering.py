@@ -90,7 +90,10 @@ def metric_rows(models: Sequence[ComparedModel]) -> Iterator[tuple[str, ...]]:
     found = [model.record.metrics for model in models]
     for name in dict.fromkeys(name for metrics in found for name in metrics if INTERVAL not in name):
         first, *others = (metrics.get(name) for metrics in found)
-        gained = (NOTHING if first is None or other is None else signed(other - first) for other in others)
+        gained = (
+            NOTHING if first is None or other is None else signed(other - first, count=is_count(first) and is_count(other))
+            for other in others
+        )
         yield (shown(name, LONGEST_VALUE), *(with_interval(name, metrics) for metrics in found), *gained)
 
 
@@ -131,13 +134,17 @@ def sentence(test: Paired, first: str, second: str) -> str:
     return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
 
 
+def is_count(value: float) -> bool:
+    """Return True for 2, 3 and so on. 0 and 1 may be an accuracy."""
+    return value.is_integer() and value > 1
+
+
 def number(value: float) -> str:
-    is_count = value.is_integer() and value > 1
-    return f"{value:.0f}" if is_count else f"{value:.4f}" if abs(value) < 1000 else f"{value:g}"
+    return f"{value:.0f}" if is_count(value) else f"{value:.4f}" if abs(value) < 1000 else f"{value:g}"
 
 
-def signed(value: float) -> str:
-    return f"{value:+.4f}" if value else "0"
+def signed(value: float, *, count: bool = False) -> str:
+    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}"
 
 
 def aligned(block: Block) -> str:

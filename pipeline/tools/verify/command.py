@@ -1,7 +1,7 @@
 """`verify`: compute the metadata and metrics of a model again, and print the first difference from what is recorded."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.progress import progress
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
-from pipeline.tracking import provenance, run_description
-from pipeline.tracking.subject import Record, Subject
+from pipeline.tracking import model_source, provenance, run_description
+from pipeline.tracking.subject import Record, Subject, find
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -34,13 +34,19 @@ def run(subject: str, retrain: bool) -> int:
     The comparisons are of the data, the code, the lock file, the parameters, the machine and the scores; for a run, also of the commit.
     With `retrain`, also train again in a temporary folder and compare the new model file. Return 1 at the first difference, or 0 if there
     is none. If other code trained the model, `retrain` continues after each difference, because the weights may be equal nevertheless.
-    Nothing in the checkout is written.
-    The last line says `identical` only if the training was repeated, and otherwise what was compared.
+    Nothing in the checkout is written. The last line says `identical` only if the training was repeated, and otherwise what was compared.
+    Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
     """
-    from pipeline.tracking import subject as subjects  # late: torch takes seconds to import, and `--help` does not need it
+    paths, environment = Paths(), Environment.read()
+    record = find(subject, paths, environment).record
+    with model_source.located(subject, paths, environment) as model:
+        return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
 
-    paths, environment, equal, different = Paths(), Environment.read(), list[str](), list[str]()
-    for comparison in comparisons(subjects.find(subject, paths, environment), paths, environment, retrain=retrain):
+
+def print_comparisons(comparisons: Iterable[Comparison], *, retrain: bool) -> int:
+    """Print the comparisons as in `run`, and return its exit code."""
+    equal, different = list[str](), list[str]()
+    for comparison in comparisons:
         result = "differs" if comparison.difference else "equal"
         print(f"verify: {comparison.name:8} {result:7}  {comparison.description}", flush=True)
         if comparison.difference:
@@ -59,19 +65,18 @@ def run(subject: str, retrain: bool) -> int:
 
 
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
-RESTORE = "check out the run's commit, then run `dvc checkout`"
 
 
 def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
     """Yield one comparison after another, from the causes to the result: the model file, the data, the code, the parameters, the machine,
-    and then the scores. For a run, the model file and the commit are also compared with the journal.
+    and then the scores. For a run, the commit and the scores are also compared with the journal.
 
     With `retrain`, finally train again and compare the new model file. The caller should stop at the first difference, because each
     comparison assumes that there was none before. Raises Refusal if a file that is needed is missing or invalid.
     """
     model, record = subject
     if record:
-        yield compare_run(record, model)
+        yield Comparison("run", f"{record.name} ({short(record.model_digest)})", None)
     sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
     try:
         weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
@@ -91,16 +96,6 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     yield from compare_scores(subject, weights, manifest, prepared, paths, machine)
     if retrain:
         yield from compare_retraining(model, weights, manifest, params, prepared, machine)
-
-
-def compare_run(record: Record, model: Path) -> Comparison:
-    """Compare the SHA-256 of the model file with that in the journal of the run. Raises Refusal if the file is missing."""
-    if not model.is_file():
-        raise Refusal(
-            f"{model}: is missing, and the journal of {record.name} has no intact copy (copies are removed once MLflow has the model): {RESTORE}"
-        )
-    sides = Sides("the journal", f"{model}, which is the model of another run, or damaged: {RESTORE}")
-    return Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
 
 
 def compare_inputs(
@@ -148,16 +143,20 @@ def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Co
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
 
-    A value that the journal recorded as unknown differs from every value. A value that the journal lacks differs, unless the checkout lacks
-    it, too. Two commits count as equal if they differ only in the files of results.
+    Two commits count as equal if they differ only in params.yaml and the files of results, which are compared by value, and so do uncommitted
+    changes of params.yaml: the usual way is to commit both after the run. A value that the journal recorded as unknown differs from every
+    value. A value that the journal lacks differs, unless the checkout lacks it, too.
     """
     current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN):
             yield Comparison(name, "git", sides.describe(expected, found))
-        elif provenance.differ_in_results_only(expected, found):
-            yield Comparison(name, f"git ({short(found)}, which differs in results only)", None)
+        elif key == "git.difference":
+            before, now = provenance.uncommitted([expected, found])
+            yield Comparison.of_texts(name, "git", sides, expected=before, found=now)
+        elif expected != found and provenance.code_between(expected, found) == []:
+            yield Comparison(name, f"git ({short(found)}, which differs in parameters and results only)", None)
         else:
             yield Comparison.of_texts(name, "git", sides, expected=expected, found=found)
 

@@ -50,7 +50,7 @@ def test_a_change_of_code_is_named_beside_the_parameter(models: Models) -> None:
     ]
     assert found.rows[-1].remark == "1 file differs: pipeline/models/mlp.py"
     assert found.conclusion == (
-        "2 things differ: optimizer.learning_rate and the code. So a difference of the scores cannot be attributed to one of them."
+        "A difference of the scores can come from optimizer.learning_rate or the code, and cannot be attributed to one of them."
     )
 
 
@@ -205,12 +205,22 @@ def test_a_model_of_another_task_differs_and_is_not_tested(working: Checkout, te
     )
 
 
-def test_other_test_data_is_named_as_the_reason_for_no_paired_test(changeable: Checkout, compare: Compare) -> None:
+def test_other_test_data_is_named_as_the_reason_for_no_paired_test(
+    changeable: Checkout, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
     shutil.rmtree(".dvc/cache")  # it has the test data of both runs
     project.write_params(changeable.folder, {"source.test": 0.3})
     assert main(["prepare"]) == 0
-    lines = compare(changeable.runs["first"], changeable.runs["rate"])
-    assert sum("was evaluated on another test split" in line for line in lines) == 2
+    first, rate = changeable.runs["first"], changeable.runs["rate"]
+    (reason,) = [line for line in compare(first, rate) if line.startswith("No paired test: ")]
+    assert reason.startswith(f"No paired test: {first}: its test split is neither in data/prepared nor in DVC's cache: ")
+    other = train(changeable.folder, {"source.test": 0.3}, "train", "evaluate")
+    (reason,) = [line for line in compare(other, rate) if line.startswith("No paired test: ")]
+    assert re.fullmatch(
+        rf"No paired test: {rate}: was evaluated on another test split \(digest \w{{12}}\) than {other} \(\w{{12}}\): train one of .*",
+        reason,
+    )
     shutil.rmtree("data/prepared")
     assert compare(changeable.runs["first"], changeable.runs["rate"])[-1].startswith("No paired test: data/prepared/spec.json: is missing")
 
@@ -219,7 +229,7 @@ def test_a_bare_file_with_other_prepared_data_of_the_same_test_split_needs_its_r
     shutil.copy(changeable.folder / ".pipeline/journal" / changeable.runs["data"] / "model.safetensors", "bare.safetensors")
     assert any("paired test of A and B" in line for line in compare(changeable.runs["first"], "bare.safetensors")), "its run is here"
     shutil.rmtree(changeable.folder / ".pipeline/journal" / changeable.runs["data"])
-    assert "name its run, or check out its data" in compare(changeable.runs["first"], "bare.safetensors")[-1]
+    assert "name its run, or train it again" in compare(changeable.runs["first"], "bare.safetensors")[-1]
 
 
 @pytest.mark.parametrize("name", ["nothing", "run-000009-20261123T000000Z-00000000", "HEAD~99", "--output=x", "a\nb"])

@@ -14,7 +14,7 @@ from pipeline.__main__ import main
 from pipeline.core.environment import Environment
 from pipeline.tools.compare import cached, models, promotion
 from pipeline.tools.compare.models import ComparedModel
-from pipeline.tools.repro import build
+from pipeline.tools.sync import build
 from pipeline.tracking import mirror, model_source
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import MODEL_TAG, Store
