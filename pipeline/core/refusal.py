@@ -6,7 +6,7 @@ class Refusal(ValueError):
 
 
 class Unavailable(Refusal):
-    """Raised if the same command may succeed later: another job holds a lock, or a server does not answer. The exit code is 69.
+    """Raised if the same command may succeed later: another job holds a lock, data were changed while a stage read them, or a server does not answer. The exit code is 69.
 
     A scheduler may try again after 69, but not after 2.
     """

@@ -21,7 +21,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.observer import Observer, unfailing
 from pipeline.core.params import adding_lines, load, with_line
 from pipeline.core.paths import Paths
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import Document
 
@@ -37,7 +37,7 @@ read before. It is called only if a file was written again with an equal size.
 """
 
 
-class ChangedInPlace(Refusal):
+class ChangedInPlace(Unavailable):
     """Raised if other bytes were written into a file of the data, so that a stage which has mapped it may have computed with both."""
 
 
@@ -81,8 +81,8 @@ class StageInputs:
     def refuse_changes(self, paths: Paths, reads_the_same: Callable[[], bool]) -> None:
         """Raise Refusal if the parameters or the code differ from those with which the stage began, and still do after SETTLES_WITHIN_S.
 
-        Also raise Refusal, or ChangedInPlace, if a file of the data is still missing or of another size then, or if `reads_the_same` finds
-        that the data have changed where the state of the files does not tell (see RefuseChanges).
+        Also raise Unavailable, or ChangedInPlace, if a file of the data is still missing or of another size then, or if `reads_the_same`
+        finds that the data have changed where the state of the files does not tell (see RefuseChanges).
         """
         before, deadline = self.data, time.monotonic() + SETTLES_WITHIN_S
         while True:
@@ -102,7 +102,7 @@ class StageInputs:
                 if reads_the_same() and data_of(self.listed, paths) == now:
                     return
         in_place = [name for name in names if name in before and name in now and now[name][0] == before[name][0]]
-        raise (ChangedInPlace if in_place else Refusal)(
+        raise (ChangedInPlace if in_place else Unavailable)(
             f"{joined(certain or names)}: changed while {self.stage} ran. DVC would store the result under the new data. "
             f"{remedy('data', 'these files')}"
         )

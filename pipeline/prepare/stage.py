@@ -1,6 +1,7 @@
 """The stage prepare: reads the source and writes `data/prepared/`."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +10,11 @@ from pipeline.core import limits
 from pipeline.core.environment import Environment
 from pipeline.core.observer import Observer
 from pipeline.core.paths import Paths
-from pipeline.core.prepared import PreparedRecord, shared_samples
+from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.stage import RefuseChanges, record_nothing
+from pipeline.core.untrusted import shown
 from pipeline.prepare import split, writer
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.progress import progress
@@ -38,12 +40,28 @@ def prepare(
             print(
                 f"prepare: {name}: {counted(entry.samples, 'sample')}"
                 + (f", {entry.left_out} skipped as corrupt" if entry.left_out else "")
+                + (smallest_and_largest(record, paths.prepared) if name == TRAIN else "")
             )
     inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
     print(
         f"prepare: {counted(total, 'sample')} of {inputs.kind} inputs {inputs.row_shape}, {counted(record.spec.num_outputs, 'output')}",
         flush=True,
     )
+
+
+def smallest_and_largest(record: PreparedRecord, folder: Path) -> str:
+    """Return how many train samples the rarest and the most frequent class have, such as `, from 3 of class cat to 20 of class dog`.
+
+    Return "" if the targets have no classes.
+    """
+    task, samples = record.spec.targets, record.splits[TRAIN].samples
+    targets = read_array(folder / f"{TRAIN}-targets.npy", None, (samples, *task.row_shape), task.dtype)
+    numbers, counts = np.unique(task.strata(targets), return_counts=True)
+    if len(counts) == 1:
+        return ""
+    order = counts.argsort(kind="stable")
+    rarest, most = (f"{counts[at]:,} of {shown(task.stratum_name(int(numbers[at])))}" for at in (order[0], order[-1]))
+    return f", from {rarest} to {most}"
 
 
 def read_and_store(params: PrepareParams, paths: Paths, environment: Environment) -> PreparedRecord:

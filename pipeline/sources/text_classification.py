@@ -1,6 +1,7 @@
 """Labelled texts: tables (TSV, CSV or JSON lines), or files of text by class in a folder or archive."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -81,6 +82,8 @@ class Settings(TextSettings):
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         rows = {split: tables.read(path, text=self.text_column, label=self.label_column) for split, path in paths.items()}
+        if isinstance(self.text_column, int):
+            refuse_names(rows[TRAIN], paths[TRAIN])
         classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))
         refuse_unseen(rows, paths, set(classes))
         numbers = {name: number for number, name in enumerate(classes)}
@@ -199,6 +202,16 @@ def find_tables(root: Path) -> dict[str, Path]:
             f"add a table called train with one of the suffixes {TABLES}"
         )
     return found
+
+
+def refuse_names(rows: Sequence[Row], path: Path) -> None:
+    """Raise Refusal if the first of `rows`, the rows of the table `path`, has the only label that no other row has: it would be a class."""
+    alone = [label for label, count in Counter(row.label for row in rows).items() if count == 1]
+    if len(rows) > 1 and alone == [rows[0].label]:
+        raise Refusal(
+            f"source.root: {shown(path)}:{rows[0].line}: no other row has the label {shown(alone[0])}: if this line has the names of the columns, "
+            "write these as source.text_column and source.label_column; else remove the line"
+        )
 
 
 def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], classes: set[str]) -> None:

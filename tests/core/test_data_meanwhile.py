@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.__main__ import main
+from pipeline.__main__ import UNAVAILABLE, main
 from pipeline.core import files, stage
 from pipeline.core.prepared import Prepared
 from pipeline.evaluate import stage as evaluate_stage
@@ -124,7 +124,7 @@ def test_a_source_that_was_changed_while_prepare_read_it_is_refused(folder: Path
         } | {"name": "arrays"}
         YAML().dump(params, Path("params.yaml"))
     after(prepare_stage.writer, "store", lambda: writers[form](1), monkeypatch)
-    assert by_dvc("prepare", monkeypatch) == 2
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
     changed = f"{name}/cat/0000.bmp" if form == "folder" else name
     assert f"error: {changed}: changed while prepare ran. DVC would store the result under the new data." in capsys.readouterr().err
 
@@ -134,7 +134,7 @@ def test_images_that_were_added_or_removed_are_refused(folder: Path, monkeypatch
     path = folder / IMAGES / ("cat/0000.bmp" if edit == "removed" else "cat/new.bmp")
     change = path.unlink if edit == "removed" else lambda: path.write_bytes(picture(99, "BMP"))
     after(prepare_stage.writer, "store", change, monkeypatch)
-    assert by_dvc("prepare", monkeypatch) == 2
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
     assert f"{path.relative_to(folder)}: changed while prepare ran" in capsys.readouterr().err
 
 
@@ -181,7 +181,7 @@ def test_other_bytes_that_were_there_only_while_they_were_read_are_refused(folde
         return data
 
     monkeypatch.setattr(archives.Folder, "read", reading)
-    assert by_dvc("prepare", monkeypatch) == 2
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
     assert f"{IMAGES}/cat/0000.bmp: changed while prepare ran" in capsys.readouterr().err
 
 
@@ -193,7 +193,7 @@ def test_data_that_are_written_again_and_again_are_refused(folder: Path, monkeyp
         return original(*arguments, **more)
 
     monkeypatch.setattr(prepare_stage.writer, "store", storing)
-    assert by_dvc("prepare", monkeypatch) == 2
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
 
 
 def read(folder: Path) -> list[int]:
@@ -223,7 +223,7 @@ def test_a_training_whose_data_were_changed_is_refused_and_saved_unless_it_may_h
 
     with monkeypatch.context() as patch:
         after(training.Training, "save_when_due", flip, patch)
-        assert by_dvc("train", patch) == 2
+        assert by_dvc("train", patch) == UNAVAILABLE
     streams = capsys.readouterr()
     assert f"error: {ARRAY}: changed while train ran" in streams.err
     assert ("train: the checkpoints are deleted" if in_place else "train: step 24 is saved") in streams.out
@@ -243,7 +243,7 @@ def test_a_training_whose_data_and_weights_were_restored_with_other_times_goes_o
     after(training.Training, "save_when_due", lambda: replace(weights, weights.read_bytes()), monkeypatch)
     assert by_dvc("train", monkeypatch) == 0
     after(training.Training, "save_when_due", lambda: replace(weights, bytes(reversed(weights.read_bytes()))), monkeypatch)
-    assert by_dvc("train", monkeypatch) == 2
+    assert by_dvc("train", monkeypatch) == UNAVAILABLE
 
 
 def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(prepared: Path, monkeypatch, capsys) -> None:
@@ -259,7 +259,7 @@ def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(pre
     other = model.read_bytes()
     assert len(other) == len(whole)
     after(evaluate_stage, "judge", lambda: replace(model, whole), monkeypatch)
-    assert by_dvc("evaluate", monkeypatch) == 2
+    assert by_dvc("evaluate", monkeypatch) == UNAVAILABLE
     assert f"error: {model}: changed while evaluate ran" in capsys.readouterr().err
     assert not Path("metrics/evaluate.json").exists()
 

@@ -95,7 +95,11 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
     for split in prepared.splits.values():
         assert np.array_equal(split.inputs[:, 0, 0, 0] >= 100, split.targets == 1)
     *splits, result = capsys.readouterr().out.splitlines()
-    assert splits == ["prepare: train: 14 samples", "prepare: valid: 2 samples", "prepare: test: 4 samples"]
+    assert splits == [
+        "prepare: train: 14 samples, from 7 of class cat to 7 of class dog",
+        "prepare: valid: 2 samples",
+        "prepare: test: 4 samples",
+    ]
     assert result == "prepare: 20 samples of image inputs (6, 6, 1), 2 outputs"
 
 

@@ -184,6 +184,12 @@ REFUSED = {
     "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
+    "names as a row": (
+        "a.csv",
+        "label,text\na,x\nb,y\na,y\nb,x\n",
+        {},
+        "a.csv:1: no other row has the label label: if this line has the names",
+    ),
     "no rows": ("a.tsv", "\n\n", {}, "a.tsv:1 has the columns 1"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),

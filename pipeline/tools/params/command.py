@@ -40,6 +40,8 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         raise Refusal("set: write either values, such as train.epochs=3 or preset=digits, or --upgrade")
     target = Paths().params
     if upgrade is not None:
+        if values := [name for name in upgrade if "=" in name and not Path(name).exists()]:
+            raise Refusal(f"set: --upgrade takes files, but {values[0]} is a value: write it in a second command, without --upgrade")
         add_keys([Path(name) for name in upgrade] or [target])
         return
     names = [given.removeprefix(PRESET).strip() for given in assignments if given.startswith(PRESET)]

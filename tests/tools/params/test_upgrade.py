@@ -151,6 +151,7 @@ def test_several_files_are_upgraded_all_or_none(parameters: Parameters, refused:
 def test_values_and_the_upgrade_are_two_commands(parameters: Parameters, refused: Refused) -> None:
     for words in ((), ("seed=2", "--upgrade")):
         assert refused("set", *words) == ["set: write either values, such as train.epochs=3 or preset=digits, or --upgrade"]
+    assert refused("set", "--upgrade", "seed=2")[0].startswith("set: --upgrade takes files, but seed=2 is a value: ")
 
 
 @pytest.mark.usefixtures("new_keys")
