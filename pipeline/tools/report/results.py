@@ -1,7 +1,7 @@
 """The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier and its calibration."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.core.refusal import counted
@@ -67,8 +67,8 @@ def scores_table(evidence: Evidence) -> list[Table]:
         numbers.setdefault(name, {})["test"] = Number(value, key(evidence, name))
     path = evidence.paths.metrics / "train.json"
     for split in ("valid", "train"):
-        for name, value in section_of(evidence.trained, split).items():
-            numbers.setdefault(name, {})[split] = Number(value, f"{path}#{split}.{name}")
+        for name, number in of_training(evidence, split):
+            numbers.setdefault(name, {})[split] = number
     splits = [split for split in SPLITS if any(split in row for row in numbers.values())]
     rows = tuple((spoken(name).replace(".", ", "), *(row.get(split, "") for split in splits)) for name, row in numbers.items())
     tables = [Table(("score", *splits), rows)]
@@ -77,6 +77,21 @@ def scores_table(evidence: Evidence) -> list[Table]:
         step, value = (Number(best[name], f"{path}#best.{name}") for name in ("step", "value"))
         tables.append(Table(("best validation", "step", "value"), ((str(metric), step, value),)))
     return tables
+
+
+def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:
+    """Yield the scores of `split` that the training reported after the step whose weights the model file has, if there was such a report.
+
+    Those of the last step are in `metrics/train.json`, and those of earlier ones in the history alone.
+    """
+    step, trained = evidence.manifest.step, evidence.trained or {}
+    if trained.get("steps") == step:
+        for name, value in section_of(trained, split).items():
+            yield name, Number(value, f"{evidence.paths.metrics / 'train.json'}#{split}.{name}")
+        return
+    rows = evidence.history or ()
+    for column in dict.fromkeys(column for row in rows for column in row if column.startswith(f"{split}/")):
+        yield from ((column.partition("/")[2], Number(value)) for at, value in recorded.points(rows, column) if at == step)
 
 
 def section_of(trained: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
@@ -88,7 +103,12 @@ def origin(evidence: Evidence) -> str:
     """Return a sentence about where the scores come from."""
     if not evidence.evaluation.origin:
         return "The test scores were computed for this report, because this checkout has none of this model."
-    more = "; valid and train are the last report of the training." if evidence.trained else "."
+    step = evidence.manifest.step
+    more = (
+        f"; valid and train are the report of step {step}, whose weights the model has."
+        if any(True for _ in of_training(evidence, "train"))
+        else "."
+    )
     return f"The test scores are those of {evidence.evaluation.origin}{more}"
 
 

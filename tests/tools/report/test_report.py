@@ -1,5 +1,6 @@
 """`report` writes one page and one model card, whose numbers are those of the files, and never mixes two models."""
 
+import csv
 import json
 import shutil
 import subprocess
@@ -81,6 +82,18 @@ def test_every_number_of_the_metrics_is_on_the_page_as_it_is_in_the_file(checkou
     assert set(found) <= set(written)
     assert found == {key: written[key] for key in found}
     assert set(written) - set(found) == {"metrics/evaluate.json#model", "metrics/train.json#steps", "metrics/train.json#exported_step"}
+
+
+def test_the_scores_of_the_training_are_those_of_the_exported_weights(checkout: Path) -> None:
+    project.write_params(checkout, {"train.export_weights": "best", "optimizer.learning_rate": 0.5})  # too high: it gets worse
+    assert main(["train"]) == main(["evaluate"]) == 0
+    trained = json.loads((checkout / "metrics/train.json").read_text())
+    assert trained["exported_step"] < trained["steps"]
+    with (checkout / "plots/train/history.csv").open() as file:
+        (row,) = (row for row in csv.DictReader(file) if int(row["step"]) == trained["exported_step"])
+    report()
+    line = next(line for line in CARD.read_text(encoding="utf-8").splitlines() if line.startswith("| loss |"))
+    assert line.split("|")[3] == f" {float(row['valid/loss']):.4f} "
 
 
 def test_the_model_card_has_the_metadata_of_hugging_face(checkout: Path) -> None:
