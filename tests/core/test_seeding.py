@@ -47,5 +47,5 @@ def test_reseeding_gives_torch_the_state_of_a_purpose_whatever_was_drawn_before(
 
 
 def test_splits_are_derived_without_torch() -> None:
-    code = "import sys; from pipeline import seeding; seeding.generator(1, 'split').random(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from pipeline.core import seeding; seeding.generator(1, 'split').random(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=TOP, check=False).returncode == 0

@@ -7,7 +7,7 @@ from torch.nn.functional import unfold
 
 from pipeline.core.spec import Spec
 from pipeline.models import airbench
-from pipeline.train.training import example_inputs
+from pipeline.train.beginning import example_inputs
 from tests.specs import image_spec
 from tests.train.engine.building import begin
 
