@@ -12,8 +12,9 @@ PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfil
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # groups of pyproject.toml that a verb needs beyond requirements.lock, each with a lock file of its own
 EXTRAS := export search tensorboard cluster
+LOCKS := requirements.lock $(patsubst %,locks/%.lock,dev $(EXTRAS)) benchmarks/requirements.lock
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
-COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(if $(PACKAGE_INDEX),--upgrade-package torch --upgrade-package torchvision)
+COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) $(if $(PACKAGE_INDEX),--upgrade-package torch --upgrade-package torchvision)
 # versions and hashes of a lock, without platform markers, which versions of uv write differently
 PINS := sed -nE 's/^([a-z0-9][^ ]*==[^ ;]+).*/\1/p; s/^ +(--hash=[^ ]+).*/\1/p'
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -77,17 +78,17 @@ $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 	@rm -f $(VENV)/.locked-dev $(EXTRAS:%=$(VENV)/.locked-%)
 	@touch $@
 
-$(VENV)/.locked-dev: requirements-dev.lock $(VENV)/.locked
-	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock requirements-dev.lock
+$(VENV)/.locked-dev: locks/dev.lock $(VENV)/.locked
+	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock locks/dev.lock
 	@touch $@
 
 # `install`, not `sync`, which would remove the tools for tests
-$(EXTRAS:%=$(VENV)/.locked-%): $(VENV)/.locked-%: requirements-%.lock $(VENV)/.locked
+$(EXTRAS:%=$(VENV)/.locked-%): $(VENV)/.locked-%: locks/%.lock $(VENV)/.locked
 	$(UV) pip install --quiet --python $(PYTHON) --require-hashes --no-deps --requirement $<
 	@touch $@
 
 repro: setup ## check, prepare, train, evaluate (only what changed), summary; PRESET=name copies a preset to params.yaml first
-	$(if $(PRESET),$(PYTHON) -m pipeline preset $(PRESET))
+	$(if $(PRESET),$(PYTHON) -m pipeline set preset=$(PRESET))
 	$(PYTHON) -m pipeline repro
 
 image: ## build the container image from requirements.lock and this checkout's code (IMAGE=pipeline)
@@ -140,11 +141,10 @@ check: setup-dev ## check format, lint, types and lock files
 	mypy
 	hadolint Dockerfile
 	shellcheck .ci/run deploy/slurm/train.sbatch
-	@cp requirements.lock requirements-dev.lock $(EXTRAS:%=requirements-%.lock) $(VENV)/
-	@cp benchmarks/requirements.lock $(VENV)/requirements-bench.lock
-	@$(MAKE) --no-print-directory resolve INTO=$(VENV)/ BENCH=$(VENV)/requirements-bench.lock
-	@for pair in $(foreach name,requirements requirements-dev $(EXTRAS:%=requirements-%),$(name).lock:$(name).lock) benchmarks/requirements.lock:requirements-bench.lock; do \
-	  cmp <($(PINS) $${pair%:*}) <($(PINS) $(VENV)/$${pair#*:}) || { echo "$${pair%:*} does not fit pyproject.toml: run make lock"; exit 1; }; done
+	@mkdir -p $(VENV)/resolved && cp --parents $(LOCKS) $(VENV)/resolved/
+	@$(MAKE) --no-print-directory resolve INTO=$(VENV)/resolved/
+	@for lock in $(LOCKS); do \
+	  cmp <($(PINS) $$lock) <($(PINS) $(VENV)/resolved/$$lock) || { echo "$$lock does not fit pyproject.toml: run make lock"; exit 1; }; done
 
 $(BENCH_VENV)/.locked: requirements.lock benchmarks/requirements.lock | setup
 	$(PYTHON) -m venv --without-pip $(BENCH_VENV)
@@ -159,15 +159,14 @@ format: setup-dev ## format the code and fix what lint can fix
 	ruff check --fix .
 
 lock: | $(VENV)/bin/python ## resolve pyproject.toml into the lock files (UPGRADE=1 takes newer versions)
-	@$(MAKE) --no-print-directory resolve BENCH=benchmarks/requirements.lock
+	@$(MAKE) --no-print-directory resolve
 
 # each group within the versions of requirements.lock; the tools for tests within those of every extra too
 resolve:
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --output-file $(INTO)requirements.lock pyproject.toml
-	@for extra in $(EXTRAS); do \
-	  $(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group $$extra --output-file $(INTO)requirements-$$extra.lock || exit 1; done
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock $(EXTRAS:%=--constraint requirements-%.lock) --group dev --output-file $(INTO)requirements-dev.lock
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --constraint requirements.lock --group bench --output-file $(BENCH)
+	$(COMPILE) --output-file $(INTO)requirements.lock pyproject.toml
+	@for extra in $(EXTRAS); do $(COMPILE) --constraint requirements.lock --group $$extra --output-file $(INTO)locks/$$extra.lock || exit 1; done
+	$(COMPILE) --constraint requirements.lock $(EXTRAS:%=--constraint locks/%.lock) --group dev --output-file $(INTO)locks/dev.lock
+	$(COMPILE) --constraint requirements.lock --group bench --output-file $(INTO)benchmarks/requirements.lock
 
 schema: setup ## write params.schema.json and docs/parameters.md
 	$(PYTHON) -m pipeline schema

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.job import MODELS, Job
 from benchmarks.worker import LOOPS, Block, Worker
-from pipeline.runtime.machine import Machine
+from pipeline.inference.machine import Machine
 
 TOLERANCE = 0.05
 UNTRAINED = ("floor", "data")
@@ -86,7 +86,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    from pipeline.runtime.environment import Environment
+    from pipeline.core.environment import Environment
 
     threads = Machine.set_up(Environment.read()).threads
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.data.prepared import Prepared, Split
-from pipeline.engine.fit import Report
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.params.load import from_data
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
-from pipeline.profiling import blocks
-from pipeline.profiling.trial import NEVER, Trial, stepping, synchronize
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
-from pipeline.runtime.processes import ALONE, Processes
-from pipeline.spec import Spec
-from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.training import Training
+from pipeline.core.environment import Environment
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.params import from_data
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.yaml_document import Document
+from pipeline.inference.machine import Machine
+from pipeline.tools.profile.trial import NEVER, Trial, interleaved, ratios, stepping, synchronize
+from pipeline.train.engine.fit import Report
+from pipeline.train.group.processes import ALONE, Group
+from pipeline.train.params import TrainParams
+from pipeline.train.training import Training
 
 CLASSES = tuple("abcde")
 
@@ -39,11 +38,11 @@ def random_images(side: int, count: int) -> Prepared:
     return Prepared(Spec(inputs=inputs, targets=ClassTargets(classes=CLASSES)), "random", {"train": split})
 
 
-def training_of(data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, processes: Processes = ALONE) -> Trial:
+def training_of(data: dict[str, Any], changes: dict[str, Any], prepared: Prepared, machine: Machine, group: Group = ALONE) -> Trial:
     """Return the training of a parameter file that reports and validates in no step. `changes` are changes of the section `train`."""
     sections = {**data, "model": {**data["model"], "weights": None}}
     params = from_data({name: sections[name] for name in TrainParams.model_fields}, TrainParams, "benchmark")
-    return Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER, **changes}, processes=processes)
+    return Trial.of(params, prepared, machine, changes={"report_every_steps": NEVER, **changes}, group=group)
 
 
 def kept_bytes(training: Training, steps: Iterator[Report]) -> tuple[int, int]:
@@ -75,7 +74,7 @@ def main(path: str, count: str) -> None:
         }
         steps = {name: closing.enter_context(stepping(training)) for name, training in trainings.items()}
         memory = {name: kept_bytes(training, steps[name]) for name, training in trainings.items()}
-        seconds = blocks.interleaved(
+        seconds = interleaved(
             {name: (partial(next, each), 1) for name, each in steps.items()},
             rounds=int(count),
             synchronize=partial(synchronize, machine.device),
@@ -83,7 +82,7 @@ def main(path: str, count: str) -> None:
     for name, (activations, rest) in memory.items():
         shown = f"{activations / 1e6:.0f} MB of activations, {rest / 1e6:.1f} MB of gradients and optimizer state"
         print(f"{name}: {1e3 * statistics.median(seconds[name]):.0f} ms a step, {shown}")
-    ratio = blocks.ratios(seconds["frozen"], seconds["everything"]).median
+    ratio = ratios(seconds["frozen"], seconds["everything"]).median
     print(f"frozen / everything: {ratio:.2f} of the time, the median of {count} pairs of steps")
 
 

@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline import cross_entropy, seeding
-from pipeline.data.prepared import Prepared, Split
-from pipeline.engine import optimizers
-from pipeline.engine.precision import ChosenPrecision, autocast, choose
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.inputs.text.description import NUM_BYTES, NUM_SPECIAL, PAD, TextInputs, TokenizerDescription
-from pipeline.params.load import from_data
-from pipeline.params.train import TrainParams
-from pipeline.runtime.machine import Machine
-from pipeline.spec import Spec
-from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.core import seeding
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, PAD, TextInputs, TokenizerDescription
+from pipeline.core.params import from_data
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.inference.machine import Machine
+from pipeline.inference.precision import ChosenPrecision, autocast, choose
+from pipeline.train.engine import objective, optimizers
+from pipeline.train.params import TrainParams
 
 SEED = 1
 CROP = 4
@@ -229,7 +229,7 @@ class BareTraining:
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.precision, self.device):
             logits = self.network(inputs)
-        return cross_entropy.summed(logits, targets) / targets.numel()
+        return objective.summed(logits, targets) / targets.numel()
 
     def in_memory_format(self, inputs: Tensor) -> Tensor:
         return inputs.contiguous(memory_format=torch.channels_last) if self.channels_last else inputs

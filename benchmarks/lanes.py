@@ -10,12 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.freezing import random_images, training_of
-from pipeline.params.yaml_document import Document
-from pipeline.profiling import blocks
-from pipeline.profiling.trial import stepping, synchronize
-from pipeline.runtime import processes
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
+from pipeline.core.environment import Environment
+from pipeline.core.yaml_document import Document
+from pipeline.inference.machine import Machine
+from pipeline.tools.profile.trial import interleaved, ratios, stepping, synchronize
+from pipeline.train.group import processes
 
 
 def main(path: str, count: str) -> None:
@@ -27,13 +26,11 @@ def main(path: str, count: str) -> None:
         for lanes in (1, group.size):
             training = training_of(data, {"lanes": lanes}, prepared, machine, group)
             steps[str(lanes)] = (partial(next, closing.enter_context(stepping(training))), 1)
-        seconds = blocks.interleaved(
-            steps, rounds=int(count), synchronize=partial(synchronize, machine.device), before=lambda _: group.wait()
-        )
-        if group.is_first:
+        seconds = interleaved(steps, rounds=int(count), synchronize=partial(synchronize, machine.device), before=lambda _: group.wait())
+        if group.writes:
             for lanes, each in seconds.items():
                 print(f"lanes: {lanes}: {1e3 * statistics.median(each):.1f} ms a step of {group.size} processes")
-            ratio = blocks.ratios(seconds[str(group.size)], seconds["1"]).median
+            ratio = ratios(seconds[str(group.size)], seconds["1"]).median
             print(f"lanes: {group.size} / lanes: 1: {ratio:.3f} of the time, the median of {count} pairs of steps")
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from pipeline.runtime import cgroup
+from pipeline.core import limits
 
 ROUNDS = 5
 CLASSES, DIFFERENT = 2, 50
@@ -49,7 +49,7 @@ CASES = (Case("photos", 1600, 500, 375, 224), Case("small images", 60_000, 32, 3
 
 
 def main() -> None:
-    cores = cgroup.usable_cpus()
+    cores = limits.usable_cpus()
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             files = make(Path(folder) / "images", case)
@@ -112,11 +112,11 @@ def decode_and_resize(files: list[Path], size: int) -> None:
 
 
 def run_stage(root: Path, top: Path, size: int) -> None:
-    from pipeline.params.load import from_data
-    from pipeline.params.prepare import PrepareParams
-    from pipeline.paths import Paths
-    from pipeline.runtime.environment import Environment  # late: each worker process of the stage imports this file when it starts
-    from pipeline.stages.prepare import prepare
+    from pipeline.core.environment import Environment  # late: each worker process of the stage imports this file when it starts
+    from pipeline.core.params import from_data
+    from pipeline.core.paths import Paths
+    from pipeline.prepare.params import PrepareParams
+    from pipeline.prepare.stage import prepare
 
     source = {
         "name": "image_folder",

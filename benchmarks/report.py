@@ -46,8 +46,8 @@ def table(measurement: "Measurement") -> str:
 
 def machine() -> dict[str, Any]:
     """Return the fingerprint of the machine, without its host name."""
-    from pipeline.runtime.environment import Environment
-    from pipeline.runtime.machine import Machine
+    from pipeline.core.environment import Environment
+    from pipeline.inference.machine import Machine
 
     return Machine.set_up(Environment.read()).fingerprint()
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.step_work import PRESETS, Work, billion, work_of_data
-from pipeline.params.yaml_document import Document
-from pipeline.refusal import Refusal
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
 
 GPUS = tuple(2**power for power in range(11))
 ENOUGH = 0.5

@@ -26,20 +26,20 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.job import SIDE
-from pipeline import seeding
-from pipeline.data.batches import loader
-from pipeline.data.prepared import Prepared
-from pipeline.engine import score
-from pipeline.engine.checkpoint import Checkpoints
-from pipeline.inputs.image import tta
-from pipeline.params.load import load
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
-from pipeline.raw_dataset import TEST, TRAIN, VALID
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.training import Training
+from pipeline.core import seeding
+from pipeline.core.environment import Environment
+from pipeline.core.params import load
+from pipeline.core.prepared import Prepared
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate import tta
+from pipeline.inference.batches import loader
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.train.engine import score
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.params import TrainParams
+from pipeline.train.training import Training
 
 PRESET = Path(__file__).parents[1] / "presets/cifar10-speedrun.yaml"
 SCORED_AT_ONCE = 2000

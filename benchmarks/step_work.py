@@ -10,18 +10,19 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from pipeline.engine import activation_checkpointing, freezing, meta_model, precision
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.inputs.text.description import NUM_SPECIAL, TextInputs, TokenizerDescription
-from pipeline.params.load import from_data
-from pipeline.params.prepare import PrepareParams
-from pipeline.params.source import SourceSettings
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
-from pipeline.refusal import Refusal
-from pipeline.spec import Spec, Targets
-from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import NUM_SPECIAL, TextInputs, TokenizerDescription
+from pipeline.core.params import from_data
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec, Targets
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.yaml_document import Document
+from pipeline.inference import networks, precision
+from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.train import blocks
+from pipeline.train.engine import parameter_groups
+from pipeline.train.params import TrainParams
 
 PRESETS = Path(__file__).parents[1] / "presets"
 IMAGE_SHAPES = {"digits": (8, 8, 1), "cifar": (32, 32, 3)}
@@ -87,10 +88,10 @@ def work_of(name: str, params: TrainParams, spec: Spec) -> Work:
     """Count what a step computes and exchanges. Raises Refusal for a precision whose speed is not assumed here."""
     if params.train.precision not in ("auto", "bf16", "bf16-true"):
         raise Refusal(f"{name}: train.precision: the calculation is for bf16, not {params.train.precision}: write auto, bf16 or bf16-true")
-    network = meta_model.build_on_meta(params.model, spec)
+    network = networks.build_on_meta(params.model, spec)
     if network is None:
         raise Refusal(f"{name}: model.name: this network cannot be built without memory, so its operations cannot be counted")
-    freezing.freeze(network, params.train.freeze)
+    parameter_groups.freeze(network, params.train.freeze)
     full = trained_bytes(network)
     precision.to_bf16(network)
     two, four = count(network, spec, 2), count(network, spec, 4)
@@ -105,7 +106,7 @@ def work_of(name: str, params: TrainParams, spec: Spec) -> Work:
         kernels=two.kernels,
         num_weights=sum(parameter.numel() for parameter in network.parameters()),
         gradient_bytes=trained_bytes(network) if params.train.precision == "bf16-true" else full,
-        blocks=len(activation_checkpointing.blocks(network)),
+        blocks=len(blocks.blocks(network)),
     )
 
 

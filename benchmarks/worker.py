@@ -121,8 +121,8 @@ class Worker:
 def work(loop: str, job: Job, connection: Connection) -> None:
     """Run the training loop; the entry point of the worker process."""
     from benchmarks.block_timer import BlockTimer
-    from pipeline.runtime.environment import Environment
-    from pipeline.runtime.machine import Machine, set_determinism
+    from pipeline.core.environment import Environment
+    from pipeline.inference.machine import Machine, set_determinism
 
     os.chdir(job.folder)
     for variable in [variable for variable in os.environ if variable.startswith(REMOVED_VARIABLES)]:

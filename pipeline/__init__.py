@@ -9,5 +9,5 @@ __all__ = ["load_model"]
 def __getattr__(name: str) -> Any:
     """Return `load_model`, imported only at its first use: every stage imports this package, and no stage needs `load_model`."""
     if name in __all__:
-        return getattr(import_module("pipeline.prediction.model"), name)
+        return getattr(import_module("pipeline.tools").tool("predict.model"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The command line `python -m pipeline VERB`: parse the arguments, import the verb's module and call its `run`."""
+"""The command line `python -m pipeline VERB`: parse the arguments, import the verb's module and call its function."""
 
 import argparse
 import errno
@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from pipeline.commands.verbs import ARGUMENTS, VERBS
-from pipeline.io.untrusted import shown
-from pipeline.refusal import Refusal, Unavailable
-from pipeline.runtime.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
+from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
+from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.untrusted import shown
+from pipeline.tools import tool
+from pipeline.tools.verbs import RENAMED, VERBS
 
 STAGES = ("prepare", "train", "evaluate")
 UNCAUGHT, BAD_INPUT = 1, 2
@@ -38,27 +39,31 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline", description="A reproducible training pipeline.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for verb, purpose in VERBS.items():
-        subparser = verbs.add_parser(verb, help=purpose, description=purpose)
-        for argument, settings in ARGUMENTS.get(verb, {}).items():
+    for name, verb in VERBS.items():
+        listed: dict[str, Any] = {"help": verb.purpose} if verb.listed else {}
+        subparser = verbs.add_parser(name, description=verb.purpose, **listed)
+        for argument, settings in verb.arguments.items():
             subparser.add_argument(argument, **settings)
     return parser.parse_args(arguments)
 
 
 def command(verb: str) -> Callable[..., int | None]:
-    """Return the function that runs `verb`, the first word of the command line. It calls `run` in `commands/VERB.py`; for the stages
-    prepare, train and evaluate, it calls `run` in `commands/stage.py`.
-    """
-    if verb in STAGES:
-        return lambda: import_module("pipeline.commands.stage").run(verb)
-    return import_module(f"pipeline.commands.{verb.replace('-', '_')}").run  # type: ignore[no-any-return]
+    """Return the function that runs `verb`, the first word of the command line."""
+    location = VERBS[verb].function
+    if location is None:
+        return lambda: import_module("pipeline.core.stage").run(verb)
+    module, function = location.split(":")
+    return getattr(tool(module), function)  # type: ignore[no-any-return]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parse(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in RENAMED:
+        return print_error(f"{words[0]}: is now `python -m pipeline {RENAMED[words[0]]}`", BAD_INPUT)
+    options = parse(words)
     verb = vars(options).pop("verb")
     record = record_exit_code if verb in STAGES else lambda _: None
     record(KILLED)  # this remains if the stage is killed

@@ -15,11 +15,11 @@ import PIL.Image
 import pytest
 import torch
 
-from pipeline.data.prepared import Prepared, Split
-from pipeline.params.load import from_data
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
-from pipeline.spec import Spec
+from pipeline.core.params import from_data
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.spec import Spec
+from pipeline.core.yaml_document import Document
+from pipeline.train.params import TrainParams
 from tests.specs import image_spec
 
 TOP = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 from playwright.sync_api import sync_playwright
 from ruamel.yaml import YAML
 
-from pipeline.params.yaml_document import Document
+from pipeline.core.yaml_document import Document
 from tests.conftest import changed
 from tests.imports import TOP
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.inputs.text.description import TextInputs, TokenizerDescription
-from pipeline.spec import Spec
-from pipeline.tasks.classification.targets import ClassTargets
-from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs, TokenizerDescription
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tasks.language_modeling import NextTokenTargets
 
 
 def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> Spec:

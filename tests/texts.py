@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.data.prepared import Prepared, Split
-from pipeline.inputs.text.description import END, NUM_SPECIAL
+from pipeline.core.inputs.text import END, NUM_SPECIAL
+from pipeline.core.prepared import Prepared, Split
 from tests.specs import text_spec
 
 LENGTH, LETTERS, CLASSES = 12, "abcdefgh", ("a", "b", "c")

@@ -7,9 +7,9 @@ from accelerate.utils import DataLoaderConfiguration
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from benchmarks.loops import loaders
-from pipeline import cross_entropy
-from pipeline.data.prepared import Prepared
-from pipeline.runtime.machine import Machine
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine
+from pipeline.train.engine import objective
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, tuned: bool = False) -> None:
@@ -27,7 +27,7 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
     while steps < job.steps:
         for inputs, targets in loader:
             optimizer.zero_grad()
-            loss = cross_entropy.summed(network(bare.in_memory_format(inputs)), targets) / targets.numel()
+            loss = objective.summed(network(bare.in_memory_format(inputs)), targets) / targets.numel()
             accelerator.backward(loss)
             optimizer.step()
             timer.step(loss)

@@ -4,11 +4,11 @@ import torch
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
-from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.batches import loader
-from pipeline.data.prepared import Prepared
-from pipeline.engine.model import preprocessing
-from pipeline.runtime.machine import Machine
+from pipeline.core.prepared import Prepared
+from pipeline.inference.batches import loader
+from pipeline.inference.machine import Machine
+from pipeline.inference.networks import preprocessing
+from pipeline.train.augment.augmentation import Augmentation
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:

@@ -2,10 +2,10 @@
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
-from pipeline.data.batches import loader
-from pipeline.data.prepared import Prepared
-from pipeline.engine.model import preprocessing
-from pipeline.runtime.machine import Machine, set_determinism
+from pipeline.core.prepared import Prepared
+from pipeline.inference.batches import loader
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inference.networks import preprocessing
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from benchmarks.loops import loaders
-from pipeline import cross_entropy
-from pipeline.data.prepared import Prepared
-from pipeline.runtime.machine import Machine
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine
+from pipeline.train.engine import objective
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 TUNED = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "benchmark": True}
@@ -24,7 +24,7 @@ class Module(lightning.LightningModule):
 
     def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
-        loss = cross_entropy.summed(self.network(self.bare.in_memory_format(inputs)), targets) / targets.numel()
+        loss = objective.summed(self.network(self.bare.in_memory_format(inputs)), targets) / targets.numel()
         self.log("train/loss", loss)
         return loss
 

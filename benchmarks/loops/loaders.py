@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.transforms import v2
 
 from benchmarks.job import CROP, SEED, SIDE, TEXT_MODELS, Job
-from pipeline.data.prepared import Prepared
+from pipeline.core.prepared import Prepared
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 Samples = tuple[Tensor, int]

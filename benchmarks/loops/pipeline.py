@@ -7,17 +7,18 @@ from pathlib import Path
 
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import Job
-from pipeline.data.prepared import Prepared
-from pipeline.engine.checkpoint import Checkpoints
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interruption
-from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.runtime.training_folder import Work
-from pipeline.stages.train import loop
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interruption
+from pipeline.core.observer import Observer
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine, set_determinism
 from pipeline.tracking import run as tracking
-from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.run_info import RunInfo
-from pipeline.training import Training
+from pipeline.tracking.events import DELIVERED
+from pipeline.tracking.journal import RunInfo
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.stage import loop
+from pipeline.train.training import Training
+from pipeline.train.work_folder import Work
 
 MIRROR_LIMIT_S = 120.0
 
@@ -59,7 +60,9 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, 
         job.params(deterministic=deterministic), prepared, machine, Checkpoints(Path("work"), environment.checkpoints_kept)
     )
     with tracking.training(environment, resume_file=Path("work/run"), info=RunInfo()) as run:
-        loop(training, run, environment, Paced(timer=timer, training=training, journal=run.folder), Work(Path("work")))
+        observer = Observer()
+        observer.step_ends = run.metrics  # type: ignore[method-assign]
+        loop(training, observer, environment, Paced(timer=timer, training=training, journal=run.folder), Work(Path("work")))
         rows = training.progress.rows
         steps = [row["step"] - before for row, before in zip(rows, [0, *(row["step"] for row in rows)], strict=False)]
         timer.finish(sum(row["train/objective"] * count for row, count in zip(rows, steps, strict=True)) / sum(steps))

@@ -3,8 +3,8 @@
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import BareTraining, Job
 from benchmarks.loops import loaders
-from pipeline.data.prepared import Prepared
-from pipeline.runtime.machine import Machine
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, workers: bool = False) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 
 from pipeline.__main__ import parse, print_os_error, print_refusal
-from pipeline.commands.verbs import VERBS
-from pipeline.container import checkout, job_environment
+from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
-from pipeline.refusal import Refusal
-from pipeline.runtime import cgroup, checkout_lock, interruption, supervision
-from pipeline.runtime.environment import SUMMARY_FOLLOWS, Environment
+from pipeline.core import checkout_lock, interruption, limits
+from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
+from pipeline.core.refusal import Refusal
+from pipeline.tools import supervision
+from pipeline.tools.verbs import RENAMED, VERBS
 from pipeline.tracking import mirror_process
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
@@ -53,15 +54,15 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
     if words[:1] in ([], ["repro"]):
         assignments = parse(words or ["repro"]).assignments
         if preset:
-            return ((*VERB, "preset", preset, *assignments), *REPRO)
+            return ((*VERB, "set", f"preset={preset}", *assignments), *REPRO)
         return ((*VERB, "set", *assignments), *REPRO) if assignments else REPRO
     if words[0] in ("dvc", "mlflow"):
         return (tuple(words),)
     if words[0] == "torchrun":
-        return ((sys.executable, "-m", "pipeline.runtime.torchrun", *words[1:]),)
+        return ((sys.executable, "-m", "pipeline.tools.torchrun", *words[1:]),)
     if words[0] in ("-h", "--help"):
         return (("echo", USAGE), (*VERB, *words))
-    if words[0] in VERBS:
+    if words[0] in {*VERBS, *RENAMED}:
         return ((*VERB, *words),)
     raise Refusal(
         f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ..., mlflow ... or torchrun ...; to run repro, you can also write nothing"
@@ -87,14 +88,12 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
     with checkout_lock.held(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():
         edited = copy(job.copy_of, job.top) if job.copy_of else []
-        environment = job_environment.variables(
-            job.top, os.environ, commit=commit(job, built, is_edited=changes_parameters or bool(edited))
-        )
+        environment = checkout.variables(job.top, os.environ, commit=commit(job, built, is_edited=changes_parameters or bool(edited)))
         environment |= {SUMMARY_FOLLOWS: "true"} if is_repro else {}
         code = supervision.run_all(commands, environment, top=job.top)
     if code not in interruption.EXIT_CODES:
         wait_for_mirrors(job.top)
-    if code and cgroup.num_oom_kills():
+    if code and limits.num_oom_kills():
         report("the OOM killer killed a process of this container: raise its memory limit (`docker run --memory`)")
     if job.copy_of and (is_repro or (code and NEED_RESULTS & set(commands[0]))):
         lost = f"is deleted with this container: add `-v NAME:{homes[0]}` to keep the results"
@@ -134,8 +133,8 @@ def copy(source: Path, home: Path) -> list[str]:
 
 def differing_parameters(source: Path, home: Path) -> list[str]:
     """Return one line for each parameter that differs between `source` and `home`; none if a file is no valid YAML, which `check` reports."""
-    from pipeline.params.editing import changes  # late: most jobs have the image's parameters
-    from pipeline.params.yaml_document import Document
+    from pipeline.core.yaml_document import Document
+    from pipeline.tools.params.editing import changes  # late: most jobs have the image's parameters
 
     with suppress(Refusal):
         return changes(*(Document.read(folder / "params.yaml").data for folder in (source, home)))

@@ -11,13 +11,13 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.params.model import ModelSettings
-from pipeline.params.section import Count
-from pipeline.spec import Spec
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.section import Count
+from pipeline.core.spec import Spec
+from pipeline.inference.params import ModelSettings
 
 if TYPE_CHECKING:
-    from pipeline.params.model import Examples
+    from pipeline.inference.params import Examples
 
 PATCH = 2
 POOL = 2

@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.params.model import ModelSettings
-from pipeline.params.section import Depth, Share, Width
-from pipeline.spec import Spec
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.section import Depth, Share, Width
+from pipeline.core.spec import Spec
+from pipeline.inference.params import ModelSettings
 
 
 class Settings(ModelSettings):

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import linear
 
-from pipeline.inputs.text.description import PAD, TextInputs
-from pipeline.params.model import ModelSettings
-from pipeline.params.section import Depth, Share, Width
-from pipeline.refusal import Refusal
-from pipeline.spec import Spec
+from pipeline.core.inputs.text import PAD, TextInputs
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Depth, Share, Width
+from pipeline.core.spec import Spec
+from pipeline.inference.params import ModelSettings
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 TIED_RANGE = 0.1

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchvision import models
 
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.io import untrusted
-from pipeline.params.model import ModelSettings
-from pipeline.refusal import Refusal, Unavailable
-from pipeline.spec import Spec
+from pipeline.core import untrusted
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.spec import Spec
+from pipeline.inference.params import ModelSettings
 
 if TYPE_CHECKING:
-    from pipeline.params.model import Examples
+    from pipeline.inference.params import Examples
 
 AUXILIARY_HEADS = ("googlenet", "inception_v3")
 RGB = 3

@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
-from pipeline.inputs.text.description import PAD, TextInputs
-from pipeline.params.model import ModelSettings
-from pipeline.params.section import Depth, Share, Width
-from pipeline.refusal import Refusal
-from pipeline.spec import Spec
+from pipeline.core.inputs.text import PAD, TextInputs
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Depth, Share, Width
+from pipeline.core.spec import Spec
+from pipeline.inference.params import ModelSettings
 
 BLOCK_NAMES = r"body\.blocks\.\d+\."
 """The beginning of the names of a block's parameters, for `optimizer.layer_decay`."""

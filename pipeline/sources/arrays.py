@@ -10,13 +10,13 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.inputs.image.statistics import Statistics
-from pipeline.io import untrusted
-from pipeline.io.reading.arrayfile import ArrayFile, array_files
-from pipeline.params.source import Duplicates, SourceSettings
-from pipeline.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import described
+from pipeline.core import untrusted
+from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import described
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.params import Duplicates, SourceSettings
+from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16

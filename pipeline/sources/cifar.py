@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.inputs.image.statistics import Statistics
-from pipeline.io.reading import archives, download
-from pipeline.io.reading.file_tree import READ_ERRORS
-from pipeline.io.untrusted import reason
-from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.untrusted import reason
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.params import SourceSettings
+from pipeline.prepare.reading import archives, download
+from pipeline.prepare.reading.file_tree import READ_ERRORS
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 CHANNELS, SIDE = 3, 32

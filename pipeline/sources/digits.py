@@ -5,10 +5,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from pipeline.inputs.image.statistics import Statistics
-from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import TRAIN, RawDataset, blocks_of
-from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.core.raw_dataset import TRAIN, RawDataset, blocks_of
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.params import SourceSettings
 
 LEVELS = 16
 

@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.inputs.image.statistics import Statistics
-from pipeline.io.reading import archives
-from pipeline.io.reading.class_folders import ClassFolders, Sample, find_classes
-from pipeline.io.reading.decoding import Chunk, Decoder
-from pipeline.io.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
-from pipeline.io.reading.workers import on_processes, on_threads
-from pipeline.io.untrusted import shown
-from pipeline.params.source import Duplicates, SourceSettings
-from pipeline.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import described
+from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import described
+from pipeline.core.untrusted import shown
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.params import Duplicates, SourceSettings
+from pipeline.prepare.reading import archives
+from pipeline.prepare.reading.class_folders import ClassFolders, Sample, find_classes
+from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
+from pipeline.prepare.reading.images import Chunk, Decoder
+from pipeline.prepare.reading.workers import on_processes, on_threads
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 2 * 2**20
@@ -115,7 +115,7 @@ class Settings(SourceSettings):
         decoder.prepare()
         ordered, larger = partial(on_threads, workers=workers), 1
         if cluster:
-            from pipeline.io.reading.cluster import on_cluster  # late: it digests all code
+            from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
 
             cluster = replace(cluster, shared=(self.root.absolute(), *cluster.shared))
             ordered, larger = partial(on_cluster, cluster=cluster, prepare=decoder.prepare), CLUSTER_CHUNK

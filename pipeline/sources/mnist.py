@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.inputs.image.statistics import Statistics
-from pipeline.io import untrusted
-from pipeline.io.reading import download
-from pipeline.params.source import SourceSettings
-from pipeline.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.core import untrusted
+from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.params import SourceSettings
+from pipeline.prepare.reading import download
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"

@@ -12,13 +12,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.io import untrusted
-from pipeline.io.reading import text
-from pipeline.paths import Paths
-from pipeline.raw_dataset import RawDataset
-from pipeline.refusal import Refusal
-from pipeline.tasks.language_modeling import corpus
-from pipeline.tasks.language_modeling.corpus import CorpusSettings, Document
+from pipeline.core import untrusted
+from pipeline.core.paths import Paths
+from pipeline.core.raw_dataset import RawDataset
+from pipeline.core.refusal import Refusal
+from pipeline.prepare import corpus
+from pipeline.prepare.corpus import CorpusSettings, Document
+from pipeline.prepare.reading import tables
 
 REMEDY = "install what the lock pins: `uv pip sync requirements.lock`, or `uv pip install --reinstall` for this package"
 
@@ -87,14 +87,14 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
         if path.endswith(".py") and not path.startswith(("/", "..")) and fnmatch(path, pattern):
             place = f"source.package: {name}: {untrusted.shown(path)}"
             try:
-                content = untrusted.read(Path(str(package.locate_file(path))), text.MOST_BYTES)
+                content = untrusted.read(Path(str(package.locate_file(path))), tables.MOST_BYTES)
             except OSError as error:
                 raise Refusal(f"{place}: cannot be read ({error.strerror}): {REMEDY}") from None
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             if recorded != f"sha256={digest}":
                 raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
-                yield Document(path, text.decode(content, untrusted.shown(path)))
+                yield Document(path, tables.decode(content, untrusted.shown(path)))
 
 
 def recorded_files(package: Distribution) -> list[tuple[str, str]]:

@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.io.reading import text
-from pipeline.io.reading.archives import Folder
-from pipeline.io.reading.class_folders import visible_parts
-from pipeline.io.untrusted import shown
-from pipeline.raw_dataset import RawDataset
-from pipeline.refusal import Refusal
-from pipeline.tasks.language_modeling import corpus
-from pipeline.tasks.language_modeling.corpus import CorpusSettings, Document
+from pipeline.core.raw_dataset import RawDataset
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare import corpus
+from pipeline.prepare.corpus import CorpusSettings, Document
+from pipeline.prepare.reading import tables
+from pipeline.prepare.reading.archives import Folder
+from pipeline.prepare.reading.class_folders import visible_parts
 
 MOST_BYTES = 2**30
 """Upper bound for the text of all files, which is held in memory."""
@@ -66,7 +66,7 @@ def read(root: Path, pattern: str) -> Iterator[Document]:
     total_bytes = 0
     for name in names:
         if not name or (visible_parts(name) and fnmatch(name, pattern)):
-            content = text.read(root / name)
+            content = tables.read_text(root / name)
             total_bytes += len(content.encode())
             if total_bytes > MOST_BYTES:
                 raise Refusal(f"source.root: {root}: has more than {MOST_BYTES} bytes of text: choose fewer files by source.pattern")

@@ -1,6 +1,7 @@
 """Labelled texts: tables (TSV, CSV or JSON lines), or files of text by class in a folder or archive."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -9,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationInfo, field_validator
 
-from pipeline.inputs.text.settings import TextSettings
-from pipeline.inputs.text.statistics import Statistics
-from pipeline.io.reading import archives, tables, text
-from pipeline.io.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
-from pipeline.io.reading.file_tree import READ_ERRORS, Tree, name_bytes
-from pipeline.io.reading.tables import Column, Row
-from pipeline.io.untrusted import reason, shown
-from pipeline.params.source import Duplicates
-from pipeline.raw_dataset import TRAIN, RawDataset, SampleBlock
-from pipeline.refusal import Refusal
-from pipeline.tasks.classification.targets import described
+from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import described
+from pipeline.core.untrusted import reason, shown
+from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.params import Duplicates
+from pipeline.prepare.reading import archives, tables
+from pipeline.prepare.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
+from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree, name_bytes
+from pipeline.prepare.reading.tables import Column, Row
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30
@@ -82,6 +82,8 @@ class Settings(TextSettings):
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         rows = {split: tables.read(path, text=self.text_column, label=self.label_column) for split, path in paths.items()}
+        if isinstance(self.text_column, int):
+            refuse_names(rows[TRAIN], paths[TRAIN])
         classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))
         refuse_unseen(rows, paths, set(classes))
         numbers = {name: number for number, name in enumerate(classes)}
@@ -202,6 +204,16 @@ def find_tables(root: Path) -> dict[str, Path]:
     return found
 
 
+def refuse_names(rows: Sequence[Row], path: Path) -> None:
+    """Raise Refusal if the first of `rows`, the rows of the table `path`, has the only label that no other row has: it would be a class."""
+    alone = [label for label, count in Counter(row.label for row in rows).items() if count == 1]
+    if len(rows) > 1 and alone == [rows[0].label]:
+        raise Refusal(
+            f"source.root: {shown(path)}:{rows[0].line}: no other row has the label {shown(alone[0])}: if this line has the names of the columns, "
+            "write these as source.text_column and source.label_column; else remove the line"
+        )
+
+
 def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], classes: set[str]) -> None:
     for split, found in rows.items():
         for row in found:
@@ -229,7 +241,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            found = Sample(place, tables.checked_text(text.decode(content, place), f"source.root: {place}"))
+            found = Sample(place, tables.checked_text(tables.decode(content, place), f"source.root: {place}"))
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(

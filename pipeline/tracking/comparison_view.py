@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.io import files
-from pipeline.tracking.run_info import SECTIONS
+from pipeline.core import files
+from pipeline.tracking.journal import SECTIONS
 from pipeline.tracking.store import NOTE_TAG
 
 if TYPE_CHECKING:

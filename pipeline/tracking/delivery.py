@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.tracking import comparison_view, events
-from pipeline.tracking.cursor import Cursor
-from pipeline.tracking.events import EVENTS, SYSTEM, Event
+from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
-from pipeline.tracking.logged_model import Build
 from pipeline.tracking.mlflow_calls import Sender
 from pipeline.tracking.store import PARENT_TAG, Store, is_temporary
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
+
+    from pipeline.tracking.saved_model import Build
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
@@ -37,10 +37,10 @@ class Delivery:
     Repeated tags and files replace the earlier ones.
     """
 
-    def __init__(self, folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> None:
+    def __init__(self, folder: Path, store: Store, build: "Build", deadline_s: float = math.inf) -> None:
         """Read the position that is saved for the MLflow store `store` in the journal `folder`.
 
-        `build` loads a model file for its export to MLflow (`logged_model.Build`). Sending stops when `time.monotonic()` exceeds
+        `build` loads a model file for its export to MLflow (`saved_model.Build`). Sending stops when `time.monotonic()` exceeds
         `deadline_s`.
         """
         self._folder = folder

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.flatten import flatten, formatted
-from pipeline.io import files
-from pipeline.refusal import Refusal
+from pipeline.core import files
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import flatten, formatted
 from pipeline.tracking import events
 from pipeline.tracking.events import EVENTS, SYSTEM, Event
 from pipeline.tracking.journal import SEARCH_TAG, short_name

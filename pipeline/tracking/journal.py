@@ -1,4 +1,4 @@
-"""The journal of a run: a local folder with a file of events, which only grows. Each event is on disk before it is sent to MLflow."""
+"""The journal of a run: the local record of its metadata, metrics and files, in lines that are only appended. MLflow receives its events from here."""
 
 import fcntl
 import hashlib
@@ -6,16 +6,58 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.core.section import Scalar
 from pipeline.tracking import events
-from pipeline.tracking.run_info import RunInfo
+
+SECTIONS = ("seed", "model", "optimizer", "train", "schedule", "augment", "evaluate", "source")
+"""The order of parameters in the names of runs and in their comparison: those that people vary most come first."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One split of the data, for MLflow. `context` says what the split is used for, in MLflow's terms, such as "training". `profile` has
+    facts about the split.
+    """
+
+    name: str
+    digest: str
+    context: str
+    profile: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The metadata of a run.
+
+    In MLflow, tags can change later, but params cannot. `provenance` is stored as a JSON file. `name` and `description` are used only if
+    the run is new in MLflow.
+    """
+
+    params: Mapping[str, Scalar] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    datasets: Sequence[Dataset] = ()
+    subject: str = ""
+    """Model and dataset, as "ARCHITECTURE on DATASET", for the descriptions of the run."""
+    description: str = ""
+    name: str = ""
+
+
+def architecture(params: Mapping[str, Any]) -> str:
+    """Return the name of the architecture, such as "lstm", from the parameters of a run by dotted key; "" if there is none.
+
+    It is `ModelSettings.title`, but needs neither valid parameters nor torch.
+    """
+    return str(next((value for key in ("architecture", "cell", "name") if (value := params.get(f"model.{key}"))), ""))
+
 
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 MODEL_DIGEST = "model.sha256"

@@ -12,16 +12,19 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.redaction import redacted_output
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking import journal, mirror_process
-from pipeline.tracking.cursor import Cursor, is_pending
+from pipeline.tracking.address import redacted_output
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.logged_model import Build
+from pipeline.tracking.events import Cursor, is_pending
 from pipeline.tracking.store import Store
-from pipeline.tracking.system import Sampler
+from pipeline.tracking.utilization import Sampler
+
+if TYPE_CHECKING:
+    from pipeline.tracking.saved_model import Build
 
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
@@ -31,7 +34,7 @@ HANGING_S = 5.0
 OTHERS_S = 10.0
 
 
-def sync(environment: Environment, build: Build) -> int:
+def sync(environment: Environment, build: "Build") -> int:
     """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there.
 
     First wait, with a time limit, for the mirrors that stages have left.
@@ -53,7 +56,7 @@ def sync(environment: Environment, build: Build) -> int:
         return len(pending) - sum(deliveries(pending, store, build))
 
 
-def follow(folder: Path, environment: Environment, build: Build) -> int:
+def follow(folder: Path, environment: Environment, build: "Build") -> int:
     """Send the journal of a running stage to MLflow until the stage has exited and MLflow has all events. Return 1 if this fails, else 0.
 
     If DVC runs the stage `train`, then also send what `evaluate` adds to the journal within `EVALUATED_WITHIN_S` seconds.
@@ -88,7 +91,7 @@ def locked(folder: Path, *, wait: bool, store: str = "") -> Iterator[bool]:
         yield taken
 
 
-def deliver_to_the_end(folder: Path, store: Store, build: Build, sampler: Sampler, evaluated_within_s: float) -> bool:
+def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Sampler, evaluated_within_s: float) -> bool:
     """Send the journal of a running stage to MLflow. Return True once the stage has exited and MLflow has all events, else False.
 
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
@@ -152,7 +155,7 @@ def is_continued(folder: Path, store: Store, within_s: float) -> bool:
     return True
 
 
-def deliver_earlier(folder: Path, store: Store, build: Build) -> None:
+def deliver_earlier(folder: Path, store: Store, build: "Build") -> None:
     """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
 
     Journals with an event that MLflow temporarily failed to store come last.
@@ -167,7 +170,7 @@ def deliver_earlier(folder: Path, store: Store, build: Build) -> None:
         print(f"tracking: earlier runs are not delivered: {error}", file=sys.stderr, flush=True)
 
 
-def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: float = math.inf) -> Iterator[bool]:
+def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s: float = math.inf) -> Iterator[bool]:
     """Deliver the journals in `folders`, one per iteration. For each, yield True if MLflow has all of it, else False.
 
     Stop if MLflow is unreachable, or when `time.monotonic()` exceeds `deadline_s`.
@@ -184,7 +187,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: Build, deadline_s: 
             yield False
 
 
-def deliver(folder: Path, store: Store, build: Build, deadline_s: float = math.inf) -> bool:
+def deliver(folder: Path, store: Store, build: "Build", deadline_s: float = math.inf) -> bool:
     """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
 
     If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.io.untrusted import shown
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.untrusted import shown
 from pipeline.tracking import events, journal
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor, is_pending
+from pipeline.tracking.events import Cursor, is_pending
 from pipeline.tracking.store import unused_run_message
 
 KILLED_WAIT_S = 5.0

@@ -5,15 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.flatten import formatted
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.core.section import formatted
 from pipeline.tracking import events
-from pipeline.tracking.logged_model import Build, add_scores, log_model
 from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
+
+    from pipeline.tracking.saved_model import Build
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits for one request
 LONGEST_PARAM = 6000
@@ -22,9 +23,9 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`logged_model.Build`)."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`saved_model.Build`)."""
 
-    def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: Build) -> None:
+    def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: "Build") -> None:
         self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
 
     def send(self, batch: list[events.Event]) -> None:
@@ -82,6 +83,8 @@ class Sender:
             self.tag(describing(text))
 
     def _log_points(self, batch: list[events.Event]) -> None:
+        from pipeline.tracking.saved_model import add_scores  # late: it imports numpy
+
         points = [point for event in batch for point in metrics_of(event)]
         # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
@@ -120,6 +123,8 @@ class Sender:
             raise LookupError(f"{fields['file']} was removed from the journal after another MLflow store had received it")
 
     def _log_model(self, fields: Mapping[str, Any]) -> None:
+        from pipeline.tracking.saved_model import log_model
+
         self.tag({MODEL_TAG: fields["sha256"]})
         path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
         lines = events.read(self._folder / events.EVENTS)

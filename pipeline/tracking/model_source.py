@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.io import files
-from pipeline.io.untrusted import reason, shown
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason, shown
 from pipeline.tracking import journal, subject
-from pipeline.tracking.logged_model import find_model
+from pipeline.tracking.saved_model import find_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interrupted
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted
 from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.address import Address
-from pipeline.tracking.journal import Journal, Status
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.journal import Journal, RunInfo, Status
 
 
 class Run:

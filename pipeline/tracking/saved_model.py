@@ -1,5 +1,13 @@
-"""Writes a model in MLflow's format: the exported program, the code that serves it, the tokenizer, and the model file."""
+"""Logs the trained model to MLflow in its format: the exported program, the code that serves it, the tokenizer, and the model file.
 
+It maps raw images or texts to logits or probabilities, and MLflow loads it without pickle.
+"""
+
+import math
+import re
+import tempfile
+import textwrap
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -7,24 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.inputs.text.description import END, NUM_SPECIAL, TextInputs
-from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.io import files
-from pipeline.spec import Inputs, Spec
-from pipeline.tracking.journal import MODEL
+from pipeline.core import files
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import END, NUM_SPECIAL, TextInputs
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
+from pipeline.core.spec import Inputs, Spec
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.tracking.journal import MODEL, architecture
+from pipeline.tracking.store import MODEL_TAG
 
 if TYPE_CHECKING:
-    from mlflow.entities import LoggedModel
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel, Metric, Run
     from numpy.typing import NDArray
     from torch import nn
 
-TOKENIZER_CODE = (
-    "refusal.py",
-    "registry.py",
-    "spec.py",
-    *(f"inputs/text/{name}.py" for name in ("description", "normalization", "pieces", "tokenizer")),
-)
+TOKENIZER_CODE = ("core/refusal.py", "core/registry.py", "core/spec.py", "core/inputs/text.py", "core/tokenizer.py")
 """The modules that the tokenizer imports, and itself."""
 TOKENIZER_NEEDS = ("pydantic", "tokenizers")
 PARAM_TYPES = {"return": "string", "top_k": "long"}
@@ -102,7 +108,7 @@ def described(spec: Spec) -> dict[str, Any]:
     inputs, names, tokenizer = spec.inputs, list(spec.targets.output_names), None
     if isinstance(inputs, TextInputs):
         tokenizer = {
-            "module": f"{tokenizer_package()}.inputs.text.tokenizer",
+            "module": f"{tokenizer_package()}.core.tokenizer",
             "description": inputs.tokenizer.model_dump(mode="json"),
             "end": END,
         }
@@ -144,3 +150,97 @@ def tokenizer_code() -> dict[str, str]:
     """Return the code of the tokenizer's modules, by the path inside `pipeline/`."""
     top = Path(__file__).parents[1]
     return {name: (top / name).read_text(encoding="utf-8") for name in TOKENIZER_CODE}
+
+
+Build = Callable[[Path], "tuple[nn.Module, Spec]"]
+"""A function that loads a model file. It returns a module that maps stored inputs to outputs, and the description of both."""
+LONGEST_LIST = 500
+
+
+def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
+    """Log the model file `path`, whose SHA-256 is `digest`, to the run `run_id`, unless the run already has the whole model.
+
+    `step` is the training step of the weights, and `points` are the run's metrics at this step. Those of the train and valid splits are
+    logged with the model. `add_scores` logs those of the test split, whose dataset the run has only once the model is evaluated. If an
+    earlier attempt was interrupted, complete the logged model that it began.
+
+    Raises LookupError if `path` is missing, because another store has received it and it was then removed. Passes on the exceptions of
+    `build`, which loads the model file, and of MLflow.
+    """
+    from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    run = client.get_run(run_id)
+    model = find_model(client, run, digest)
+    if model and model.status == LoggedModelStatus.READY:
+        return
+    if not path.is_file():
+        raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
+    module, spec = build(path)
+    if model is None:
+        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, spec)}
+        model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
+    with tempfile.TemporaryDirectory() as folder:
+        save(Path(folder), path, model, module, spec)
+        client.log_model_artifacts(model.model_id, f"{folder}/model")
+    if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
+        client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
+    client.log_batch(run_id, metrics=linked([point for point in points if split_of(point.key) in (TRAIN, VALID)], run, model))
+    client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+
+
+def find_model(client: "MlflowClient", run: "Run", digest: str | None) -> "LoggedModel | None":
+    """Return the run's logged model for the model file with the SHA-256 `digest`; None if there is none. Its upload may be incomplete."""
+    found = client.search_logged_models([run.info.experiment_id], filter_string=f"source_run_id = '{run.info.run_id}'")
+    return next((model for model in found if model.tags.get(MODEL_TAG) == digest), None)
+
+
+def add_scores(client: "MlflowClient", run_id: str, points: "list[Metric]") -> None:
+    """Add the test metrics among `points` to the run's logged model, if there is one. The model was logged before it was evaluated."""
+    scores = [point for point in points if split_of(point.key) == TEST]
+    if not scores:
+        return
+    run = client.get_run(run_id)
+    if model := find_model(client, run, run.data.tags.get(MODEL_TAG)):
+        client.log_batch(run_id, metrics=linked(scores, run, model))
+
+
+def linked(points: "list[Metric]", run: "Run", model: "LoggedModel") -> "list[Metric]":
+    """Return the points as metrics of the logged model, each linked to the run's dataset for the split in the metric's name.
+
+    A metric of a split without a dataset gets no link. NaN and infinity are left out.
+    """
+    from mlflow.entities import Metric
+
+    datasets = {each.dataset.name.rpartition(" ")[2]: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else [])}
+    metrics = []
+    for point in points:
+        if math.isfinite(point.value):  # MLflow would show NaN and infinity as 0
+            dataset = datasets.get(split_of(point.key))
+            name, digest = (dataset.name, dataset.digest) if dataset else (None, None)
+            metrics.append(Metric(point.key, point.value, point.timestamp, point.step, model.model_id, name, digest, run.info.run_id))
+    return metrics
+
+
+def split_of(metric: str) -> str:
+    """Return the split in the name of a metric, such as "valid" in `valid/loss`; "" if the metric has no split."""
+    split = metric.partition("/")[0]
+    return split if split in SPLITS else ""
+
+
+def name_of(run: "Run") -> str:
+    """Return a name for the run's logged model, ARCHITECTURE-DATASET. Characters that MLflow rejects in names are replaced by "-"."""
+    params = run.data.params
+    datasets = [each.dataset.name.rpartition(" ")[0] for each in (run.inputs.dataset_inputs if run.inputs else [])]
+    names = [architecture(params), next(iter(datasets), params.get("source.name"))]
+    return re.sub("[/:.%\"']", "-", "-".join(filter(None, names))) or "model"
+
+
+def description(run: "Run", spec: "Spec") -> str:
+    """Return a description of the run's logged model in Markdown."""
+    names, outputs = spec.targets.output_names, f"logits of shape (n, {spec.num_outputs})"
+    if spec.targets.per_token:
+        outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
+    elif names:
+        outputs += f" of the classes {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
+    more = ' With `params` `{"return": "probabilities"}`: names and probabilities.' if names or spec.targets.per_token else ""
+    return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}.{more}"

@@ -17,7 +17,7 @@ from mlflow.pyfunc.model import PythonModel
 from numpy.typing import NDArray
 
 EXPORTED, DESCRIPTION = "exported", "description"
-"""Names of the artifacts: the exported program, and a JSON object that describes its inputs and outputs (`logged_model.described`)."""
+"""Names of the artifacts: the exported program, and a JSON object that describes its inputs and outputs (`saved_model.described`)."""
 PARAMS = {"return": "logits", "top_k": 3}
 """The parameters of a request, with their defaults. `return` is `logits` or `probabilities`."""
 DIGITS = 7

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from pipeline.io import files
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:

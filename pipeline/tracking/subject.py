@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.io import files
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
-from pipeline.tracking import cursor, events, journal
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.tracking import events, journal
 
 FEWEST_CHARACTERS = 4
 """The length of the shortest beginning or end of a journal's name that denotes the run."""
@@ -91,7 +91,7 @@ def journal_named(name: str, root: Path) -> Path | None:
 
 def run_ids(folder: Path) -> list[str]:
     """Return the id of the journal's run in each MLflow store to which it was sent."""
-    return [str(store["run_id"]) for store in cursor.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
+    return [str(store["run_id"]) for store in events.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
 def read(folder: Path) -> Record:

@@ -16,8 +16,8 @@ from benchmarks.block_timer import BlockTimer
 from benchmarks.job import TEXT_MODELS, BareTraining, Job, synthetic_images
 from benchmarks.loops import data, floor, pipeline, tensors, tutorial
 from benchmarks.worker import Block, Worker
-from pipeline.runtime.machine import Machine
-from pipeline.seeding import reseed
+from pipeline.core.seeding import reseed
+from pipeline.inference.machine import Machine
 
 JOB = Job("mlp", Path(), batch_size=32, warmup_steps=2, block_steps=10, rounds=2, workers=0)
 MACHINE = Machine(torch.device("cpu"), torch.get_num_threads())

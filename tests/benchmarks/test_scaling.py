@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import scaling, step_work
 from benchmarks.scaling import Cluster, step
 from benchmarks.step_work import PRESETS, Work
-from pipeline.params.yaml_document import Document
-from pipeline.refusal import Refusal
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
 from tests.specs import image_spec
 
 CLUSTER = Cluster()

@@ -12,10 +12,10 @@ import torch
 
 from benchmarks import speedrun
 from benchmarks.speedrun import Trained
-from pipeline.data.prepared import Prepared
-from pipeline.refusal import Refusal
-from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.training import Training
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.train.training import Training
 from tests.laws.test_resuming import AIRBENCH, MUON
 from tests.specs import image_spec
 

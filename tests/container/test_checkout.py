@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
-from pipeline.refusal import Refusal
-from pipeline.runtime import checkout_lock
+from pipeline.core import checkout_lock
+from pipeline.core.refusal import Refusal
 from tests.imports import TOP
 
 LOCK = "torch==1\n"

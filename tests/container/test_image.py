@@ -143,7 +143,7 @@ def test_another_build_of_the_commit_has_the_same_code_layer_to_the_byte(image: 
 
 
 def test_a_change_of_code_rebuilds_no_dependency_and_takes_seconds(image: str, commit: Path) -> None:
-    path = commit / "pipeline/spec.py"
+    path = commit / "pipeline/core/spec.py"
     before = path.read_bytes()
     begin = time.monotonic()
     try:

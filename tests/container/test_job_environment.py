@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.container import job_environment
-from pipeline.refusal import Refusal
+from pipeline.container import checkout
+from pipeline.core.refusal import Refusal
 from tests.container import docker
 
 
 def test_home_and_caches_lie_in_the_checkout(tmp_path: Path) -> None:
-    found = job_environment.variables(tmp_path, {"HOME": "/", "PATH": "/bin", "PYTHONPATH": "/opt/pipeline", "TZ": "UTC"}, commit="")
+    found = checkout.variables(tmp_path, {"HOME": "/", "PATH": "/bin", "PYTHONPATH": "/opt/pipeline", "TZ": "UTC"}, commit="")
     for name in ("HOME", "DVC_SITE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         assert Path(found[name]).is_relative_to(tmp_path / ".pipeline"), name
     assert Path(found["HOME"]).is_dir()
@@ -21,20 +21,20 @@ def test_home_and_caches_lie_in_the_checkout(tmp_path: Path) -> None:
 
 
 def test_variables_of_the_user_take_precedence(tmp_path: Path) -> None:
-    found = job_environment.variables(tmp_path, {"DVC_SITE_CACHE_DIR": "/cache"}, commit="")
+    found = checkout.variables(tmp_path, {"DVC_SITE_CACHE_DIR": "/cache"}, commit="")
     assert found["DVC_SITE_CACHE_DIR"] == "/cache"
 
 
 @pytest.mark.parametrize(("given", "name"), [({}, "uid-54321"), ({"USER": "ada"}, "ada")])
 def test_a_uid_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], name: str) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 54321)
-    found = job_environment.variables(tmp_path, given, commit="")
+    found = checkout.variables(tmp_path, given, commit="")
     assert found["USER"] == found["LOGNAME"] == name
 
 
 def test_git_trusts_this_checkout_and_keeps_other_settings(tmp_path: Path) -> None:
     given = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "c"}
-    found = job_environment.variables(tmp_path, given, commit="")
+    found = checkout.variables(tmp_path, given, commit="")
     assert {name: value for name, value in found.items() if name.startswith("GIT_")} == {
         "GIT_CONFIG_COUNT": "2",
         "GIT_CONFIG_KEY_0": "a.b",
@@ -46,7 +46,7 @@ def test_git_trusts_this_checkout_and_keeps_other_settings(tmp_path: Path) -> No
 
 def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open sesame\n", encoding="utf-8")
-    found = job_environment.variables(tmp_path, {"PGPASSWORD_FILE": str(tmp_path / "secret")}, commit="abc")
+    found = checkout.variables(tmp_path, {"PGPASSWORD_FILE": str(tmp_path / "secret")}, commit="abc")
     assert found["PGPASSWORD"] == "open sesame"
     assert found["PIPELINE_COMMIT"] == "abc"
 
@@ -55,7 +55,7 @@ def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         Refusal, match=r"MLFLOW_TRACKING_TOKEN_FILE: .*none cannot be read \(FileNotFoundError\): mount the secret at this path"
     ):
-        job_environment.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
+        checkout.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
 
 
 @pytest.mark.parametrize("usual", ["/proc/none", ""])
@@ -63,7 +63,7 @@ def test_without_a_writable_temporary_folder_there_is_one_in_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
 ) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
-    assert job_environment.variables(tmp_path, {"TMPDIR": usual}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
+    assert checkout.variables(tmp_path, {"TMPDIR": usual}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
     assert (tmp_path / ".pipeline/tmp").is_dir()
 
 
@@ -73,7 +73,7 @@ def test_git_works_in_the_jobs_checkout_of_another_owner_and_in_no_other(tmp_pat
     for folder in (ours, other):
         for path in (folder, *folder.rglob("*")):
             os.chown(path, 54321, 54321, follow_symlinks=False)
-    found = job_environment.variables(ours, dict(os.environ), commit="")
+    found = checkout.variables(ours, dict(os.environ), commit="")
     codes = [
         subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, env=found, check=False, capture_output=True).returncode
         for folder in (ours, other)

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, make_accessible, run, volume, wait_for_output
 from tests.imports import TOP
@@ -102,7 +102,7 @@ def test_a_job_takes_other_parameters_which_stay_until_a_preset_replaces_them(im
         assert "container: params.yaml: model.width: 16 -> 8" in run(*words, image, "check")
         assert "there is no preset 'cifar'" in run(*words, "--env", "PRESET=cifar", image, code=2)
         output = run(*words, "--env", "PRESET=digits", image, *SHORT, "-S", "model=mlp")
-        assert "preset: params.yaml is now digits, except:" in output
+        assert "set: params.yaml is now the preset digits, except:" in output
         assert "test accuracy" in output
 
 
@@ -177,7 +177,7 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
 
 
 def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
-    program = "from pipeline.runtime import cgroup; print(cgroup.usable_cpus())"
+    program = "from pipeline.core import limits; print(limits.usable_cpus())"
     assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
 
 
@@ -200,7 +200,7 @@ def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path:
     words = ("--volume", f"{tmp_path / 'mine.yaml'}:{HOME}/params.yaml", image)
     assert f"{HOME}/params.yaml was edited: it is kept as it is" in run(*words, "check")
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    output = run(*words, "preset", "cifar10-resnet", code=2)
+    output = run(*words, "set", "preset=cifar10-resnet", code=2)
     assert "error: params.yaml: cannot be replaced, because it is a mount point or belongs to another user" in output
 
 

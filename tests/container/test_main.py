@@ -13,9 +13,9 @@ from pipeline import __main__ as command_line
 from pipeline.container import __main__ as first
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
-from pipeline.params.yaml_document import Document
-from pipeline.refusal import Refusal
-from pipeline.runtime import supervision
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
+from pipeline.tools import supervision
 from tests.imports import TOP
 
 COPY = Path("/opt/pipeline")
@@ -38,7 +38,7 @@ def test_the_images_commit_is_recorded_only_for_its_own_code(image: Path) -> Non
     (image / "pipeline/more.py").touch()
     assert first.commit(job, built, is_edited=False) == ""
     (image / "pipeline/more.py").unlink()
-    (image / "pipeline/spec.py").write_text("# mounted over it", encoding="utf-8")
+    (image / "pipeline/core/spec.py").write_text("# mounted over it", encoding="utf-8")
     assert first.commit(job, built, is_edited=False) == ""
 
 
@@ -49,7 +49,7 @@ def test_without_a_verb_it_is_repro(words: list[str]) -> None:
 
 def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
     (command,) = first.commands_for(["torchrun", "-m", "pipeline", "train"])
-    assert command[1:] == ("-m", "pipeline.runtime.torchrun", "-m", "pipeline", "train")
+    assert command[1:] == ("-m", "pipeline.tools.torchrun", "-m", "pipeline", "train")
     with pytest.raises(Refusal, match=r"dvc \.\.\., mlflow \.\.\. or torchrun \.\.\."):
         first.commands_for(["torchrum"])
 
@@ -65,8 +65,8 @@ def test_help_for_repro_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]) 
     ("words", "preset", "before"),
     [
         (["repro", "-S", "model.width=8", "-S", "seed=2"], "", ["set", "model.width=8", "seed=2"]),
-        ([], "digits", ["preset", "digits"]),
-        (["repro", "-S", "seed=2"], "digits", ["preset", "digits", "seed=2"]),
+        ([], "digits", ["set", "preset=digits"]),
+        (["repro", "-S", "seed=2"], "digits", ["set", "preset=digits", "seed=2"]),
     ],
 )
 def test_parameters_are_changed_by_one_command_before_repro(words: list[str], preset: str, before: list[str]) -> None:
@@ -188,7 +188,7 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
     for command in commands:
         if command == ("dvc", "repro"):
             print("trains with", parameters(top), environment["PIPELINE_COMMIT"])
-        elif command[3] in ("set", "preset"):
+        elif command[3] == "set":
             with chdir(top):
                 code = command_line.main(command[3:])
             if code:

@@ -53,7 +53,7 @@ def torchrun_of_the_job() -> list[str]:
 def torchrun_of_the_script() -> list[str]:
     """Return the words of the torchrun command in the Slurm script, with its shell variables."""
     text = SLURM.read_text(encoding="utf-8").replace("\\\n", " ")
-    found = re.search(r"python -m pipeline.runtime.torchrun (--.*?-m pipeline train)", text)
+    found = re.search(r"python -m pipeline.tools.torchrun (--.*?-m pipeline train)", text)
     assert found, SLURM
     return ["torchrun", *found[1].split()]
 

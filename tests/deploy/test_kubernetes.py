@@ -10,8 +10,8 @@ import pytest
 from pipeline.__main__ import BAD_INPUT, UNAVAILABLE
 from pipeline.container import __main__ as entry_point
 from pipeline.container import checkout
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import KILLED
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import KILLED
 from tests.deploy import manifests
 from tests.deploy.manifests import FILES, all_containers, compose, containers, documents, jobs, objects, option, pods
 from tests.imports import TOP

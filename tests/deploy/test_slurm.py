@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.deploy import manifests
 from tests.repository import call, repository
 
@@ -23,7 +23,7 @@ SLURM = {
     "scancel": 'kill -TERM "$(cat "$SLURM_SUBMIT_DIR/task.pid")"',
 }
 UNTIL_TERM = "trap 'echo saved; exit 1' TERM; touch begun; while :; do sleep 0.05; done"
-TORCHRUN = "python -m pipeline.runtime.torchrun "
+TORCHRUN = "python -m pipeline.tools.torchrun "
 PIPELINE = {
     "python": f'[[ "$*" != *torchrun* ]] || {{ [ ! -e broken ] || exit 9; [ ! -e long ] || {{ {UNTIL_TERM}; }}; }}',
     "dvc": 'case "$*" in "status "*) [ -e trained ];; "commit "*) touch trained;; "repro prepare") [ ! -e slow ] || exec bash -c "'

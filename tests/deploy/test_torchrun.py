@@ -22,7 +22,7 @@ def test_torchrun_knows_every_option_and_runs_the_stage(words: list[str]) -> Non
 
 def test_the_commands_agree() -> None:
     text = manifests.DOCS.read_text(encoding="utf-8").replace("\\\n", " ")
-    documented = re.findall(r"^python -m pipeline.runtime.torchrun (--.*-m pipeline train)$", text, re.MULTILINE)
+    documented = re.findall(r"^python -m pipeline.tools.torchrun (--.*-m pipeline train)$", text, re.MULTILINE)
     assert documented
     commands = [*COMMANDS.values(), *(line.split() for line in documented)]
     for name in SAME:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy.ctypeslib  # noqa: F401  # safetensors imports it at its first save
 import torch
 
-from pipeline.engine.checkpoint import Checkpoints
+from pipeline.train.engine.checkpoint import Checkpoints
 from tests.faults.system_calls import Fault, Outcome, can_trace, traced
 
 OLD, NEW = {"weight": torch.arange(5000.0), "count": torch.tensor(1)}, {"weight": torch.arange(5000.0).flip(0), "count": torch.tensor(2)}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.io import tensor_file
-from pipeline.refusal import Refusal
+from pipeline.core.refusal import Refusal
+from pipeline.inference import tensor_file
 from tests.faults.corpus.damage import flipped
 
 TENSORS = {

@@ -45,7 +45,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         self.returncode = None
 
     def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
-        from pipeline.runtime.environment import Environment
+        from pipeline.core.environment import Environment
         from pipeline.tracking import mirror
         from tests.tracking import tiny
 

@@ -22,9 +22,9 @@ import torch._dynamo  # noqa: F401  # optimizers import it when the first of the
 import pipeline.models.mlp  # imported once, before the forks
 import pipeline.models.recurrent
 import pipeline.models.transformer
-import pipeline.stages.train  # noqa: F401
+import pipeline.train.stage  # noqa: F401
 from pipeline.__main__ import main
-from pipeline.io import files
+from pipeline.core import files
 from tests import project
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.engine.checkpoint import Checkpoints
+from pipeline.train.engine.checkpoint import Checkpoints
 
 SAVES = 4
 

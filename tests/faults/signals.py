@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.faults.killing import CHANGES, RESULTS
 from tests.repository import call, repository, variables
 

@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking import run
-from pipeline.tracking.run_info import Dataset, RunInfo
+from pipeline.tracking.journal import Dataset, RunInfo
 from tests.faults.servers import SPOILED
 
 FACTS = RunInfo(

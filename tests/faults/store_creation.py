@@ -15,7 +15,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking.store import Store
 from tests.faults.fork_server import ONE_THREAD
 from tests.faults.killing import ended

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.faults import power_loss
 from tests.imports import TOP
 

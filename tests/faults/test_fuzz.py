@@ -19,11 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.commands import check
-from pipeline.engine import model_file
-from pipeline.io import tensor_file
-from pipeline.refusal import Refusal
+from pipeline.core.refusal import Refusal
+from pipeline.inference import model_file, tensor_file
 from pipeline.sources import arrays, image_folder
+from pipeline.tools.check import command as check
 from tests.faults import fuzz, hostile
 from tests.faults.corpus.archives import tar, zipped
 from tests.faults.corpus.datasets import members

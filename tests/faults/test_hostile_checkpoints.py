@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.data.prepared import Prepared
-from pipeline.io import tensor_file
-from pipeline.params.load import load
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
-from pipeline.paths import Paths
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
-from pipeline.runtime.processes import ALONE
-from pipeline.stages.train import identify
+from pipeline.core.environment import Environment
+from pipeline.core.params import load
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared
+from pipeline.core.yaml_document import Document
+from pipeline.inference import tensor_file
+from pipeline.inference.machine import Machine
+from pipeline.train.group.processes import ALONE
+from pipeline.train.params import TrainParams
+from pipeline.train.stage import identify
 from tests.faults import hostile
 from tests.faults.corpus import models
 from tests.faults.corpus.damage import endless, loop

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.engine import score
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.train.engine import score
 from tests import project
 from tests.faults.test_saving import RESULTS, refuse
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file, oom_retry, update
-from pipeline.engine.plan import Plan
-from pipeline.refusal import Refusal
-from pipeline.training import Training
+from pipeline.core.refusal import Refusal
+from pipeline.inference import model_file
+from pipeline.train.engine import update
+from pipeline.train.engine.plan import Plan
+from pipeline.train.training import Training
 from tests import project
-from tests.engine.building import HERE, begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, SGD
+from tests.train.engine.building import HERE, begin, run, same
 
 STEP = 3
 PARTS = 3
@@ -175,12 +176,12 @@ def test_a_library_that_reports_the_shortage_in_its_own_words_counts_too(train_p
 def test_an_allocation_that_a_cpu_refuses_is_a_shortage() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**60)
-    assert oom_retry.is_out_of_memory(refused.value)
+    assert update.is_out_of_memory(refused.value)
 
 
 def test_a_convolution_that_no_memory_was_missing_for_is_no_shortage(monkeypatch) -> None:
     monkeypatch.setattr("torch.cuda.memory_stats", dict)
-    assert not oom_retry.is_out_of_memory(RuntimeError(NO_ENGINE))
+    assert not update.is_out_of_memory(RuntimeError(NO_ENGINE))
 
 
 @pytest.fixture

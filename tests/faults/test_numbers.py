@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import fit, update
-from pipeline.io import tensor_file
-from pipeline.refusal import Refusal
-from pipeline.training import Training
+from pipeline.core.refusal import Refusal
+from pipeline.inference import tensor_file
+from pipeline.train.engine import fit, update
+from pipeline.train.training import Training
 from tests import project, texts
-from tests.engine.building import HERE, begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD
+from tests.train.engine.building import HERE, begin, run, same
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine.checkpoint import Checkpoints, Saver
-from pipeline.io import files, tensor_file
+from pipeline.core import files
+from pipeline.inference import tensor_file
+from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from tests import project
-from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP
+from tests.train.engine.building import begin, run, same
 
 CHANGES = {**COMMON, "model": CONVNET}
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")

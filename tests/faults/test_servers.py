@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking import journal, mirror
-from pipeline.tracking.cursor import Cursor, is_pending, read_stores
-from pipeline.tracking.events import EVENTS
+from pipeline.tracking.events import EVENTS, Cursor, is_pending, read_stores
 from tests.faults import comparison
 from tests.faults.fork_server import FaultServer, is_alive
 from tests.faults.servers import Fault, Proxy, Server

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.io import files
+from pipeline.core import files
 from tests.repository import call, repository, variables
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")

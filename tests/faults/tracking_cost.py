@@ -23,12 +23,12 @@ import psutil
 import torch
 from torch import nn
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking import mirror_process, run
-from pipeline.tracking.cursor import DELIVERED
+from pipeline.tracking.events import DELIVERED
+from pipeline.tracking.journal import RunInfo
 from pipeline.tracking.mirror_process import LOG
 from pipeline.tracking.run import Run
-from pipeline.tracking.run_info import RunInfo
 from tests.faults.servers import free_port
 
 OFF, ON, DEAD = "off", "on, into SQLite", "to a dead server"

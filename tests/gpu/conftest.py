@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.data.prepared import Prepared
-from pipeline.engine.checkpoint import Checkpoints
-from pipeline.params.train import TrainParams
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine, set_determinism
-from pipeline.training import Training
+from pipeline.core.environment import Environment
+from pipeline.core.prepared import Prepared
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.params import TrainParams
+from pipeline.train.training import Training
 
 Begin = Callable[..., Training]
 

@@ -6,7 +6,7 @@ preflight    compiles one operation: shows early whether torch.compile finds a C
 models       every model: resumes to equal bytes in each precision, and learns what it learns on a CPU
 compiled     every model compiled, and what else tests/gpu compiles
 loop         the loop on a GPU: tests/gpu/test_loop.py, test_lanes.py, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`)
-stages       the stages, profile, speedup and fit-batch in a user's project
+stages       the stages and profile, also with --speedup and --fit-batch, in a user's project
 kills        trainings killed at random end in the same bytes
 preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
@@ -72,7 +72,7 @@ PRESETS = {
     "shakespeare-transformer": {"source.root": "data/raw/tinyshakespeare.txt"},
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
-VERBS = ("prepare", "train", "evaluate", "profile", "fit-batch", "speedup")
+COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --fit-batch", "profile --speedup")
 PARTS = ("preflight", *GPU_TESTS, *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
     "tests": r"\d+ (?:passed|failed|skipped|error).*",
@@ -102,8 +102,8 @@ def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]
         yield from tests(part, arguments.processes)
     elif kind == "preset":
         folder = preset_project(top, preset, arguments.data, PRESETS[preset])
-        for verb in VERBS:
-            yield Step(f"{preset}: {verb}", python_module("pipeline", verb), folder)
+        for command in COMMANDS:
+            yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
     elif part == "loops":
         yield from loops(arguments.model, arguments.output)
     elif part == "speedrun":
@@ -143,7 +143,7 @@ def speedrun(top: Path, data: Path) -> Iterator[Step]:
     folder = preset_project(top, "cifar10-speedrun", data, {"source": CIFAR10 | {"valid": 0.0}})
     yield Step("cifar10-speedrun: prepare", python_module("pipeline", "prepare"), folder)
     yield Step("cifar10-speedrun beside airbench", python_module("benchmarks.speedrun", str(folder / "data/prepared")))
-    for verb in VERBS[1:4]:
+    for verb in COMMANDS[1:4]:
         yield Step(f"cifar10-speedrun: {verb}", python_module("pipeline", verb), folder)
 
 

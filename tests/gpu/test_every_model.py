@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.data.prepared import Prepared
-from pipeline.engine import torch_errors
-from pipeline.engine.checkpoint import Checkpoints
-from pipeline.refusal import Refusal
-from pipeline.runtime.machine import Machine
-from pipeline.training import Training
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.inference import torch_errors
+from pipeline.inference.machine import Machine
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.training import Training
 from tests import texts
 from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MOBILENET, OF_TEXT, SGD, STEPS, assert_same_end
 

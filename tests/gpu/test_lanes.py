@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.engine.building import exchanging, group_of_one, same, weights
 from tests.gpu.test_loop import CHANGES, DEVICE, MIXED, MUON, refuse_to_wait
+from tests.train.engine.building import exchanging, group_of_one, same, weights
 
 HOOKS = pytest.mark.parametrize("lanes", [1, 2], ids=["added by the backend", "added in order"])
 

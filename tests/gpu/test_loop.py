@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.data.augment.augmentation import Augmentation
-from pipeline.data.batches import loader
-from pipeline.data.prepared import Split
-from pipeline.registry import MODELS
-from tests.data import augmenting
-from tests.engine.building import same, weights
+from pipeline.core.prepared import Split
+from pipeline.core.registry import MODELS
+from pipeline.inference.batches import loader
+from pipeline.train.augment.augmentation import Augmentation
 from tests.specs import image_spec
+from tests.train.augment import augmenting
+from tests.train.engine.building import same, weights
 
 DEVICE = torch.device("cuda", 0)
 CONVNET = {"name": "convnet", "weights": None, "width": 8, "dropout": 0.1}

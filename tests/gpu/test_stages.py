@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.engine import model_file
+from pipeline.inference import model_file
 from pipeline.tracking import events, journal
 from tests import project
 from tests.imports import TOP
@@ -73,9 +73,9 @@ def test_a_cpu_evaluates_the_model_of_a_gpu_to_nearly_the_same_loss(trained: Pat
 
 
 @TRAINED
-@pytest.mark.parametrize("verb", ["profile", "fit-batch"])
-def test_a_command_that_measures_names_the_gpu(trained: Path, verb: str) -> None:
-    done = run(trained, verb)
+@pytest.mark.parametrize("options", [[], ["--fit-batch"]], ids=str)
+def test_a_command_that_measures_names_the_gpu(trained: Path, options: list[str]) -> None:
+    done = run(trained, "profile", *options)
     print(done.stdout)  # pytest -rP shows it
     assert torch.cuda.get_device_name(0) in done.stdout
 
@@ -83,7 +83,7 @@ def test_a_command_that_measures_names_the_gpu(trained: Path, verb: str) -> None
 @TRAINED
 def test_speedup_measures_every_option_that_fits_the_parameters(trained: Path) -> None:
     """An option that crashes would be shown as not available, too."""
-    done = run(trained, "speedup")
+    done = run(trained, "profile", "--speedup")
     print(done.stdout)
     assert torch.cuda.get_device_name(0) in done.stdout
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.engine import model_file
-from pipeline.io import files, tensor_file
-from pipeline.refusal import Refusal
-from pipeline.reports import recorded as recorded_scores
-from pipeline.runtime import cgroup
-from pipeline.runtime.machine import is_known
+from pipeline.core import files, limits
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.reports import recorded as recorded_scores
+from pipeline.inference import model_file, tensor_file
+from pipeline.inference.machine import is_known
 from tests import project
 from tests.imports import TOP
 
@@ -32,7 +31,7 @@ RECORDED = {
 }
 """The file of each training, by the names in `project.SETTINGS`. The default is trained in full, on all cores, and the others on one core."""
 COMMAND = "make golden"
-CORES = cgroup.usable_cpus()
+CORES = limits.usable_cpus()
 STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
 DRAWING = ("matplotlib", "pillow")

@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import torch
 
 from pipeline.__main__ import main
-from pipeline.engine import update
-from pipeline.runtime import launch as launcher
+from pipeline.tools import launch as launcher
+from pipeline.train.engine import update
 from tests.forking import ForkServer, fork
 
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1"}
@@ -29,8 +29,8 @@ HEAVY = (
     "pipeline.models.mlp",
     "pipeline.models.recurrent",
     "pipeline.models.transformer",
-    "pipeline.stages.prepare",
-    "pipeline.stages.train",
+    "pipeline.prepare.stage",
+    "pipeline.train.stage",
 )
 Fault = tuple[str, int]
 """The name of one of the functions below, and the step in which it happens."""

@@ -16,10 +16,10 @@ import pytest
 import torch
 from PIL import Image
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.machine import Machine
-from pipeline.runtime.run_identity import RunIdentity
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.identity import RunIdentity
+from pipeline.inference.machine import Machine
 from tests import project
 from tests.imports import TOP
 from tests.laws.variations import Row, combinations, covering, locales, users
@@ -67,10 +67,10 @@ NUM_IMAGES = 150  # in each class: together more than one thread decodes at once
 DRIVER = """
 import json, os, sys, time
 import pipeline.models.convnet, pipeline.sources.image_folder
-import pipeline.stages.evaluate, pipeline.stages.prepare, pipeline.stages.train
+import pipeline.evaluate.stage, pipeline.prepare.stage, pipeline.train.stage
 import scipy.stats, torch._inductor.config  # imported late by the interval of the accuracy, and by optimizers
 from pipeline.__main__ import main
-from pipeline.reports.figures import confusion, history, mistakes, reliability
+from pipeline.evaluate.reports.figures import confusion, curves, mistakes
 
 class Backwards:
     def __init__(self, entries): self.entries = list(entries)
@@ -194,7 +194,7 @@ def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
 
 def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint() -> None:
     code = (
-        "import json; from pipeline.runtime.environment import Environment; from pipeline.runtime.machine import Machine;"
+        "import json; from pipeline.core.environment import Environment; from pipeline.inference.machine import Machine;"
         "print(json.dumps(Machine.set_up(Environment(PIPELINE_DEVICE='cpu')).fingerprint()))"
     )
     variables = {**os.environ, "PYTHONPATH": str(TOP), "ATEN_CPU_CAPABILITY": "default"}

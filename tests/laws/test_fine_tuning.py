@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.io import files, tensor_file
-from pipeline.params.model import WEIGHTS_FOLDER
+from pipeline.core import files
+from pipeline.inference import tensor_file
+from pipeline.inference.params import WEIGHTS_FOLDER
 from tests import project
 from tests.conftest import MLP
 from tests.repository import GIT, call, repository, run

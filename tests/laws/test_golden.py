@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.data.batches import loader
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.inference.batches import loader
 from tests.laws import golden
 
 Train = Callable[[str], Path]

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.data.batches import blocks
-from pipeline.engine import update
-from pipeline.engine.model import Model
-from pipeline.registry import MODELS
-from pipeline.spec import Spec
-from pipeline.training import Training
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec
+from pipeline.inference.batches import blocks
+from pipeline.inference.networks import Model
+from pipeline.train.engine import update
+from pipeline.train.training import Training
 from tests import texts
-from tests.engine.building import begin, model_of
 from tests.models import text_models
 from tests.specs import image_spec
+from tests.train.engine.building import begin, model_of
 
 SIXTEEN = image_spec(shape=(16, 16, 3), classes=("a", "b", "c"), mean=(0.5,) * 3, std=(0.25,) * 3)
 GREY = image_spec(shape=(8, 8, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.25,))

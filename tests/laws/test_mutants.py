@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.data.batches import batch_index, loader
-from pipeline.engine import state as state_module
-from pipeline.engine import update
-from pipeline.engine.state import TrainState
-from pipeline.engine.step_metrics import StepMetrics
-from pipeline.io import tensor_file
-from pipeline.io.tensor_file import Tensors
-from pipeline.training import Training
+from pipeline.inference import tensor_file
+from pipeline.inference.batches import batch_index, loader
+from pipeline.inference.tensor_file import Tensors
+from pipeline.train.engine import state as state_module
+from pipeline.train.engine import update
+from pipeline.train.engine.state import TrainState
+from pipeline.train.engine.step_metrics import StepMetrics
+from pipeline.train.training import Training
 from tests import texts
-from tests.engine.building import begin, run, same
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD, outcome
+from tests.train.engine.building import begin, run, same
 
 STOP = 5
 FP16 = {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
@@ -166,7 +166,7 @@ def keep_no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copy_when_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save tensors that the loop changes before they are written."""
-    monkeypatch.setattr("pipeline.engine.checkpoint.host_copies", dict)
+    monkeypatch.setattr("pipeline.train.engine.checkpoint.host_copies", lambda tensors, **_: dict(tensors))
     save, late = tensor_file.save, []
 
     def saving(path: Path, tensors: Tensors, metadata) -> None:

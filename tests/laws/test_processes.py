@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.engine import model_file
-from pipeline.io import files
-from pipeline.runtime.processes import LOST, OUT_OF_MEMORY
+from pipeline.core import files
+from pipeline.inference import model_file
+from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 from tests import project
 from tests.faults.killing import RESULTS
 from tests.laws.ranks import Fault, Server

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.data.batches import loader
+from pipeline.inference.batches import loader
 from tests import texts
-from tests.engine.building import begin, run, same
 from tests.faults import test_memory, test_numbers
 from tests.faults.test_memory import STEP, Shortage
 from tests.laws.test_resuming import COMMON, CONVNET, OF_TEXT, stopped_at
+from tests.train.engine.building import begin, run, same
 
 CHANGES = {**COMMON, "model": CONVNET}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.commands import check
-from pipeline.io import files
+from pipeline.core import files
+from pipeline.tools.check import command as check
 from tests import project
 from tests.conftest import MLP
 from tests.imports import TOP
@@ -112,11 +112,11 @@ def test_check_knows_whether_dvc_would_train(checkout: Path, monkeypatch: pytest
         ("pipeline/sources/cifar.py", []),
         ("pipeline/tracking/run.py", []),
         ("pipeline/models/mlp.py", ["train", "evaluate"]),
-        ("pipeline/engine/fit.py", ["train"]),
-        ("pipeline/engine/muon.py", ["train"]),
-        ("pipeline/params/optimizer.py", ["train"]),
-        ("pipeline/reports/figures/confusion.py", ["evaluate"]),
-        ("pipeline/reports/metrics.py", ["evaluate"]),
+        ("pipeline/train/engine/fit.py", ["train"]),
+        ("pipeline/train/engine/muon.py", ["train"]),
+        ("pipeline/train/optimizer_params.py", ["train"]),
+        ("pipeline/evaluate/reports/figures/confusion.py", ["evaluate"]),
+        ("pipeline/evaluate/reports/metrics.py", ["evaluate"]),
         ("requirements.lock", ["prepare", "train", "evaluate"]),
     ],
 )
@@ -131,7 +131,7 @@ def test_editing_a_file_runs_what_depends_on_it(checkout: Path, path: str, stage
 
 
 def test_a_file_of_an_editor_re_runs_nothing(checkout: Path) -> None:
-    stray = [checkout / "pipeline" / name for name in ("engine/.fit.py.swp", "data/augment/.DS_Store", "io/reading/notes.txt")]
+    stray = [checkout / "pipeline" / name for name in ("train/engine/.fit.py.swp", "train/augment/.DS_Store", "prepare/reading/notes.txt")]
     try:
         for path in stray:
             path.write_text("not a module")

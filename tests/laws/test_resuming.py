@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from tests import texts
-from tests.engine.building import begin, same
+from tests.train.engine.building import begin, same
 
 EVERY_STEP = Environment(PIPELINE_CHECKPOINT_EVERY_STEPS=1, PIPELINE_CHECKPOINT_EVERY_S=0)
 STEPS = 9

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, cross_entropy
 
-from pipeline.engine import optimizers, schedules
-from pipeline.params.load import load
-from pipeline.params.train import TrainParams
-from pipeline.params.yaml_document import Document
+from pipeline.core.params import load
+from pipeline.core.yaml_document import Document
+from pipeline.train.engine import optimizers, plan
+from pipeline.train.params import TrainParams
 from tests.imports import TOP
 from tests.specs import image_spec
 
@@ -70,7 +70,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
             network.zero_grad()
             (scale * cross_entropy(network(inputs), targets, label_smoothing=params.train.label_smoothing)).backward()
         for group in optimizer.param_groups:
-            group["lr"] = params.optimizer.learning_rate * group["lr_scale"] * schedules.factor(step, NUM_STEPS, params.schedule)
+            group["lr"] = params.optimizer.learning_rate * group["lr_scale"] * plan.factor(step, NUM_STEPS, params.schedule)
         optimizer.step()
         airbench.step(step)
     for (name, parameter), other, start in zip(ours.named_parameters(), theirs.parameters(), before.parameters(), strict=True):

@@ -10,19 +10,20 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.data.batches import loader
-from pipeline.data.batches.blocks import BlockBatch
-from pipeline.data.prepared import Split
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interruption
-from pipeline.runtime.training_folder import Work
-from pipeline.stages.train import loop
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interruption
+from pipeline.core.observer import Observer
+from pipeline.core.prepared import Split
+from pipeline.inference.batches import loader
+from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.tracking import run as tracking
-from pipeline.tracking.run_info import RunInfo
-from pipeline.training import Training
+from pipeline.tracking.journal import RunInfo
+from pipeline.train.stage import loop
+from pipeline.train.training import Training
+from pipeline.train.work_folder import Work
 from tests import texts
-from tests.data import augmenting
-from tests.engine import building
+from tests.train.augment import augmenting
+from tests.train.engine import building
 
 VIEWS = {
     "slice",
@@ -185,6 +186,8 @@ def test_a_step_opens_no_file_and_starts_no_process(train_params, prepared, tmp_
     monkeypatch.setattr(Training, "save_when_due", count_from_the_third_step_to_the_thirteenth)
     (tmp_path / "work").mkdir()
     with tracking.training(Environment.read(), resume_file=tmp_path / "work/run", info=RunInfo()) as run:
-        loop(training, run, Environment.read(), Interruption(), Work(tmp_path / "work"))
+        observer = Observer()
+        observer.step_ends = run.metrics  # type: ignore[method-assign]
+        loop(training, observer, Environment.read(), Interruption(), Work(tmp_path / "work"))
     assert training.state.step > 13
     assert seen == []

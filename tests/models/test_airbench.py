@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn.functional import unfold
 
+from pipeline.core.spec import Spec
 from pipeline.models import airbench
-from pipeline.spec import Spec
-from pipeline.training import example_inputs
-from tests.engine.building import begin
+from pipeline.train.beginning import example_inputs
 from tests.specs import image_spec
+from tests.train.engine.building import begin
 
 SETTINGS = airbench.Settings(
     name="airbench", weights=None, block1_width=24, block2_width=32, block3_width=32, whiten_images=400, whiten_eps=1e-6

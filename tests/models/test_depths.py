@@ -6,11 +6,12 @@ import pytest
 import torch
 from torchvision import models
 
-from pipeline.engine import meta_model, parameter_groups
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec
+from pipeline.inference import networks
 from pipeline.models.torchvision import BLOCK_NAMES
-from pipeline.refusal import Refusal
-from pipeline.registry import MODELS
-from pipeline.spec import Spec
+from pipeline.train.engine import parameter_groups
 from tests.models import text_models
 from tests.specs import image_spec
 
@@ -57,7 +58,7 @@ OWN = [  # settings, and the number of layers before the head
 def layers(settings: dict[str, Any], spec: Spec) -> dict[int, list[str]]:
     """Return the names of the parameters by their depth."""
     model = MODELS.settings(settings["name"])(**{"weights": None} | settings)
-    network = meta_model.build_on_meta(model, spec)
+    network = networks.build_on_meta(model, spec)
     assert network is not None
     depth = parameter_groups.depths(network)
     found: dict[int, list[str]] = {}

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline import seeding
-from pipeline.refusal import Refusal
-from pipeline.registry import MODELS
-from pipeline.spec import Spec
+from pipeline.core import seeding
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec
 from tests.specs import image_spec
 
 CPU = torch.device("cpu")

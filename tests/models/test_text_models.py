@@ -8,10 +8,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from pipeline.engine import activation_checkpointing, meta_model, model_file
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
+from pipeline.inference import model_file, networks
 from pipeline.models import recurrent, transformer
-from pipeline.refusal import Refusal
-from pipeline.registry import MODELS
+from pipeline.train import blocks
 from tests.conftest import preset
 from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, build, spec_for, texts, title
 from tests.specs import image_spec
@@ -119,7 +120,7 @@ def test_recomputed_activations_give_the_same_bytes(settings: dict[str, Any]) ->
     for recomputed in (False, True):
         network = build(settings)
         if recomputed:
-            assert activation_checkpointing.apply(network) == 2
+            assert blocks.apply(network) == 2
         torch.manual_seed(1)
         found.append(gradient(network, texts([12, 3], padded_to=12), size=2))
     assert torch.equal(*found)
@@ -158,7 +159,7 @@ def test_a_cell_computes_in_float32_under_autocast_on_a_cpu(cell: str, autocast:
 @pytest.mark.parametrize("settings", MODELS_OF_TEXT, ids=title)
 def test_a_network_is_built_without_memory_and_a_model_file_restores_it(settings: dict[str, Any], tmp_path: Path) -> None:
     spec = spec_for(settings)
-    on_meta = meta_model.build_on_meta(MODELS.settings(settings["name"])(**settings), spec)
+    on_meta = networks.build_on_meta(MODELS.settings(settings["name"])(**settings), spec)
     assert on_meta is not None
     assert all(tensor.is_meta for tensor in on_meta.state_dict().values())
     params = preset({"model": settings})

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from torch import nn
 from torchvision import models
 
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from pipeline.models.torchvision import Settings
-from pipeline.refusal import Refusal
-from pipeline.spec import Spec
 from tests.specs import image_spec
 
 MOBILENET = "mobilenet_v3_small"

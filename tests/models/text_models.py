@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeline import seeding
-from pipeline.registry import MODELS
-from pipeline.spec import Spec
+from pipeline.core import seeding
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec
 from tests.specs import text_spec
 
 RECURRENT = {"name": "recurrent", "weights": None, "cell": "lstm", "embedding_width": 6, "width": 6, "depth": 2, "dropout": 0.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from pipeline.raw_dataset import RawDataset
+from pipeline.core.raw_dataset import RawDataset
 
 FILES = {
     "train/cat/a.png": 10,

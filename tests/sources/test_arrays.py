@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.raw_dataset import TEST, TRAIN, VALID
-from pipeline.refusal import Refusal
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
 from pipeline.sources import arrays
 
 from .pictures import gathered

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pipeline.raw_dataset import TRAIN
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.sources.digits import Settings
 
 

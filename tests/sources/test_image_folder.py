@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from pipeline.io.reading import archives, file_tree
-from pipeline.raw_dataset import TEST, TRAIN, VALID
-from pipeline.refusal import Refusal
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading import archives, file_tree
 from pipeline.sources import image_folder
 
 from .pictures import FILES, dataset, encoded, gathered, picture, write_folder, write_tar, write_zip

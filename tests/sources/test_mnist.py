@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.raw_dataset import TEST, TRAIN
-from pipeline.refusal import Refusal
+from pipeline.core.raw_dataset import TEST, TRAIN
+from pipeline.core.refusal import Refusal
 from pipeline.sources import mnist
 
 from .pictures import gathered

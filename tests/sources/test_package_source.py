@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.check import describe_dataset
-from pipeline.data.prepared import Prepared
-from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.params.load import from_data
-from pipeline.params.prepare import PrepareParams
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.params import from_data
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.params import PrepareParams
+from pipeline.prepare.stage import prepare
 from pipeline.sources import package_source
-from pipeline.stages.prepare import prepare
+from pipeline.tools.check.command import describe_dataset
 from tests.imports import TOP
 
 SETTINGS = {"tokenizer": "bpe", "vocabulary": 300, "min_count": 2, "normalization": [], "max_length": 64}

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from pipeline.commands.check import describe_dataset
-from pipeline.data.prepared import Prepared
-from pipeline.inputs.text.description import END, PAD, UNKNOWN
-from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.io.reading import text as text_files
-from pipeline.params.load import from_data
-from pipeline.params.prepare import PrepareParams
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.inputs.text import END, PAD, UNKNOWN
+from pipeline.core.params import from_data
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
+from pipeline.prepare.params import PrepareParams
+from pipeline.prepare.reading import tables as text_files
+from pipeline.prepare.stage import prepare
 from pipeline.sources import text
-from pipeline.stages.prepare import prepare
-from pipeline.tasks.language_modeling.corpus import Document, divide_by_name, divide_by_position
+from pipeline.tools.check.command import describe_dataset
 from tests.imports import TOP
 
 SHAKESPEARE = TOP.parent / "shared/data/tinyshakespeare.txt"

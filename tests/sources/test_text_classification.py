@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.data.prepared import Prepared
-from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.io.reading import tables, text
-from pipeline.params.load import from_data
-from pipeline.params.prepare import PrepareParams
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.params import from_data
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.params import PrepareParams
+from pipeline.prepare.reading import tables
+from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import text_classification
-from pipeline.stages.prepare import prepare, survey
 from tests.imports import TOP
 
 TREC = TOP.parent / "shared/data/trec"
@@ -184,6 +184,12 @@ REFUSED = {
     "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "one class": ("a.tsv", "good\ta\ngood\tb\n", {}, "has only one class (good): add samples of a second class"),
+    "names as a row": (
+        "a.csv",
+        "label,text\na,x\nb,y\na,y\nb,x\n",
+        {},
+        "a.csv:1: no other row has the label label: if this line has the names",
+    ),
     "no rows": ("a.tsv", "\n\n", {}, "a.tsv:1 has the columns 1"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),
@@ -224,7 +230,7 @@ def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):
 
 
 def test_a_file_larger_than_the_bound_is_refused_without_being_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MOST_BYTES", 10)
+    monkeypatch.setattr(tables, "MOST_BYTES", 10)
     assert "a.tsv: cannot be read (Has 19 bytes, more than 10): make it" in refusal(write(tmp_path / "a.tsv", GOOD))
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking import mirror, mirror_process, run
-from pipeline.tracking.journal import journals
-from pipeline.tracking.run_info import Dataset, RunInfo
+from pipeline.tracking.journal import Dataset, RunInfo, journals
 from pipeline.tracking.store import Store
 from tests.tracking import mirror_command, tiny
 

@@ -6,7 +6,7 @@ from pathlib import Path
 MIRROR = """
 import sys
 from pathlib import Path
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking import mirror
 
 def build(path):

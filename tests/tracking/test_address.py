@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import make_url
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking.address import Address
 
 MakeEnvironment = Callable[..., Environment]

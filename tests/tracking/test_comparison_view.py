@@ -10,7 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.registry import TASKS
+from pipeline.core.registry import TASKS
 from pipeline.tracking import comparison_view
 from pipeline.tracking.store import NOTE_TAG
 from tests.tracking.conftest import RUN_INFO, Tracked
@@ -186,5 +186,5 @@ def test_an_update_that_fails_between_its_two_tags_is_completed_by_the_next(trac
 
 def test_the_direction_of_every_metric_of_every_task_is_known() -> None:
     for task in TASKS.names:
-        for metric, direction in TASKS.module(task, "targets").Targets.metrics.items():
+        for metric, direction in TASKS.module(task).Targets.metrics.items():
             assert comparison_view.is_better_lower(f"valid/{metric}") == (direction == "min"), metric

@@ -8,15 +8,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking import comparison_view, delivery, events, mirror
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor, is_pending
 from pipeline.tracking.delivery import Delivery
-from pipeline.tracking.events import EVENTS, SYSTEM
-from pipeline.tracking.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, is_pending
+from pipeline.tracking.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked

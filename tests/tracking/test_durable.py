@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from pipeline.tracking import delivery, events, mirror
-from pipeline.tracking.cursor import Cursor, is_pending
-from pipeline.tracking.journal import Journal
+from pipeline.tracking.events import Cursor, is_pending
+from pipeline.tracking.journal import Journal, RunInfo
 from pipeline.tracking.mlflow_calls import Sender
-from pipeline.tracking.run_info import RunInfo
 from pipeline.tracking.store import Store
 from tests.imports import TOP
 from tests.tracking import tiny
@@ -23,9 +22,9 @@ from tests.tracking.conftest import RUN_INFO, Tracked
 TRAIN = """
 import sys
 from pathlib import Path
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
 from pipeline.tracking import mirror_process, run
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.journal import RunInfo
 mirror_process.start = lambda *_: None
 root, first = Path(sys.argv[1]), int(sys.argv[2])
 with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", info=RunInfo()) as reports:

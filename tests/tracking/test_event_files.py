@@ -14,8 +14,7 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_s
 
 from pipeline.__main__ import main
 from pipeline.tracking import event_files, events, mirror_process
-from pipeline.tracking.journal import SEARCH_TAG, Journal, short_name
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.journal import SEARCH_TAG, Journal, RunInfo, short_name
 from tests import project
 
 PARAMS = {"seed": 1, "model.name": "mlp", "optimizer.learning_rate": 3e-3, "train.patience": None, "train.compile": "off|on", "x": True}

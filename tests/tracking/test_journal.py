@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.io import files
+from pipeline.core import files
 from pipeline.tracking import events, journal
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.journal import Journal, RunInfo
 
 
 def begin(root: Path) -> Journal:

@@ -19,18 +19,17 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch import nn
 
-from pipeline.inputs.text.description import TextInputs, TokenizerDescription
-from pipeline.inputs.text.tokenizer import Tokenizer
-from pipeline.spec import Spec
+from pipeline.core.inputs.text import TextInputs, TokenizerDescription
+from pipeline.core.spec import Spec
+from pipeline.core.tokenizer import Tokenizer
 from pipeline.tracking import mirror, saved_model
-from pipeline.tracking.cursor import DELIVERED
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import Dataset, RunInfo
+from pipeline.tracking.events import DELIVERED
+from pipeline.tracking.journal import Dataset, Journal, RunInfo
 from pipeline.tracking.store import Store
-from tests.engine.building import model_of
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked
+from tests.train.engine.building import model_of
 
 
 def model_uri(tracked: Tracked) -> str:
@@ -205,7 +204,7 @@ def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path) -> None:
     description = TokenizerDescription(kind="word", vocabulary=("cat", "café"), normalization=("lowercase",))
     code = f"""
 import sys
-from {package.name}.inputs.text.tokenizer import Tokenizer, TokenizerDescription
+from {package.name}.core.tokenizer import Tokenizer, TokenizerDescription
 print(Tokenizer(TokenizerDescription.model_validate_json({description.model_dump_json()!r})).encode("CAFÉ dog cat").tolist())
 print([name for name in sys.modules if name.split(".")[0] == "pipeline"])
 """

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
 from pipeline.tracking import events, journal, mirror, mirror_process, mlflow_calls, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import DELIVERED, Cursor, is_pending
-from pipeline.tracking.events import EVENTS, SYSTEM
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
+from pipeline.tracking.journal import Journal, RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import mirror_command, tiny
 from tests.tracking.conftest import NUM_STEPS, RUN_INFO, Tracked

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.io import files
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import model_source
 from pipeline.tracking.store import MODEL_TAG
 from tests.tracking.conftest import Tracked

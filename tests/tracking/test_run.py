@@ -16,13 +16,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.io import files
-from pipeline.runtime.environment import Environment
-from pipeline.runtime.interruption import Interrupted
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted
 from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
-from pipeline.tracking.cursor import Cursor, is_pending
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.events import Cursor, is_pending
+from pipeline.tracking.journal import RunInfo
 from tests.tracking import mirror_command, tiny
 
 
@@ -225,7 +225,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_process_of_a_stage_never_imports_mlflow() -> None:
     script = (
-        "import sys, pipeline.tracking.run, pipeline.stages.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
+        "import sys, pipeline.tracking.run, pipeline.tracking.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
 

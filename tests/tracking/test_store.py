@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import mirror
-from pipeline.tracking.journal import Journal
-from pipeline.tracking.run_info import RunInfo
+from pipeline.tracking.journal import Journal, RunInfo
 from pipeline.tracking.store import Store
 from tests.imports import TOP
 from tests.tracking import tiny

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.paths import Paths
-from pipeline.refusal import Refusal
-from pipeline.runtime.environment import Environment
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import events, journal, subject
 
 FIRST, SECOND, TWIN = "run-000001-20261123T060949Z-ec00a471", "run-000002-20261123T061048Z-9e2e5a29", "run-000002-20261123T061048Z-7234c420"

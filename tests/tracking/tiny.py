@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from pipeline.refusal import Refusal
-from pipeline.spec import Spec
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from tests.specs import image_spec
 
 SHAPE, CLASSES = (4, 4, 1), 3

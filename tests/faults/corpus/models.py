@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torchvision.models import get_model
 
-from pipeline.io import tensor_file
+from pipeline.inference import tensor_file
 from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
 from tests.faults.hostile import MODEL, Case
 

@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.commands.parameters import Parameters
 from tests.faults.corpus.damage import endless, loop, replaced
 from tests.faults.hostile import Case
+from tests.tools.parameters import Parameters
 
 PARAMS, STAGES = Path("params.yaml"), Path("dvc.yaml")
 EVERY = ("check", "prepare", "train", "evaluate")
@@ -111,7 +111,7 @@ VALUES: dict[str, tuple[str, str, str]] = {
     "a root without end": ("source.root", "/dev/zero", "Is a device, a pipe or a socket"),
     "a module of another package": ("model.name", "../../x", "there is no model"),
     "a module of the system": ("model.name", "os", "there is no model"),
-    "a module by its path": ("model.name", "pipeline.commands.check", "there is no model"),
+    "a module by its path": ("model.name", "pipeline.tools.check.command", "there is no model"),
     "the package itself": ("model.name", "__init__", "there is no model"),
     "a source of another package": ("source.name", "../commands/check", "there is no dataset"),
     "a name that is true": ("model.name", "true", "there is no model true"),

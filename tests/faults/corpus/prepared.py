@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.io import files
+from pipeline.core import files
 from tests.faults.corpus.damage import endless, loop, replaced
 from tests.faults.hostile import PREPARED, Case
 

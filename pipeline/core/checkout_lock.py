@@ -1,0 +1,65 @@
+"""A lock on a checkout: at a time, only the processes of one PID namespace (the host, or one container) may use the checkout.
+
+DVC's own lock records contain process ids, which have no meaning in another PID namespace. If DVC ran in two namespaces, each would treat
+the locks of the other as stale. This lock is an flock, which works between the host and all containers that mount the checkout. The kernel
+releases it when the process that holds it ends.
+"""
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from pipeline.core import files
+from pipeline.core.refusal import Unavailable
+
+LOCK = ".pipeline/checkout.lock"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""The boot id distinguishes hosts: their initial PID namespaces all have the same number, and a host name can change during a job."""
+CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
+"""Timeout and interval of retries: a process of another namespace holds the lock for an instant even if its own attempt fails."""
+
+
+@contextmanager
+def held(top: Path, *, place: str = "") -> Iterator[None]:
+    """Lock the checkout at `top` until the block ends. All processes of this PID namespace (the host, or one container) share the lock.
+
+    `place` says where this job runs, by default "on HOSTNAME". It is shown to the user of another job that cannot get the lock. Raises
+    Unavailable, with the place of the other job, if another PID namespace holds the lock for longer than CLAIM_WITHIN_S seconds.
+    """
+    path = top / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    namespace = f"{BOOT.read_text(encoding='ascii').strip()} {Path('/proc/self/ns/pid').readlink()}"
+    with path.open("a+", encoding="utf-8") as file:
+        deadline = time.monotonic() + CLAIM_WITHIN_S
+        while (holder := claim(file, namespace, place or f"on {socket.gethostname()}")) is not None:
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"{top.absolute()}: a job {holder or 'in another container'} is using this checkout: wait until it ends, or stop it"
+                )
+            time.sleep(RETRY_S)
+        yield
+
+
+def claim(file: TextIO, namespace: str, place: str) -> str | None:
+    """Try to lock `file` for the processes of the PID namespace `namespace`. Return None on success.
+
+    If another namespace holds the lock, return the place where its job runs, which is in `file`. If no process holds the lock yet, write
+    `namespace` and `place` to `file`, where later calls read them.
+    """
+    with suppress(BlockingIOError), files.naming(Path(file.name)):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        os.write(file.fileno(), f"{namespace}\n{place}".encode())  # no buffer, which would be written again when the file is closed
+    # downgrading an exclusive flock to a shared one is not atomic: another namespace may have written in between, so read back the holder
+    fcntl.flock(file, fcntl.LOCK_SH)
+    file.seek(0)
+    holder, _, holder_place = file.read().partition("\n")
+    if holder == namespace:
+        return None
+    fcntl.flock(file, fcntl.LOCK_UN)
+    return holder_place

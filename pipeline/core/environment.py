@@ -1,0 +1,150 @@
+"""Settings of the machine and the job that do not change the result: the variables PIPELINE_*, MLFLOW_* and DVC_*."""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, Json, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pipeline.core.interruption import STARTED_BY_TORCHRUN
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+
+TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
+RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")
+SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:[0-9]{1,5}")
+DEVICE = r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"
+DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
+
+SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
+
+Threads = Annotated[int, Field(gt=0, le=1024)]
+
+
+class Environment(BaseSettings):
+    """The environment variables, read once at the start. An empty variable counts as unset."""
+
+    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, extra="ignore")
+
+    device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
+    threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
+    workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
+    cluster: str | None = Field(None, validation_alias="PIPELINE_CLUSTER")
+    """Address of the scheduler of a dask.distributed cluster, whose workers then decode the images in `prepare`."""
+    checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
+    checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
+    checkpoints_kept: PositiveInt = Field(2, validation_alias="PIPELINE_CHECKPOINTS_KEPT")
+    tracking: bool = Field(True, validation_alias="PIPELINE_TRACKING")
+    tracking_wait_s: NonNegativeFloat = Field(120.0, validation_alias="PIPELINE_TRACKING_WAIT_S")
+    tracking_mirror: bool = Field(True, validation_alias="PIPELINE_TRACKING_MIRROR")
+    """False if another process, such as `search` or a later `sync`, sends the journals to MLflow."""
+    tracking_model: bool = Field(True, validation_alias="PIPELINE_TRACKING_MODEL")
+    """False if the runs should not have a copy of the model file."""
+    processes: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(1, validation_alias="PIPELINE_PROCESSES")
+    """Processes of a training on this machine; `auto` is one per GPU."""
+    restarts: NonNegativeInt = Field(3, validation_alias="PIPELINE_RESTARTS")
+    """How often a training of several processes is started again after one of them has died."""
+    timeout_s: PositiveFloat = Field(600.0, validation_alias="PIPELINE_TIMEOUT_S")
+    """Longest time that a process waits for the others in a step."""
+    rank: NonNegativeInt = Field(0, validation_alias="RANK")
+    """The variables from here to `master_port` are set by torch.distributed.run for the processes that it starts."""
+    world_size: PositiveInt = Field(1, validation_alias="WORLD_SIZE")
+    local_rank: NonNegativeInt = Field(0, validation_alias="LOCAL_RANK")
+    local_world_size: PositiveInt = Field(1, validation_alias="LOCAL_WORLD_SIZE")
+    master_addr: str | None = Field(None, validation_alias="MASTER_ADDR")
+    master_port: str | None = Field(None, validation_alias="MASTER_PORT")
+    summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
+    """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
+    mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
+    mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
+    mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
+    """Tags of every training's run, as JSON. `mlflow.runName` is its name."""
+    dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
+    dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")
+    dvc_experiment: str | None = Field(None, validation_alias="DVC_EXP_NAME")
+
+    @field_validator("mlflow_tracking_uri")
+    @classmethod
+    def well_formed(cls, address: str | None) -> str | None:
+        if address is not None and not is_address(address):
+            # the message omits the address: it may contain a password
+            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
+        return address
+
+    @field_validator("cluster")
+    @classmethod
+    def scheduler(cls, address: str | None) -> str | None:
+        if address is not None and not SCHEDULER.fullmatch(address):
+            raise ValueError("is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable")
+        return address
+
+    @property
+    def is_rank(self) -> bool:
+        """Return True if torch.distributed.run has started this process."""
+        return self.master_addr is not None and STARTED_BY_TORCHRUN in os.environ
+
+    @property
+    def root(self) -> Path:
+        """The main checkout. It contains the journals (local records) of runs, the work folders of trainings and the default MLflow store.
+
+        A work folder contains checkpoints. If the job runs in a temporary copy of the checkout (`dvc exp run --temp`), `root` is not the
+        copy.
+        """
+        return self.dvc_root or Path.cwd()
+
+    @property
+    def tracking_address(self) -> str:
+        return self.mlflow_tracking_uri or f"sqlite:///{self.root / 'mlflow.db'}"
+
+    @classmethod
+    def read(cls) -> "Environment":
+        """Read and validate the environment variables. Raises Refusal with one line for each invalid variable."""
+        by_torchrun = STARTED_BY_TORCHRUN in os.environ and "MASTER_ADDR" in os.environ
+        left_over: dict[str, Any] = {} if by_torchrun else {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        try:
+            environment = cls(**left_over)  # they replace the variables
+        except ValidationError as error:
+            last = {problem["loc"][0]: problem for problem in error.errors()}  # a value of no type of a union has several
+            raise Refusal("\n".join(f"{name}: {explain(problem)}" for name, problem in last.items())) from None
+        environment.refuse_unfit_root()
+        return environment
+
+    def refuse_unfit_root(self) -> None:
+        """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.
+
+        The address of the store is a URI with this path. In a URI, `?` begins the query. `%` is read differently by MLflow and by Alembic,
+        its library for database migrations.
+        """
+        root = str(self.root.resolve())
+        below_root = self.mlflow_tracking_uri is None or RELATIVE_SQLITE.match(self.mlflow_tracking_uri)
+        if self.tracking and below_root and ("?" in root or "%" in root):
+            raise Refusal(
+                f"{shown(root)}: this path contains `?` or `%`, and the address of the MLflow store in this folder cannot contain them: "
+                "move the checkout to a path without them, or set MLFLOW_TRACKING_URI to a server"
+            )
+
+
+def is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises ValueError for an invalid port
+    except ValueError:
+        return False
+    has_host = bool(parts.hostname) or not parts.scheme.startswith("http")
+    return has_host and TRACKING_ADDRESS.fullmatch(text) is not None
+
+
+def explain(problem: ErrorDetails) -> str:
+    if problem["type"] == "value_error":
+        return problem["msg"].removeprefix("Value error, ")
+    expected = DEVICE_NAMES if problem["type"] == "string_pattern_mismatch" else problem["msg"].replace("Input should", "should")
+    if problem["loc"][0] == "MLFLOW_RUN_CONTEXT":
+        expected = 'should be tags as JSON, such as {"team": "vision"}'
+    elif len(problem["loc"]) > 1:
+        expected = expected.replace("should be", "should be `auto` or")
+    return f"{expected.partition(', unable')[0]}, not {problem['input']!r}"

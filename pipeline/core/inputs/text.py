@@ -1,0 +1,154 @@
+"""Describes texts as rows of token numbers, with the tokenizer that makes them."""
+
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
+
+from pipeline.core import spec
+
+PAD, UNKNOWN, END = 0, 1, 2
+"""Token numbers of every tokenizer: padding after the end of a text, a token that is not in the vocabulary, and the end of a text."""
+NUM_SPECIAL = 3
+NUM_BYTES = 256
+MOST_TOKENS = 65_536
+LONGEST_TOKEN = 256
+"""Upper bound for the number of characters of a token; for `bpe`, of its bytes."""
+TOKENIZER_BYTES = 2**20
+"""Upper bound for a description as JSON, enough for a `bpe` of 32,768 tokens. The file that holds it may have spec.MOST_BYTES."""
+
+TokenizerKind = Literal["character", "byte", "word", "bpe"]
+Normalization = Literal["nfc", "nfkc", "lowercase", "strip_accents", "collapse_whitespace"]
+Token = Annotated[str, Field(min_length=1, max_length=LONGEST_TOKEN)]
+Merge = Annotated[str, Field(min_length=3, max_length=LONGEST_TOKEN + 1)]
+
+
+def byte_signs() -> str:
+    """Return a string of 256 printable characters. The character at index i stands for the byte i where a token is written as text.
+
+    As in GPT-2, a byte whose Latin-1 character is printable is written as this character. The other bytes are written as the characters
+    from U+0100 on, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(NUM_BYTES, 2 * NUM_BYTES))
+    return "".join(chr(byte if byte in printable else next(others)) for byte in range(NUM_BYTES))
+
+
+BYTE_SIGNS = byte_signs()
+
+
+class TokenizerDescription(BaseModel):
+    """Everything that a tokenizer is built from.
+
+    A description has no code and no regular expressions, so a model file of a stranger is safe to open.
+
+    `normalization` lists changes of the text, in order, that come before it is divided into tokens. The token numbers below NUM_SPECIAL are
+    special, such as padding. The next numbers belong to the characters or words in `vocabulary`. For `byte` and `bpe`, `vocabulary` is
+    empty: the next numbers belong to the 256 bytes and, for `bpe`, then to the tokens made by the merges. `merges` lists the pairs of
+    tokens that `bpe` joins; earlier pairs have priority. A pair is one string: two tokens with a space between them, their bytes written as
+    in BYTE_SIGNS.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: TokenizerKind
+    normalization: Annotated[tuple[Normalization, ...], FailFast(), Field(max_length=8)] = ()
+    vocabulary: Annotated[tuple[Token, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
+    merges: Annotated[tuple[Merge, ...], FailFast(), Field(max_length=MOST_TOKENS)] = ()
+
+    @field_validator("vocabulary")
+    @classmethod
+    def fits_the_kind(cls, vocabulary: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        kind = info.data.get("kind")
+        if bool(vocabulary) != (kind in ("character", "word")):
+            raise ValueError("must have tokens for the kinds `character` and `word`, and must be empty for `byte` and `bpe`")
+        if len(set(vocabulary)) < len(vocabulary):
+            raise ValueError("has the same token twice")
+        if kind == "character" and max(map(len, vocabulary)) > 1:
+            raise ValueError("has a token of more than one character, but the kind is `character`")
+        return vocabulary
+
+    @field_validator("merges")
+    @classmethod
+    def join_known_tokens(cls, merges: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if merges and info.data.get("kind") != "bpe":
+            raise ValueError("must be empty, unless the kind is `bpe`")
+        known = set(BYTE_SIGNS)
+        for merge in merges:
+            left, _, right = merge.partition(" ")
+            if left not in known or right not in known:
+                raise ValueError("has a merge of a token that is neither a byte nor the result of an earlier merge")
+            known.add(left + right)
+        if len(set(merges)) < len(merges):
+            raise ValueError("has the same pair twice")
+        return merges
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """Return all tokens except the special ones. The token at index i has the number NUM_SPECIAL + i.
+
+        Tokens of `byte` and `bpe` are written with one character of BYTE_SIGNS for each byte.
+        """
+        if self.vocabulary:
+            return self.vocabulary
+        return tuple(dict.fromkeys((*BYTE_SIGNS, *(merge.replace(" ", "") for merge in self.merges))))  # two pairs may make one token
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens, including padding, unknown and end of text."""
+        return NUM_SPECIAL + len(self.tokens)
+
+
+class TextInputs(spec.Inputs):
+    """Describes texts as rows of `length` token numbers, int32. The end of a row after a shorter text is filled with PAD.
+
+    If each target is the next token, there are no separate texts: the rows of a split are consecutive pieces of one long sequence.
+    """
+
+    dtype: ClassVar[type[np.generic]] = np.int32
+
+    kind: Literal["text"] = "text"
+    length: Annotated[int, Field(ge=1, le=65_536)]
+    tokenizer: TokenizerDescription
+
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of rows of 64 bytes."""
+        return cls(length=64, tokenizer=TokenizerDescription(kind="byte"))
+
+    @property
+    def row_shape(self) -> tuple[int]:
+        """Return the shape of a stored row: a tuple with the number of tokens."""
+        return (self.length,)
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of different tokens."""
+        return self.tokenizer.num_tokens
+
+    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+        if isinstance(new, TextInputs) and new.tokenizer == self.tokenizer:
+            return None
+        tokens = (*self.tokenizer.tokens, "one more")
+        return self.model_copy(update={"tokenizer": TokenizerDescription.model_construct(kind="word", vocabulary=tokens)})
+
+    def reads_samples_of(self, other: spec.Inputs) -> bool:
+        return self == other
+
+    def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of tokens of each row that are not padding, (n,)."""
+        lengths: NDArray[np.int64] = np.count_nonzero(rows, axis=1)
+        return lengths
+
+    def random_samples(self, count: int) -> NDArray[Any]:
+        """Return `count` rows of random tokens, filled with PAD after a random length. Every call with the same `count` returns the same
+        rows.
+        """
+        generator = np.random.default_rng(0)
+        tokens, lengths = generator.integers(1, self.num_tokens, (count, self.length)), generator.integers(1, self.length + 1, (count, 1))
+        return np.where(np.arange(self.length) < lengths, tokens, PAD).astype(self.dtype)
+
+
+Inputs = TextInputs

@@ -1,0 +1,344 @@
+"""Validate `params.yaml` into typed sections. All errors are reported at once, each with file, line, key and remedy."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from pipeline.core import untrusted
+from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.registry import Registry
+from pipeline.core.section import SECTIONS, Section, ValueOf
+from pipeline.core.yaml_document import MAX_BYTES, Document, Location
+
+Params = TypeVar("Params", bound=BaseModel)
+Problem = tuple[Location, str]
+UPGRADE = "`python -m pipeline set --upgrade` adds it with the value that keeps earlier results"
+"""The remedy for a key that older files lack."""
+KEY = re.compile(r"(\w+(?:\.\w+)*): ")
+PLAIN = re.compile(r"[^\s:]+")
+SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
+MAX_SHOWN = 60
+SIMILARITY = 0.7
+COMMON_KEYS = {
+    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "fp16", "bf16", "dtype"), "write `train.precision`"),
+    **dict.fromkeys(
+        ("accumulation_steps", "gradient_accumulation_steps", "grad_accumulation", "accumulate_grad_batches"),
+        "write `train.micro_batch_size`, which is `train.batch_size` divided by the number of accumulation steps",
+    ),
+    **dict.fromkeys(("gradient_checkpointing", "checkpoint_activations"), "write `train.activation_checkpointing`"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "write `train.clip_norm`"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "write `train.epochs`"),
+    **dict.fromkeys(("max_steps", "num_steps"), "write `train.steps`"),
+    "early_stopping": "write `train.patience`",
+    **dict.fromkeys(("lr", "learning_rate"), "write `optimizer.learning_rate`"),
+    "weight_decay": "write `optimizer.weight_decay`",
+    **dict.fromkeys(("device", "gpu"), "set the environment variable PIPELINE_DEVICE"),
+    **dict.fromkeys(("gpus", "devices", "num_gpus", "nproc_per_node"), "set the environment variable PIPELINE_PROCESSES"),
+    **dict.fromkeys(("num_workers", "workers"), "only `prepare` has workers: set the environment variable PIPELINE_WORKERS"),
+    "pin_memory": "leave it out: pinned memory is used wherever it helps",
+}
+"""Maps a key of tutorials and other libraries to the remedy."""
+COMMON_MODELS = {
+    **{cell: f"write `name: recurrent` and `cell: {cell}`" for cell in ("rnn", "gru", "lstm")},
+    "cnn": "write `name: convnet`",
+    **{
+        name: f"write `name: torchvision` and `architecture: {name}`"
+        for name in ("mobilenet_v3_small", "mobilenet_v3_large", "resnet18", "resnet50", "efficientnet_b0", "vit_b_16")
+    },
+}
+"""Maps a model of tutorials to the remedy."""
+NONE: Mapping[str, str] = MappingProxyType({})
+EXPECTED = {
+    "int_type": "should be a whole number",
+    "int_from_float": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be `true` or `false`",
+    "string_type": "should be text",
+    "path_type": "should be text",
+    "model_type": "should be a section with keys of its own",
+    "model_attributes_type": "should be a section with keys of its own",
+    "dict_type": "should be a section with keys of its own",
+}
+
+
+def load(document: Document, params: type[Params]) -> Params:
+    """Validate the sections of `document`, the parsed `params.yaml`, that are fields of the class `params`. Return an object of this class.
+
+    Raises Refusal with one line for each error. A section that is not in SECTIONS is an error, too. The validation of some sections, such
+    as `model`, imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported
+    quickly.
+    """
+    load_without_torch(document, params)
+    return load_at_once(document, params)
+
+
+def load_at_once(document: Document, params: type[Params]) -> Params:
+    """Validate like `load`, but all sections together, so that all problems are reported at once."""
+    return value_or_refusal(document, *validate(document.data, params))
+
+
+def load_without_torch(document: Document, params: type[Params]) -> Params:
+    """Validate like `load`, but without importing torch. In a section whose validation needs torch, only the key `name` is validated."""
+    return value_or_refusal(document, *validate(document.data, params, without_torch=True))
+
+
+def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
+    """Return `value`, the validated sections. Raise Refusal with one line for each problem if there is one.
+
+    If there are `problems`, `value` is None. A section of the file that is not in SECTIONS is a problem even if `value` is valid.
+    """
+    unknown = unknown_sections(document.data)
+    if value is None or unknown:
+        located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
+        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in located))
+    return value
+
+
+def unknown_sections(data: Mapping[str, Any]) -> list[Problem]:
+    """Return the problem of each top-level key of `data` that is not in SECTIONS."""
+    return [((name,), f"is not a section: {section_suggestion(name)}") for name in data if name not in SECTIONS]
+
+
+def section_suggestion(name: str) -> str:
+    section, _, key = name.partition(".")
+    if key and section in SECTIONS:
+        return f"write `{key}:` in the section `{section}:`"
+    return suggestion(name, SECTIONS, COMMON_KEYS)
+
+
+def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Params:
+    """Validate data that was parsed elsewhere, such as the metadata of a model file. `origin` names the source of the data in messages.
+
+    Raises Refusal if the data is invalid or has more than MAX_BYTES characters as JSON.
+    """
+    length = len(json.dumps(data, default=str))
+    if length > MAX_BYTES:
+        raise Refusal(
+            f"{origin}: its parameters have {length} characters, more than {MAX_BYTES}: use a model file that this pipeline has written"
+        )
+    value, problems = validate(data, params)
+    if value is None:
+        raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
+    return value
+
+
+def upgraded(data: Mapping[str, Any], params: type[BaseModel]) -> tuple[dict[str, Any], dict[Location, Any]]:
+    """Add to `data`, the sections of an older file by name, the keys that its sections in `params` lack, where their classes state in `ADDED`
+    the value that keeps the result. Return the pair (all sections, added values by location). What else is missing stays missing.
+    """
+    content, added = dict(data), dict[Location, Any]()
+    while found := {location: value for location, value in additions(content, params) if location not in added}:
+        for location, value in found.items():
+            content = with_value(content, location, value)
+        added |= found
+    return content, added
+
+
+def additions(data: Mapping[str, Any], params: type[BaseModel]) -> Iterator[tuple[Location, Any]]:
+    """Yield the location and the value of each missing key with a value in `ADDED`. The keys of a section that is itself missing are left out."""
+    resolved, _ = resolve(params, data, without_torch=False)
+    missing = [problem["loc"] for problem in attempt(data, resolved)[1] if problem["type"] == "missing"]
+    for *section, key in missing:
+        values = added_keys(section_at(tuple(section), resolved))
+        if key in values:
+            value = values[key]
+            with suppress(LookupError, TypeError):  # the key whose value is needed is missing, too
+                yield (*section, key), value.found_in(data) if isinstance(value, ValueOf) else value
+
+
+def with_value(data: Any, location: Location, value: Any) -> Any:
+    """Return a copy of `data`, which consists of mappings and lists, with `value` at `location`."""
+    if not location:
+        return value
+    key, *rest = location
+    copy: Any = dict(data) if isinstance(data, Mapping) else list(data)
+    copy[key] = with_value(data[key] if rest else None, tuple(rest), value)
+    return copy
+
+
+@contextmanager
+def adding_lines(document: Document) -> Iterator[None]:
+    """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
+    try:
+        yield
+    except Refusal as refusal:
+        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal
+        raise kind("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
+
+
+def with_line(document: Document, text: str) -> str:
+    key = KEY.match(text)
+    location = tuple(int(part) if part.isdigit() else part for part in key[1].split(".")) if key else ()
+    return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
+
+
+def dotted(location: Location) -> str:
+    """Return the keys of `location` with dots between them. A key that is empty or contains a blank or a colon is in quotes."""
+    return ".".join(
+        untrusted.shown(part if PLAIN.fullmatch(str(part)) else json.dumps(part, ensure_ascii=False), MAX_SHOWN) for part in location
+    )
+
+
+def validate(data: Mapping[str, Any], params: type[Params], *, without_torch: bool = False) -> tuple[Params | None, list[Problem]]:
+    """Validate `data`, the sections by name. Return the pair (validated sections, problems). If there are problems, the sections are None.
+
+    With `without_torch`, a section whose validation would import torch is not validated, except for its key `name`.
+    """
+    resolved, problems = resolve(params, data, without_torch=without_torch)
+    value, errors = attempt(data, resolved)
+    problems += [explain(problem, resolved) for problem in errors]
+    return (None if problems else value), problems
+
+
+def attempt(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | None, list[ErrorDetails]]:
+    """Validate the sections of `data` that are fields of the class `params`. Return the pair (object of this class or None, errors)."""
+    chosen = {name: data[name] for name in params.model_fields if name in data}
+    try:
+        # validate as JSON: pydantic's strict mode then still accepts a list for a tuple and a string for a path
+        return params.model_validate_json(json.dumps(chosen, default=str)), []
+    except ValidationError as error:
+        return None, error.errors()
+
+
+def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
+    """Return a subclass of `params` for the validation of `data`, and the problems found.
+
+    Some sections, such as `model`, have variants. The key `name` of the section in `data` selects one variant, and the subclass gives the
+    section the type of this variant. If `name` is missing or unknown, that is a problem, and the section gets the type Any. With
+    `without_torch`, a section whose variants import torch gets the type Any, too.
+    """
+    fields: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, field in params.model_fields.items():
+        section, types = data.get(name), section_types(name, field)
+        if types is None or not isinstance(section, Mapping):
+            continue
+        known = section.get("name") in types.names
+        fields[name] = (types.settings(section["name"]) if known and not (types.needs_torch and without_torch) else Any, ...)
+        if not known:
+            problems.append(unknown_name(name, section, types))
+    return narrowed(params, tuple(fields.items())), problems
+
+
+@cache
+def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
+    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
+
+    The result is cached, because pydantic takes several milliseconds to create a class.
+    """
+    return create_model(params.__name__, __base__=params, **dict(fields))
+
+
+class SectionTypes(NamedTuple):
+    """The variants of a section such as `model`. The key `name` of the section selects a variant, which decides what other keys are valid.
+
+    `names` are the names of the variants. `noun` is the word for a variant in messages. `settings(name)` returns the class that validates
+    the section for the variant `name`. `needs_torch` is True if this class imports torch.
+    """
+
+    noun: str
+    names: tuple[str, ...]
+    settings: Callable[[str], type[BaseModel]]
+    needs_torch: bool = False
+
+
+def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
+    """Return the variants of the section with the name `section`, or None if it has none. `field` is the pydantic field of the section.
+
+    A section has variants if `field` has a Registry, a package with one module for each variant, or if it is a discriminated union.
+    """
+    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
+    if registry:
+        return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
+    if field.discriminator is None:
+        return None
+    members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}
+    return SectionTypes(section, tuple(members), members.__getitem__)
+
+
+def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> Problem:
+    if "name" in section:
+        location, chosen = (name, "name"), section["name"]
+        common = COMMON_MODELS if name == "model" else NONE
+        return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names, common)}"
+    misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
+    if misspelled:
+        return (name, misspelled[0]), "is not a key here: did you mean `name`?"
+    return (name, "name"), f"is missing: add `name:` to this section: choose one of {', '.join(types.names)}"
+
+
+def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
+    """Turn an error of pydantic into the location of the key and a message in the terms of a YAML file.
+
+    `resolved` is the class whose validation failed.
+    """
+    location = problem["loc"]
+    match problem["type"]:
+        case "missing":
+            if location[-1] in added_keys(section_at(location[:-1], resolved)):
+                return location, f"is missing: {UPGRADE}"
+            into = "to this section" if len(location) > 1 else "and its keys"
+            line = "`seed: 1`" if location == ("seed",) else f"`{location[-1]}:` {into}"  # only `seed` is not in a section
+            return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
+        case "extra_forbidden":
+            siblings = keys_of(section_at(location[:-1], resolved))
+            common = COMMON_KEYS if len(location) == 2 else NONE  # not in the items of a list
+            return location, f"is not a key here: {suggestion(location[-1], siblings, common)}"
+        case "value_error":
+            return location, problem["msg"].removeprefix("Value error, ")
+    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
+    return location, f"{expected}, not {shown(problem['input'])}"
+
+
+def section_at(location: Location, params: type[BaseModel]) -> Any:
+    """Return the type of the section or of the item of a list at `location`, or None if it is unknown. `params` is the class of all sections."""
+    section: Any = params
+    for part in location:
+        if isinstance(part, str):
+            kinds = (kind for kind in (section, *get_args(section)) if part in getattr(kind, "model_fields", ()))
+            section = next((kind.model_fields[part].annotation for kind in kinds), None)
+    return section
+
+
+def added_keys(section: Any) -> dict[str, Any]:
+    """Return the values in `ADDED` of a section by key. `section` is its type, as for `keys_of`."""
+    kinds = [kind for kind in (section, *get_args(section)) if isinstance(kind, type) and issubclass(kind, Section)]
+    return {key: value for kind in kinds for key, value in kind.inherited("ADDED").items()}
+
+
+def keys_of(section: Any) -> tuple[str, ...]:
+    """Return the valid keys of a section. `section` is its type: a class, or a type that contains the class, such as `X | None`."""
+    return tuple(key for kind in (section, *get_args(section)) for key in getattr(kind, "model_fields", ()))
+
+
+def without_echoes(problems: list[Problem]) -> list[Problem]:
+    """Return the problems without those that only repeat another problem, so that a misspelled key gives one message, not two.
+
+    If a key is misspelled, the right key is missing, too. The problem of the first key suggests the right key, so the problem "is missing" of
+    the right key is dropped.
+    """
+    suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
+    return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
+
+
+def suggestion(name: object, known: tuple[str, ...], common: Mapping[str, str] = NONE) -> str:
+    """Return the remedy for an unknown name: that of `common`, whose keys are in lower case, or else the nearest name of `known`."""
+    if remedy := common.get(str(name).lower()):
+        return remedy
+    close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
+    return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"
+
+
+def shown(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return untrusted.shown(text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "...")

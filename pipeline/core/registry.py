@@ -1,0 +1,57 @@
+"""Registries of choices. Each module of a package is one choice; it is found by its name and imported only when chosen."""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args, get_origin
+
+from pipeline.core.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The choices in `package`, such as the models. Each module of the package is one choice.
+
+    `noun` is the word for a choice in messages. Only the modules of this package can be imported by name. So the name of a choice may come
+    from an untrusted file.
+    """
+
+    package: str
+    noun: str
+    needs_torch: bool = False
+    """True if the modules import torch, which takes seconds. A section that chooses one is validated only if all others are valid."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        package = importlib.import_module(self.package)
+        return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+    def settings(self, name: str) -> Any:
+        """Return the `Settings` class of the choice `name`.
+
+        Raises KeyError for a name that is not in `names`. Raises Refusal if the module has no such class, or if its key `name` does not
+        accept the name.
+        """
+        module = self.module(name)
+        path, settings = f"{module.__name__.replace('.', '/')}.py", getattr(module, "Settings", None)
+        if settings is None:
+            raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
+        field = getattr(settings, "model_fields", {}).get("name")
+        accepted = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else ()
+        if field and (field.annotation is str or (accepted and name not in accepted)):
+            found = f"has another name ({', '.join(map(str, accepted))})" if accepted else "has no name of its own"
+            raise Refusal(f'{path}: its class `Settings` {found}: write `name: Literal["{name}"]`')
+        return settings
+
+    def module(self, name: str) -> Any:
+        """Return the module `name`. Raises KeyError for a name that is not in `names`."""
+        if name not in self.names:
+            raise KeyError(name)
+        return importlib.import_module(f"{self.package}.{name}")
+
+
+MODELS = Registry("pipeline.models", "model", needs_torch=True)
+SOURCES = Registry("pipeline.sources", "dataset")
+INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
+TASKS = Registry("pipeline.core.tasks", "task")

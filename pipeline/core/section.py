@@ -1,0 +1,102 @@
+"""The base class of the sections of `params.yaml`, and nested values as flat ones with dotted keys."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(gt=0, le=1_000_000)]
+"""A count of things that take memory; the bound turns a typing error into a clear message instead of OOM."""
+Steps = Annotated[int, Field(gt=0, le=1_000_000_000_000)]
+"""A number of steps; the bound keeps the number exact when it is converted to a float."""
+Share = Annotated[float, Field(ge=0, lt=1)]
+"""A fraction from 0 inclusive to 1 exclusive."""
+Width = Annotated[int, Field(gt=0, le=65_536)]
+"""The width of a layer."""
+Depth = Annotated[int, Field(gt=0, le=1000)]
+"""A number of layers; bounded because each takes time to build, even on the meta device."""
+Patterns = tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]
+"""Patterns of names, in the form of `fnmatch`."""
+
+
+SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "train", "evaluate")
+"""The top-level keys of `params.yaml`. They are listed here, and not collected from the sections' classes, so that a stage imports only the
+modules of the sections that it reads."""
+
+
+@dataclass(frozen=True)
+class ValueOf:
+    """Stands in `Section.ADDED` for the value of another key of the same file. `key` is this key, such as `seed` or `train.batch_size`."""
+
+    key: str
+
+    def found_in(self, data: Any) -> Any:
+        """Return the value in `data`, the sections of the file by name. Raises LookupError or TypeError if the file lacks the key."""
+        for part in self.key.split("."):
+            data = data[part]
+        return data
+
+
+class Section(BaseModel):
+    """A frozen pydantic model. It rejects unknown keys, and values of a wrong type instead of converting them.
+
+    The docstring under a field is its description in docs/parameters.md and in the JSON schema.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+    RECOMMENDED: ClassVar[Mapping[str, Any]] = {}
+    """Values that work for most tasks, by key: those that `python -m pipeline set SECTION=NAME` writes. A base class may have those of the
+    keys that it defines."""
+    RECOMMENDED_FOR: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Values instead of those in RECOMMENDED: by the value of the key `name`, or by the task of the dataset, then by key."""
+
+    ADDED: ClassVar[Mapping[str, Any]] = {}
+    """The value of each key that older parameter files and model files lack, by key: the value with which they give the same result as before,
+    or `ValueOf` another key. `python -m pipeline set --upgrade` writes it; anywhere else, a missing key is an error. A base class may have those
+    of the keys that it defines."""
+
+    @classmethod
+    def recommended(cls, *, name: str, task: str) -> dict[str, Any]:
+        """Return the recommended values by key, without the key `name`.
+
+        `name` is the value of this key, and `task` the task of the dataset.
+        """
+        return {**cls.inherited("RECOMMENDED"), **cls.RECOMMENDED_FOR.get(name, {}), **cls.RECOMMENDED_FOR.get(task, {})}
+
+    @classmethod
+    def inherited(cls, attribute: str) -> dict[str, Any]:
+        """Return the values by key that the mappings `attribute`, such as `ADDED`, of this class and its base classes have."""
+        return {key: value for kind in reversed(cls.__mro__) for key, value in vars(kind).get(attribute, {}).items()}
+
+
+Scalar = str | int | float | bool | None
+
+
+def flatten(nested: Mapping[str, Any], separator: str = ".") -> dict[str, Scalar]:
+    """Flatten `{"model": {"width": 8}}` to `{"model.width": 8}`; lists and empty mappings become JSON."""
+    return {
+        path: value if value is None or isinstance(value, (str, int, float, bool)) else json.dumps(value, default=str)
+        for path, value in leaves(nested, separator)
+    }
+
+
+def formatted(value: Scalar) -> str:
+    """Format a value as in params.yaml: `true`, `null`, `0.1`, and strings without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the joined key and the value of each leaf. Lists and empty mappings are leaves, and are yielded unchanged.
+
+    `path` is the joined key of `value` itself; at the top it is "".
+    """
+    if isinstance(value, Mapping) and value:
+        for key, member in value.items():
+            yield from leaves(member, separator, f"{path}{separator}{key}" if path else str(key))
+    else:
+        yield path, value

@@ -1,0 +1,194 @@
+"""Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationInfo, field_validator
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import INPUTS, TASKS, Registry
+
+Direction = Literal["max", "min"]
+MOST_BYTES = 3 * 2**20
+"""Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (1 MiB) and the names of tensors."""
+
+
+class Description(BaseModel):
+    """The base class of `Inputs` and `Targets`, which together make up the description of a dataset (`Spec`).
+
+    `kind` names the module of this part, in `pipeline/core/inputs/` or `pipeline/core/tasks/`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: str
+
+    def enlarged_if_other(self, new: "Description") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
+        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens.
+
+        Return None if they are the same, or, as the base class does, if there are neither classes nor tokens. The copy shows which tensors
+        of a network belong to classes or tokens: those with another shape in a network for the copy. If a training on the new data starts
+        from a model of this data (`model.weights`), these tensors are not copied.
+        """
+        return None
+
+
+class Inputs(Description):
+    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/core/inputs/KIND.py`.
+
+    The module of the same name in `pipeline/prepare/inputs/` has a class `Statistics` (what `prepare` computes over the train split), and that
+    in `pipeline/inference/inputs/` a class `Preprocessing` (the first layer of every model).
+    """
+
+    dtype: ClassVar[type[np.generic]]
+    """NumPy dtype of the stored inputs."""
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of a stored sample: one sample in the form in which `prepare` stores it."""
+        raise NotImplementedError
+
+    def reads_samples_of(self, other: "Inputs") -> bool:
+        """Return True if a model for these inputs can read the stored samples that `other` describes. Their statistics may differ."""
+        return (self.kind, self.row_shape) == (other.kind, other.row_shape)
+
+    def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64] | None:  # noqa: ARG002  # for inputs that are padded
+        """Return the length of each stored sample in `rows` without its padding, as an array (n,).
+
+        Return None, as the base class does, if samples of this kind are never padded.
+        """
+        return None
+
+    def random_samples(self, count: int) -> NDArray[Any]:
+        """Return `count` random stored samples, which are the same in each call.
+
+        They contain whole numbers from 0 to 255. If `dtype` is a floating-point type, they contain normally distributed numbers instead.
+        """
+        generator, shape = np.random.default_rng(0), (count, *self.row_shape)
+        if np.issubdtype(self.dtype, np.floating):
+            return generator.standard_normal(shape).astype(self.dtype)
+        return generator.integers(0, 256, shape).astype(self.dtype)
+
+    @classmethod
+    def example(cls) -> Self | None:
+        """Return a description of typical data, for which `check` builds the network before the real data is prepared.
+
+        Names of parameters and refused combinations of settings must not depend on it. If it returns None, as in the base class, `check`
+        builds no network, and such a mistake is found when the training begins.
+        """
+        return None
+
+    @classmethod
+    def of(cls, spec: "Spec") -> Self:
+        """Return the inputs of `spec`. Raises Refusal if they are not an instance of this class."""
+        if not isinstance(spec.inputs, cls):
+            raise Refusal(
+                f"model.name: this model does not accept inputs of the kind {spec.inputs.kind}: choose another model, or another source"
+            )
+        return spec.inputs
+
+
+class Targets(Description):
+    """Describes the targets of a dataset, which decide the task. Each kind has its own subclass.
+
+    This subclass is `Targets` in `pipeline/core/tasks/KIND.py`. The module of the same name in `pipeline/train/tasks/` has a class
+    `Objective` (loss and metrics of the training), and that in `pipeline/evaluate/tasks/` a class `Evaluator` (scores, tables and figures
+    of the test split).
+    """
+
+    dtype: ClassVar[type[np.generic]]
+    """NumPy dtype of the stored targets."""
+    row_shape: ClassVar[tuple[int, ...]] = ()
+    """Shape of the stored target of one sample."""
+    has_classes: ClassVar[bool] = False
+    """True if a target is one of several classes. If False, label smoothing, mixup and CutMix are refused."""
+    per_token: ClassVar[bool] = False
+    """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
+    consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
+    metrics: ClassVar[Mapping[str, Direction]]
+    """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
+    only_validated: ClassVar[frozenset[str]] = frozenset()
+    """Those of `metrics` that are not measured over the steps of the training."""
+
+    @classmethod
+    def example(cls) -> Self | None:
+        """Return a description of typical targets, or None: see `Inputs.example`."""
+        return None
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Return the name of each output; an empty tuple if the outputs have no names."""
+        return ()
+
+    def num_outputs(self, inputs: Inputs) -> int:
+        """Return how many outputs a model must have for each target. For a classification, this is the number of classes.
+
+        `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
+        """
+        raise NotImplementedError
+
+    def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
+        """Raise Refusal if targets are outside their valid range. `place` names the file, or the split of the source, in the message.
+
+        The base class checks nothing.
+        """
+
+    def refuse_unlearnable(self, targets: NDArray[Any], place: str) -> None:
+        """Raise Refusal if a model can learn nothing from `targets`, the targets of the train split.
+
+        `place` is the dataset to name in the message. The base class checks nothing.
+        """
+
+    def baseline_scores(self, train: NDArray[Any], test: NDArray[Any]) -> dict[str, float]:  # noqa: ARG002  # for targets with a simple guess
+        """Return the scores of a guess that ignores the inputs, by name. `train` and `test` are the targets of these splits.
+
+        The base class returns none.
+        """
+        return {}
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the stratum of each sample as a number, in an array (n,). A stratum is a group of samples, such as a class.
+
+        If a split is drawn at random from train, it gets the same share of the samples of each stratum.
+        In the base class, all samples are in stratum 0.
+        """
+        return np.zeros(len(targets), np.int64)
+
+    def stratum_name(self, number: int) -> str:  # noqa: ARG002  # there is one stratum only
+        """Return the name of the stratum `number`, for use in messages."""
+        return "the dataset"
+
+
+class Spec(BaseModel):
+    """Describes a dataset: its inputs and its targets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    inputs: SerializeAsAny[Inputs]
+    targets: SerializeAsAny[Targets]
+
+    @field_validator("inputs", "targets", mode="before")
+    @classmethod
+    def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """If `value` is a mapping, validate it with the class for its `kind`. Any other value is returned unchanged."""
+        registry, name = (INPUTS, "Inputs") if info.field_name == "inputs" else (TASKS, "Targets")
+        return read_kind(value, registry, name) if isinstance(value, Mapping) else value
+
+    @property
+    def num_outputs(self) -> int:
+        """Return how many outputs a model must have for each target. For a classification, this is the number of classes."""
+        return self.targets.num_outputs(self.inputs)
+
+
+def read_kind(value: Mapping[str, Any], registry: Registry, name: str) -> Any:
+    """Validate the mapping `value` with the class for its `kind`, and return the validated object.
+
+    Each kind has a module in `registry`, and `name` is a class in this module. Raises ValueError if there is no such module, or if `value`
+    is invalid.
+    """
+    kind = value.get("kind")
+    if kind not in registry.names:
+        raise ValueError(f"there is no {registry.noun} {kind!r}: choose one of {', '.join(registry.names)}")
+    return getattr(registry.module(str(kind)), name).model_validate(value)

@@ -1,0 +1,107 @@
+"""Describes targets that are one class per sample."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import FailFast, Field, field_validator
+
+from pipeline.core import spec, untrusted
+from pipeline.core.refusal import Refusal
+
+NAMES_BYTES = 3 * 2**19
+"""Upper bound for the class names. It leaves room for a tokenizer and for the tensor names in the spec.MOST_BYTES of a model file's header."""
+MOST_NAMED = 5
+
+
+class ClassTargets(spec.Targets):
+    """Describes targets that are class numbers. They are stored as int64 and counted from 0; `classes` has the name of each class."""
+
+    dtype: ClassVar[type[np.generic]] = np.int64
+    has_classes: ClassVar[bool] = True
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max", "macro_f1": "max"}
+    only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})
+
+    kind: Literal["classification"] = "classification"
+    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2)]
+
+    @field_validator("classes")
+    @classmethod
+    def are_distinct(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(classes)) < len(classes):
+            repeated = next(name for name in classes if classes.count(name) > 1)
+            raise ValueError(f"two classes are named {untrusted.shown(repeated, 60)}: rename one")
+        return classes
+
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of two classes."""
+        return cls(classes=("first", "second"))
+
+    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+        same = isinstance(new, ClassTargets) and new.classes == self.classes
+        return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
+        return len(self.classes)
+
+    def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
+        """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
+        if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
+            raise Refusal(
+                f"{place} has targets from {targets.min()} to {targets.max()}, but the numbers of its {self.num_classes} classes are 0 to "
+                f"{self.num_classes - 1}: correct the source, and run `dvc repro -f prepare`"
+            )
+
+    def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
+        """Raise Refusal if a class has no sample, or if the class names are too long in total for `spec.json` and the header of the model
+        file.
+
+        `place` names the dataset in the message.
+        """
+        in_record = json.dumps({"spec": {"targets": {"classes": self.classes}}}, indent=2, ensure_ascii=False)
+        in_header = json.dumps(json.dumps(self.classes, ensure_ascii=False), ensure_ascii=False)
+        size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+        if size_bytes > NAMES_BYTES:
+            raise Refusal(
+                f"source.root: {place} has {self.num_classes} classes whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: "
+                "shorten the names"
+            )
+        counts = np.bincount(targets, minlength=self.num_classes).tolist()
+        empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
+        if empty:
+            raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")
+
+    def baseline_scores(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, float]:
+        """Return the accuracy on `test` of always guessing the most frequent class of `train`; of several such classes, the first."""
+        return {"majority_class_accuracy": float((test == np.bincount(train).argmax()).mean())}
+
+    def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the class number of each sample, so that each class is a stratum: a random split takes the same share of each class."""
+        return targets
+
+    def stratum_name(self, number: int) -> str:
+        return f"class {self.classes[number]}"
+
+
+def described(classes: tuple[str, ...], place: str) -> ClassTargets:
+    """Return the description of targets with these class names.
+
+    Raises Refusal if there are fewer than two classes. `place` names the dataset in the message.
+    """
+    if len(classes) < 2:
+        raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")
+    return ClassTargets(classes=classes)
+
+
+Targets = ClassTargets

@@ -1,0 +1,270 @@
+"""The tokenizer of texts: normalization, pieces and BPE. It imports little, because MLflow's model of a text model includes this code."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.text import BYTE_SIGNS, NUM_SPECIAL, PAD, UNKNOWN, Normalization, TokenizerDescription
+
+
+def normalize(text: str, changes: tuple[Normalization, ...]) -> str:
+    """Return the text with each of `changes` applied in order. A lone surrogate, which no file in UTF-8 has, becomes U+FFFD."""
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    for name in changes:
+        text = " ".join(text.split()) if name == "collapse_whitespace" else by_lines(text, name)
+    return text
+
+
+def by_lines(text: str, name: Normalization) -> str:
+    """Return the text after the change `name`, such as `nfc`. Each line is changed separately.
+
+    The result is the same as for the whole text at once, because no character changes together with one on another line. This saves memory:
+    the library `tokenizers` needs 80 bytes for each byte of the text that it gets.
+    """
+    if text.isascii():
+        return text.lower() if name == "lowercase" else text
+    change = normalizer(name)
+    return "".join(map(change, text.splitlines(keepends=True)))
+
+
+@cache
+def normalizer(name: Normalization) -> Callable[[str], str]:
+    from tokenizers import normalizers  # late: only texts beyond ASCII need it
+
+    steps: dict[str, list[Any]] = {
+        "nfc": [normalizers.NFC()],
+        "nfkc": [normalizers.NFKC()],
+        "lowercase": [normalizers.Lowercase()],
+        "strip_accents": [normalizers.NFD(), normalizers.StripAccents(), normalizers.NFC()],
+    }
+    change: Callable[[str], str] = normalizers.Sequence(steps[name]).normalize_str
+    return change
+
+
+WORD = re.compile(r"\w+|[^\w\s]")
+"""A run of letters, digits and underscores, or one other sign. White space only separates words."""
+PIECE = re.compile(r" ?[^\W\d_]{1,999}| ?\d{1,999}| ?(?:[^\w\s]|_){1,999}|\s{1,999}(?!\S)|\s")
+"""As in GPT-2: letters, digits or signs with the space before them, or white space. The pieces make up the whole text. They are bounded, because
+`bpe` needs 150 bytes of memory for each byte of a piece."""
+
+
+def words(text: str) -> Iterator[str]:
+    return map(re.Match.group, WORD.finditer(text))
+
+
+def pieces(text: str) -> Iterator[str]:
+    return map(re.Match.group, PIECE.finditer(text))
+
+
+Tokens = NDArray[np.int32]
+BLOCK_CHARACTERS = 2**20
+NUM_CODE_POINTS = 0x110000
+MOST_CACHED = 200_000
+"""Number of different pieces whose tokens `bpe` remembers."""
+UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
+BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
+SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
+
+
+class Tokenizer:
+    """Turns texts into token numbers and back. `Tokenizer(description)` returns an instance of the subclass for the description's kind."""
+
+    def __new__(cls, description: TokenizerDescription) -> "Tokenizer":
+        return super().__new__(KINDS[description.kind])
+
+    def __init__(self, description: TokenizerDescription) -> None:
+        self.description = description
+        self.num_tokens = description.num_tokens
+
+    def encode(self, text: str) -> Tokens:
+        """Normalize the text, and return its token numbers, (n,) int32. No END is added.
+
+        The result is empty if the normalized text is empty or, with `word`, only white space.
+        """
+        return self.encode_normalized(normalize(text, self.description.normalization))
+
+    def encode_all(self, texts: Iterable[str]) -> list[Tokens]:
+        """Return the token numbers of each text."""
+        return [self.encode(text) for text in texts]
+
+    def rows(self, texts: Iterable[str], length: int) -> tuple[Tokens, NDArray[np.int64]]:
+        """Return two arrays: one row of token numbers for each text, (n, length), and the number of tokens of each text, (n,).
+
+        A text of more than `length` tokens is truncated in its row, and a shorter one is filled with PAD. The number of tokens is that of
+        the whole text, without PAD.
+        """
+        encoded = self.encode_all(texts)
+        rows = np.full((len(encoded), length), PAD, np.int32)
+        for row, tokens in zip(rows, encoded, strict=True):
+            row[: len(tokens)] = tokens[:length]
+        return rows, np.array([len(tokens) for tokens in encoded], np.int64)
+
+    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
+        """Return the text of token numbers. Bytes that are not UTF-8 become U+FFFD.
+
+        Special tokens are left out; with `show_unknown`, each UNKNOWN becomes U+FFFD.
+        """
+        numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
+        kept = numbers[(numbers >= NUM_SPECIAL) | (show_unknown & (numbers == UNKNOWN))]
+        return self.join(np.where(kept == UNKNOWN, -1, kept - NUM_SPECIAL))
+
+    def encode_normalized(self, text: str) -> Tokens:
+        """Return the token numbers of a text that is normalized."""
+        raise NotImplementedError
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        """Return the text of tokens. `numbers` are token numbers minus NUM_SPECIAL, that is, indices of `description.tokens`; -1 stands for
+        UNKNOWN, which becomes U+FFFD.
+        """
+        raise NotImplementedError
+
+    @cached_property
+    def num_characters(self) -> NDArray[np.int64]:
+        """Return the number of characters of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1.
+
+        If the bytes of a character are in several tokens, it counts for the token with its first byte. The sum over the tokens of a text is
+        thus its number of characters. A tokenizer of the kind `word` does not count white space, and counts an unknown word as one
+        character.
+        """
+        return self.table(len(token) for token in self.description.tokens)
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Return the number of UTF-8 bytes of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1, because its real bytes
+        are not known.
+        """
+        return self.table(len(token.encode()) for token in self.description.tokens)
+
+    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
+        special = np.zeros(NUM_SPECIAL, np.int64)
+        special[UNKNOWN] = 1
+        return np.append(special, np.fromiter(sizes, np.int64))
+
+
+class CharacterTokenizer(Tokenizer):
+    """One token for each character (code point) of the vocabulary."""
+
+    @cached_property
+    def code_points(self) -> NDArray[np.uint32]:
+        return code_points("".join(self.description.tokens))
+
+    @cached_property
+    def numbers(self) -> Tokens:
+        """Return an array that maps each Unicode code point to its token number. Code points outside the vocabulary map to UNKNOWN."""
+        numbers = np.full(NUM_CODE_POINTS, UNKNOWN, np.int32)
+        numbers[self.code_points] = np.arange(NUM_SPECIAL, self.num_tokens)
+        return numbers
+
+    def encode_normalized(self, text: str) -> Tokens:
+        tokens = np.empty(len(text), np.int32)
+        for start in range(0, len(text), BLOCK_CHARACTERS):
+            block = slice(start, start + BLOCK_CHARACTERS)
+            tokens[block] = self.numbers[code_points(text[block])]
+        return tokens
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return self.decoded[numbers].tobytes().decode("utf-32-le")
+
+    @cached_property
+    def decoded(self) -> NDArray[np.uint32]:
+        return np.append(self.code_points, code_points(UNKNOWN_SIGN))
+
+
+class ByteTokenizer(Tokenizer):
+    """One token for each byte of the text in UTF-8."""
+
+    def encode_normalized(self, text: str) -> Tokens:
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + np.int32(NUM_SPECIAL)
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return b"".join(map(self.decoded.__getitem__, numbers.tolist())).decode("utf-8", "replace")
+
+    @cached_property
+    def decoded(self) -> list[bytes]:
+        return [*self.contents, UNKNOWN_SIGN.encode()]
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each token."""
+        return [token.translate(BYTE_OF_SIGN).encode("latin-1") for token in self.description.tokens]
+
+    @cached_property
+    def num_characters(self) -> NDArray[np.int64]:
+        return self.table(sum(byte & 0xC0 != 0x80 for byte in content) for content in self.contents)
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        return self.table(map(len, self.contents))
+
+
+class BpeTokenizer(ByteTokenizer):
+    """Byte-pair encoding. The text is first divided into pieces (`pieces`), such as a word with the space before it.
+
+    Each piece starts as single bytes. Neighbouring tokens are joined in the order of the merges, but never across the border of a piece.
+    """
+
+    def __init__(self, description: TokenizerDescription) -> None:
+        from tokenizers import models  # late: other kinds do not need it
+
+        super().__init__(description)
+        numbers = {token: number for number, token in enumerate(description.tokens, NUM_SPECIAL)}
+        pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in description.merges)]
+        self.model = models.BPE(numbers, pairs)
+        self.cache: dict[str, bytes] = {}
+
+    def encode_normalized(self, text: str) -> Tokens:
+        tokens = bytearray()  # b"".join() would need 80 bytes for each piece
+        for piece in pieces(text):
+            tokens += self.encode_piece(piece)
+        return np.frombuffer(tokens, np.int32)
+
+    def encode_piece(self, piece: str) -> bytes:
+        """Return the token numbers of a piece as the bytes of an int32 array. The results are cached, because pieces recur in a text."""
+        known = self.cache.get(piece)
+        if known is None:
+            if len(self.cache) == MOST_CACHED:
+                self.cache.clear()
+            signs = as_signs(piece)
+            known = self.cache[piece] = np.array([token.id for token in self.model.tokenize(signs)], np.int32).tobytes()
+        return known
+
+
+class WordTokenizer(Tokenizer):
+    """One token for each word of the vocabulary. A decoded text has one space between words."""
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.description.tokens, NUM_SPECIAL)}
+
+    def encode_normalized(self, text: str) -> Tokens:
+        find = self.numbers.get
+        return np.fromiter((find(word, UNKNOWN) for word in words(text)), np.int32)
+
+    def join(self, numbers: NDArray[np.int64]) -> str:
+        return " ".join(map(self.decoded.__getitem__, numbers.tolist()))
+
+    @cached_property
+    def decoded(self) -> tuple[str, ...]:
+        return (*self.description.tokens, UNKNOWN_SIGN)
+
+
+KINDS: dict[str, type[Tokenizer]] = {
+    "character": CharacterTokenizer,
+    "byte": ByteTokenizer,
+    "bpe": BpeTokenizer,
+    "word": WordTokenizer,
+}
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def as_signs(text: str) -> str:
+    """Return the UTF-8 bytes of a text as characters of BYTE_SIGNS."""
+    return text.encode().decode("latin-1").translate(SIGN_OF_BYTE)

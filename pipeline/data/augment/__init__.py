@@ -1,1 +1,0 @@
-"""Augmentation of training images on the device."""

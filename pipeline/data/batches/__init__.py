@@ -1,1 +1,0 @@
-"""Makes batches on the device from the prepared data."""

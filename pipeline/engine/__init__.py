@@ -1,1 +1,0 @@
-"""Training and scoring, independent of datasets, DVC and MLflow."""

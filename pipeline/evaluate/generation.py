@@ -1,0 +1,92 @@
+"""Generates text: draws the next token from a language model's logits, again and again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.core.inputs.text import END, PAD, UNKNOWN
+from pipeline.core.refusal import Refusal
+from pipeline.core.seeding import derive
+
+
+class Generative(Protocol):
+    """The methods that the network of a language model needs for generation."""
+
+    longest: int | None
+    """The largest number of tokens of a text; None if there is no bound."""
+
+    def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache for the next call.
+
+        `cache` is what the previous call returned, or None at the beginning of a text. With a cache, `tokens` is a single token per text.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How tokens are drawn. `length` is the largest number of tokens to draw.
+
+    `temperature` divides the logits; if it is 0, the most probable token is always taken. Only the `top_k` most probable tokens can be
+    drawn. `top_p` restricts these further: in order of probability, tokens are kept until their probabilities add up to at least `top_p`.
+    None means no restriction.
+    """
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    length: int
+    seed: int
+
+
+def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSettings) -> Iterator[int]:
+    """Yield at most `settings.length` tokens that continue `prompt`.
+
+    The generation stops earlier if END is drawn, or if prompt and output together have `network.longest` tokens. The network of `model`
+    must be Generative, and `model` in evaluation mode. The network computes in the precision of its weights: autocast would convert all
+    weights again for each token. An empty prompt is replaced by END, so the model begins a new text. Raises Refusal if the network has no
+    method `step`, if the prompt leaves no room for another token, or if a logit is not finite.
+    """
+    network, tokens = cast("Generative", model.network), list(prompt) or [END]
+    if not hasattr(network, "step"):
+        raise Refusal("this model cannot generate text: its network has no method `step` (docs/text-models.md)")
+    if network.longest is not None and len(tokens) >= network.longest:
+        raise Refusal(
+            f"the prompt has {len(tokens)} tokens, and a text of this model has at most {network.longest} tokens, with its prompt: "
+            "shorten the prompt"
+        )
+    assert not model.training
+    length = settings.length if network.longest is None else min(settings.length, network.longest - len(tokens))
+    generator = torch.Generator().manual_seed(derive(settings.seed, "generate"))
+    device, cache = next(model.parameters()).device, None
+    for _ in range(length):
+        with torch.inference_mode():
+            logits, cache = network.step(torch.tensor([tokens], dtype=torch.int32, device=device), cache)
+            token = draw(logits[0], settings, generator)
+        if token == END:
+            return
+        yield token
+        tokens = [token]
+
+
+def draw(logits: Tensor, settings: GenerationSettings, generator: torch.Generator) -> int:
+    """Draw a token at random according to `logits` (num_tokens,) and `settings`, and return its number. PAD and UNKNOWN are never drawn.
+
+    The logits are moved to the CPU and converted to float64, whatever the device of the model. Raises Refusal if a logit is not finite.
+    """
+    logits = logits.double().cpu()
+    if not logits.isfinite().all():
+        raise Refusal("the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, and train again")
+    logits = logits.index_fill(0, torch.tensor([PAD, UNKNOWN]), -torch.inf)
+    if settings.temperature == 0:
+        return int(logits.argmax())
+    # subtract first: divided by a tiny temperature, the logits would be infinite, and their difference NaN
+    ordered, order = (logits - logits.max()).sort(descending=True, stable=True)
+    probabilities = (ordered / settings.temperature)[: settings.top_k].softmax(0)
+    if settings.top_p is not None:
+        before = probabilities.cumsum(0) - probabilities
+        probabilities = probabilities[before < settings.top_p]
+    return int(order[torch.multinomial(probabilities, 1, generator=generator)])

@@ -1,0 +1,161 @@
+"""Writes and reads what the stages record: `metrics/evaluate.json`, the CSV tables for `dvc plots`, and the training history.
+
+The model's label is the first digits of its file's SHA-256.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import files, untrusted
+from pipeline.core.raw_dataset import TEST
+from pipeline.core.refusal import Refusal, counted
+from pipeline.evaluate.reports.metrics import Calibration
+from pipeline.evaluate.reports.predictions import Integers, Predictions
+
+Row = Mapping[str, object]
+"""A row of the training history. Its values may be text or numbers."""
+MODEL, DIGITS = "model", 12
+"""The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
+HEADLINES = ("perplexity", "accuracy", "loss")
+"""The scores that the result line may show; it shows the first that exists."""
+LONGEST_CLASS = 40
+MOST_BYTES = 2**26
+"""Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
+
+
+def labelled(scores: Mapping[str, Any], model: Path) -> dict[str, Any]:
+    """Return the contents of `metrics/evaluate.json`: the scores, and the label of the model file (the first digits of its SHA-256).
+
+    The scores are under the key `test`, so that DVC shows them as `test.accuracy` and so on. The label is under the key `model`.
+    """
+    return {TEST: scores, MODEL: label(model)}
+
+
+def label(model: Path) -> str:
+    """Return the label of a model file: the first digits of its SHA-256. Raises Refusal if the file is missing."""
+    try:
+        return files.digest(model)[:DIGITS]
+    except FileNotFoundError:
+        raise Refusal(f"{model}: is missing: run `dvc repro`") from None
+
+
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the scores in the file at `path` (`metrics/evaluate.json`), and the label of the model file that was scored.
+
+    Raises Refusal if the file at `path` is missing or unreadable, or does not have the format of this version of the pipeline.
+    """
+    try:
+        content = json.loads(untrusted.read(path, MOST_BYTES))
+        found: dict[str, Any] = content[TEST]
+        result_line(found)  # raises if a score that the line shows is missing
+        of = str(content[MODEL])
+    except FileNotFoundError:
+        raise Refusal(f"{path}: is missing: run `dvc repro`") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, StopIteration):
+        raise Refusal(f"{path}: was not written by this version of the pipeline: run `dvc repro -f evaluate`") from None
+    return found, of
+
+
+def scores(path: Path, model: Path) -> dict[str, Any]:
+    """Return the scores in the file at `path` (`metrics/evaluate.json`). Check that they are the scores of the model file `model`.
+
+    Raises Refusal if they are the scores of another model file, or if `model` is missing. Also raises Refusal if the file at `path` is
+    missing or unreadable, or does not have the format of this version of the pipeline.
+    """
+    found, of = read(path)
+    if of != label(model):
+        raise Refusal(f"{path}: has the scores of another model, not those of {model}: run `dvc repro`")
+    return found
+
+
+def trained(path: Path, step: int) -> dict[str, Any] | None:
+    """Return the content of `metrics/train.json`; None if it is missing, or if its model was exported after another step than `step`."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("exported_step") == step else None
+
+
+def result_line(scores: Mapping[str, Any]) -> str:
+    """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
+
+    The main score is the perplexity; if `scores` has none, the accuracy; otherwise the loss. If `scores` has a confidence interval of the
+    main score, the line shows the interval too. Of a classification, it ends with what `about_classes` returns.
+    """
+    name = next(name for name in HEADLINES if name in scores)
+    interval = scores.get(f"{name}_interval")
+    between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
+    return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{about_classes(scores)}"
+
+
+def about_classes(scores: Mapping[str, Any]) -> str:
+    """Return what an accuracy hides if the classes are of unequal size: a text to append to the result; "" if `scores` has no classes."""
+    text = ""
+    if "majority_class_accuracy" in scores:
+        text += f"; always guessing the most frequent class: {scores['majority_class_accuracy']:.4f}"
+    if "per_class" in scores:
+        name, lowest = min(((name, each["f1"]) for name, each in scores["per_class"].items()), key=itemgetter(1))
+        text += f"; lowest F1: {lowest:.4f} (class {untrusted.shown(name, LONGEST_CLASS)})"
+    return text
+
+
+def read_table(path: Path, stage: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file that `stage` wrote, with cells as text. Raises Refusal if the file is missing or cannot be parsed."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f {stage}`") from None
+
+
+def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
+    """Yield the step and the value of the column `name`, for each row of the history in which this value is a finite number."""
+    for row in rows:
+        cell = row.get(name)
+        if cell not in (None, "") and math.isfinite(value := float(str(cell))):
+            yield int(float(str(row["step"]))), value
+
+
+def write_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
+    """Write one row per sample with the actual and the predicted class. `dvc plots` counts the rows to draw the confusion matrix."""
+    pairs = zip(targets.tolist(), predicted.tolist(), strict=True)
+    write(path, ("actual", "predicted"), ((classes[actual], classes[answer]) for actual, answer in pairs))
+
+
+def write_reliability(path: Path, calibration: Calibration) -> None:
+    """Write one row for each bin of the calibration. Empty bins have no row, because they have no confidence or accuracy."""
+    columns = (calibration.centres, calibration.confidence, calibration.accuracy, calibration.samples)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
+
+
+def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, texts: Sequence[str] | None, classes: Sequence[str]) -> None:
+    """Write one row for each sample in `samples`: its number, actual and predicted class, confidence and, if it is a text, the text.
+
+    `samples` are the numbers of wrongly predicted samples. `texts` contains the text of each of them, in the order of `samples`; None if the
+    inputs are not texts.
+    """
+    header: tuple[str, ...] = ("sample", "actual", "predicted", "confidence")
+    rows: list[tuple[object, ...]] = [
+        (
+            int(sample),
+            classes[predictions.targets[sample]],
+            classes[predictions.predicted[sample]],
+            float(predictions.confidence[sample]),
+        )
+        for sample in samples
+    ]
+    if texts is not None:
+        header, rows = (*header, "text"), [(*row, text) for row, text in zip(rows, texts, strict=True)]
+    write(path, header, rows)
+
+
+def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file atomically, with numbers at full precision."""
+    files.write_text(path, files.as_csv(header, rows))

@@ -1,0 +1,124 @@
+"""The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline.core import files, untrusted
+from pipeline.core.environment import Environment
+from pipeline.core.observer import Observer
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.raw_dataset import TEST
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import Registry
+from pipeline.core.spec import Spec
+from pipeline.core.stage import RefuseChanges
+from pipeline.evaluate import tta
+from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports.evaluator import Evaluator
+from pipeline.inference import model_file, networks, precision, torch_errors
+from pipeline.inference.batches import loader
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inference.model_file import Manifest
+from pipeline.inference.networks import Model
+from pipeline.inference.precision import ChosenPrecision
+
+EVALUATIONS = Registry("pipeline.evaluate.tasks", "task")
+MAX_NAMES = 100
+"""Largest number of characters of class names in a message."""
+
+
+def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, observer: Observer, refuse_changes: RefuseChanges) -> None:
+    """Score the model file on the test split, write metrics, tables and figures, and tell the observer.
+
+    `refuse_changes` is called before the results are written, and again at
+    the end. Raises Refusal if the model file, the prepared data or the training
+    history is missing or damaged. Raises Refusal if the model does not fit the prepared data (see `refuse_other_data`), and for the reasons
+    that `judge` lists.
+    """
+    machine = Machine.set_up(environment)
+    model, manifest = model_file.load(paths.model)
+    prepared = Prepared.open(paths.prepared)
+    refuse_other_data(manifest.spec, prepared.spec, model=paths.model, data=paths.prepared)
+    history = recorded.read_table(paths.history, "train")
+
+    def reads_the_same() -> bool:
+        found, described = model_file.load(paths.model)
+        weights = found.network.state_dict()
+        return (
+            described == manifest
+            and all(torch.equal(value.cpu(), weights[name]) for name, value in model.network.state_dict().items())
+            and Prepared.open(paths.prepared).digest == prepared.digest
+            and recorded.read_table(paths.history, "train") == history
+        )
+
+    evaluator, scores = judge(model, manifest, prepared, machine, params)
+    refuse_changes(reads_the_same)
+    files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
+    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=history, model=model)
+    observer.evaluation_ends(manifest, scores)
+    refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
+    if not environment.summary_follows:
+        print(recorded.result_line(scores), flush=True)
+
+
+def judge(
+    model: Model, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams
+) -> tuple[Evaluator, dict[str, Any]]:
+    """Score the model on the whole test split. Return the task's evaluator and the scores for `metrics/evaluate.json`. Write no files.
+
+    `machine` is this machine and the device on which the model is scored. With `evaluate.test_time_augmentation`, the logits of several
+    views of each image are averaged, and their accuracy is added to the scores. The scores of guessing without looking at the inputs are added,
+    too. The evaluator does not have these averages, but the outputs
+    for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
+    or a loss is not finite.
+    """
+    spec = prepared.spec
+    params.evaluate.refuse_other_task(spec.targets.kind)
+    params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
+    split, device = prepared.split(TEST), machine.device
+    set_determinism(manifest.inference.train.deterministic)
+    requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
+    task = EVALUATIONS.module(spec.targets.kind)
+    evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
+    model.to(device)
+    with torch_errors.with_remedies(size="evaluate.batch_size"):
+        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
+        scores = evaluator.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
+        if requested != "none":
+            augmented = task.Evaluator(spec, params.evaluate)
+            feed(augmented, tta.Averaged(model, requested), split, device, precision=chosen, batch_size=params.evaluate.batch_size)
+            scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
+    return evaluator, scores
+
+
+def feed(
+    evaluator: Evaluator, model: nn.Module, split: Split, device: torch.device, *, precision: ChosenPrecision, batch_size: int
+) -> None:
+    """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
+    tensors = loader.SplitTensors(split, device)
+    batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
+    for outputs, targets in networks.predict(model, batches, precision=precision, device=device):
+        assert targets is not None
+        evaluator.add(outputs, targets)
+
+
+def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:
+    """Raise Refusal unless the model can read the inputs of the prepared data, and has the same targets.
+
+    `expected` describes the data that the model was trained on, and `found` describes the prepared data. Mean and standard deviation of
+    images may differ; the tokenizers of texts must be equal. `model` and `data` are paths for the message.
+    """
+    if not expected.inputs.reads_samples_of(found.inputs) or expected.targets != found.targets:
+        more = "" if shown(expected) != shown(found) else ", in another form, such as that of another tokenizer"
+        raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}{more}: run `dvc repro`")
+
+
+def shown(spec: Spec) -> str:
+    """Return a text for a message about inputs and outputs, such as `image inputs (8, 8, 1) and 2 outputs (cat, dog)`."""
+    names = untrusted.shown(", ".join(spec.targets.output_names), MAX_NAMES)
+    return f"{spec.inputs.kind} inputs {spec.inputs.row_shape} and {spec.num_outputs} outputs" + (f" ({names})" if names else "")

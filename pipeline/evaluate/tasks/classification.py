@@ -1,0 +1,88 @@
+"""Scores, tables and figures of a classification on the test split."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.evaluate.reports import metrics, recorded
+from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.evaluate.reports.metrics import Calibration
+from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.settings.classification import Settings
+
+
+class Evaluator:
+    """Collects logits and class numbers batch by batch, and computes scores, tables and figures from them.
+
+    To save memory, it keeps no logits, but five numbers for each sample: the fields of `Predictions`.
+    """
+
+    def __init__(self, spec: Spec, settings: Settings) -> None:
+        assert isinstance(spec.targets, ClassTargets)
+        settings.refuse_misfit(spec.targets.num_classes)
+        self.classes, self.settings = spec.targets.classes, settings
+        self.inputs = spec.inputs
+        self.parts: list[Predictions] = []
+
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """Add the logits (n, classes) and the class numbers (n,) of the next samples."""
+        assert logits.shape[1] == len(self.classes)
+        self.parts.append(Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()))
+
+    @cached_property
+    def predictions(self) -> Predictions:
+        """Return the predictions of all samples. Raises Refusal if no samples were added, or if a logit is not finite."""
+        return Predictions.joined(self.parts)
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores for `metrics/evaluate.json`."""
+        settings = self.settings
+        return metrics.evaluate(
+            self.predictions,
+            self.classes,
+            top_k=settings.top_k,
+            calibration_bins=settings.calibration_bins,
+            confidence_level=settings.confidence_level,
+        )
+
+    def sample_scores(self) -> SampleScores:
+        """Return the loss of each sample, and 1 in `correct` if its prediction is correct. Raises Refusal as `predictions` does."""
+        predictions = self.predictions
+        return SampleScores(predictions.loss, predictions.correct.astype(np.int64), np.ones_like(predictions.targets))
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
+        """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
+
+        The mistakes are the wrong predictions with the highest confidence: a table, which has the texts if the inputs are texts, and a figure
+        if they are images. `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of
+        `history.csv`. `model` is not used.
+        """
+        # imported late: matplotlib takes a second, which would delay an error message
+        from pipeline.evaluate.reports.figures import confusion, curves, mistakes
+
+        predictions, classes = self.predictions, self.classes
+        calibration = Calibration.of(predictions.confidence, predictions.correct, self.settings.calibration_bins)
+        targets, predicted = predictions.targets, predictions.predicted
+        recorded.write_reliability(folder / "reliability.csv", calibration)
+        confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
+        curves.plot_reliability(folder / "reliability.png", calibration)
+        curves.plot_history(folder / "history.png", history)
+        shown, texts = predictions.most_confident_mistakes(self.settings.mistakes), None
+        if isinstance(self.inputs, ImageInputs):
+            mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)
+        elif isinstance(self.inputs, TextInputs):
+            tokenizer = Tokenizer(self.inputs.tokenizer)
+            texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]
+        recorded.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)
+        # Last: `report` checks by this table that the tables belong to the scores, and refuses those of an evaluation that was killed.
+        recorded.write_confusion(folder / "confusion.csv", targets=targets, predicted=predicted, classes=classes)

@@ -1,1 +1,0 @@
-"""Writes a trained model as a program for other runtimes, and compares the program's outputs with those of the model."""

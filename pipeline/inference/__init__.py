@@ -1,0 +1,1 @@
+"""What training and evaluation share: batches, preprocessing, the model file, precision, the machine."""

@@ -1,0 +1,226 @@
+"""Gathers and augments the inputs of batches, of which each process trains on its share: for several batches at once, or per micro-batch.
+
+The results of both are identical.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeline.core.inputs.text import PAD
+from pipeline.inference.batch import IGNORED, Batch, without_padding
+from pipeline.inference.batches.batch_index import BatchIndex, joined
+
+if TYPE_CHECKING:
+    from pipeline.inference.batch import Augmentation
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The share of this process in every batch, if `count` processes train together: the `number`-th of `count` equal parts, from 0.
+
+    The share is divided into `lanes` lanes of equal size. Each lane is divided into micro-batches on its own.
+    """
+
+    number: int = 0
+    count: int = 1
+    lanes: int = 1
+
+    def own(self, batch_size: int) -> slice:
+        """Return the positions of this process's samples in a batch."""
+        size = batch_size // self.count
+        return slice(self.number * size, (self.number + 1) * size)
+
+    def of(self, batch: BatchIndex, *, with_partners: bool) -> BatchIndex:
+        """Return the samples of `batch` that this process needs.
+
+        The first samples are its own. If `with_partners` is True, their partners in mixup and CutMix follow, unless they are its own
+        samples too: the partner of sample i of a whole batch is sample n - 1 - i. In both cases, the partner of sample i of the result is
+        sample n - 1 - i of the result.
+
+        All lengths of the result are the largest length in the whole batch, so that every process cuts off the same padding.
+        """
+        if self.count == 1:
+            return batch
+        own = self.own(len(batch))
+        mirrored = slice(len(batch) - own.stop, len(batch) - own.start)
+        found = joined([batch.part(own), batch.part(mirrored)]) if with_partners and mirrored != own else batch.part(own)
+        return found if batch.lengths is None else replace(found, lengths=batch.lengths.max().expand(len(found)))
+
+
+WHOLE = Shard()
+"""The share of a process that trains alone: the whole batch, as one lane."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The samples of one batch, or of several consecutive batches. To gather inputs is to select and augment them.
+
+    `batch_index` describes the samples. `gather(positions)` returns the augmented inputs (n, ...) of the samples at `positions` of the
+    block. Mixup and CutMix are not applied yet.
+    """
+
+    batch_index: BatchIndex
+    inputs: Tensor
+    augmentation: "Augmentation | None"
+
+    def gather(self, positions: slice) -> Tensor:
+        raise NotImplementedError
+
+    @cached_property
+    def all_inputs(self) -> Tensor:
+        """Return the augmented inputs of all samples of the block. They are gathered at the first access.
+
+        This takes fewer operations than calling `gather` for each batch.
+        """
+        return self.gather(slice(0, len(self.batch_index)))
+
+
+class ResidentBlock(Block):
+    """A block of samples from a split that is stored on the device.
+
+    `inputs` are the inputs of the whole split. They are packed if there is an augmentation.
+    """
+
+    def gather(self, positions: slice) -> Tensor:
+        part = self.batch_index.part(positions)
+        if self.augmentation is None or part.draws is None:
+            return self.inputs[part.rows]
+        return self.augmentation.gather(self.inputs, part.rows, part.draws)
+
+
+class StreamedBlock(Block):
+    """A block of samples that was read from the disk. `inputs` are the inputs of these samples only, in the order of `batch_index`."""
+
+    def gather(self, positions: slice) -> Tensor:
+        part = self.batch_index.part(positions)
+        if self.augmentation is None or part.draws is None:
+            return self.inputs[positions]
+        rows = torch.arange(len(part), device=self.inputs.device)
+        return self.augmentation.gather(self.augmentation.packed(self.inputs[positions]), rows, part.draws)
+
+
+@dataclass(frozen=True)
+class BlockBatch:
+    """One batch: the samples at `positions` of `block`, which may contain further batches.
+
+    If `gathers_whole_block` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes
+    fewer operations than gathering each batch, but more memory.
+
+    The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
+    and CutMix, are in the block (see `Shard.of`).
+    """
+
+    block: Block
+    positions: slice
+    gathers_whole_block: bool
+    batch_size: int
+    shard: Shard = WHOLE
+    row_noun: ClassVar[str] = "samples"
+    """The word for the rows of the batch index in messages."""
+
+    @cached_property
+    def batch_index(self) -> BatchIndex:
+        return self.block.batch_index.part(self.positions)
+
+    @property
+    def num_targets(self) -> int:
+        """Return the number of targets of the whole batch, without host synchronisation.
+
+        Every element of `targets` counts: only the targets of language models can be IGNORED, and WindowBatch counts those.
+        """
+        return self.batch_size * (self.batch_index.targets.numel() // self.num_local_samples)
+
+    @property
+    def num_local_samples(self) -> int:
+        """Return the number of samples of the batch that this process reads: its own, and their partners in mixup and CutMix."""
+        return len(self.batch_index)
+
+    @property
+    def lane_size(self) -> int:
+        """Return the number of samples of a lane."""
+        return self.batch_size // self.shard.count // self.shard.lanes
+
+    def num_parts(self, max_size: int) -> int:
+        """Return the number of micro-batches of a lane, if each has at most `max_size` samples."""
+        return -(-self.lane_size // max_size)
+
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        """Yield the micro-batches of lane number `lane` of this process. They have at most `max_size` samples. Their sizes differ by at most
+        one.
+
+        If mixup or CutMix is on, the targets are class probabilities (n, classes).
+        """
+        num_parts, first = self.num_parts(max_size), lane * self.lane_size
+        for number in range(num_parts):
+            cut = bounds(number, num_parts, self.lane_size)
+            yield self.part(slice(first + cut.start, first + cut.stop))
+
+    def part(self, positions: slice) -> Batch:
+        part, inputs = self.batch_index.part(positions), self.inputs(positions)
+        augmentation = self.block.augmentation
+        if augmentation is None or not augmentation.mixing or part.draws is None:
+            return Batch(inputs, part.targets)
+        # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
+        mirrored = slice(self.num_local_samples - positions.stop, self.num_local_samples - positions.start)
+        partners = inputs if mirrored == positions else self.inputs(mirrored)
+        partner_targets = self.batch_index.part(mirrored).targets
+        return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))
+
+    def inputs(self, positions: slice) -> Tensor:
+        """Return the inputs at `positions` of the batch, before mixup or CutMix. Padding that no sample of the whole batch needs is cut
+        off.
+
+        If `gathers_whole_block` is True and `positions` is the whole batch, the inputs are taken from `block.all_inputs`. Otherwise only the
+        inputs at `positions` are gathered.
+        """
+        if self.gathers_whole_block and positions == slice(0, self.num_local_samples):
+            return without_padding(self.block.all_inputs[self.positions], self.batch_index.lengths)
+        first = self.positions.start
+        gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
+        return without_padding(gathered, self.batch_index.lengths)
+
+
+class WindowBatch(BlockBatch):
+    """A batch of a language model. A sample is a window of length + 1 tokens, where length is the number of inputs of the sample.
+
+    The inputs are all tokens of the window but the last, and the targets are all but the first.
+    """
+
+    row_noun = "windows from tokens"
+
+    @property
+    def num_targets(self) -> int:
+        """Return the number of targets, computed on the host.
+
+        A window of length + 1 tokens has length targets. None of them is IGNORED, because the train split has no padding.
+        """
+        return self.batch_size * (self.block.inputs.shape[-1] - 1)
+
+    def part(self, positions: slice) -> Batch:
+        return next_tokens(self.inputs(positions), padded=False)
+
+
+def next_tokens(windows: Tensor, *, padded: bool) -> Batch:
+    """Split windows (n, length + 1) into inputs, which are all tokens but the last, and targets, which are all tokens but the first.
+
+    So the target of each token is the next token. If `padded`, a target is IGNORED where the input or the target is padding.
+    """
+    inputs, targets = windows[:, :-1], windows[:, 1:].long()
+    if padded:
+        targets.masked_fill_((inputs == PAD) | (targets == PAD), IGNORED)
+    return Batch(inputs, targets)
+
+
+def bounds(number: int, num_parts: int, length: int) -> slice:
+    """Divide `length` positions into `num_parts` parts, and return the slice of part `number`, counted from 0.
+
+    The sizes of the parts differ by at most one; larger parts come first.
+    """
+    size, longer = divmod(length, num_parts)
+    first = number * size + min(number, longer)
+    return slice(first, first + size + (number < longer))

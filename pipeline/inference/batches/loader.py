@@ -1,0 +1,137 @@
+"""Makes batches on the device from the prepared data, without worker processes."""
+
+import math
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+from pipeline.core.prepared import Split
+from pipeline.core.refusal import counted
+from pipeline.inference.batch import Batch, without_padding
+from pipeline.inference.batches import batch_index
+from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Stored, Windows
+from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, ResidentBlock, Shard, StreamedBlock, WindowBatch, next_tokens
+from pipeline.inference.batches.prefetch import read_ahead
+
+if TYPE_CHECKING:
+    from pipeline.inference.batch import Augmentation
+
+RESIDENT_SHARE = 0.5
+"""A split is stored on the device if it takes at most this share of the device's free memory."""
+BLOCK_BYTES, BLOCK_BATCHES = 2**24, 16
+"""Limits of the size and the number of batches that are gathered at once, to share the fixed cost of each operation.
+
+A single batch may be larger."""
+
+
+class SplitTensors:
+    """The samples of a split as tensors: either stored on the device, or read from the disk for each batch.
+
+    Both ways give the same batches. `resident` is True to store the samples on the device, and False to read them from the disk. If
+    `resident` is None, they are stored on the device if they take at most the share RESIDENT_SHARE of its free memory. `num_sharing`
+    processes on this machine share the memory of its CPU.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        device: torch.device,
+        augmentation: "Augmentation | None" = None,
+        *,
+        resident: bool | None = None,
+        num_sharing: int = 1,
+    ) -> None:
+        self.split, self.device = split, device
+        self.augmentation = augmentation if augmentation and augmentation.active else None
+        self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device, num_sharing) if resident is None else resident
+        self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.placement = Placement(
+            torch.from_numpy(split.targets),
+            device,
+            device if self.resident else torch.device("cpu"),
+            lengths=None if split.lengths is None else torch.from_numpy(split.lengths),
+            window=split.inputs.shape[1] if split.per_token else None,
+        )
+        if self.resident:
+            inputs = self.stored.on_device(device)
+            self.held = self.augmentation.packed(inputs) if self.augmentation else inputs
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __str__(self) -> str:
+        size = f"{counted(len(self), 'sample')} ({self.size_bytes / 1e6:.1f} MB)"
+        return f"{size} held on {self.device}" if self.resident else f"{size} read from the disk, a batch ahead"
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size in bytes of the split's inputs on the device.
+
+        If there is an augmentation, this is the size of the packed images (see train/augment/pixels.py).
+        """
+        return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
+
+    def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
+        """Yield the block of samples for each BatchIndex. Use each block before the next iteration, which may overwrite the inputs of this
+        block.
+        """
+        if self.resident:
+            for batch_index in batch_indices:
+                yield ResidentBlock(batch_index, self.held, self.augmentation)
+            return
+        for inputs, batch_index in read_ahead(self.stored, batch_indices, self.device):
+            yield StreamedBlock(batch_index, inputs, self.augmentation)
+
+    def is_small(self, num_samples: int) -> bool:
+        return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES
+
+    def block_size(self, batch_size: int) -> int:
+        """Return how many batches are gathered at once. If the split is read from the disk, this is always 1."""
+        return max((count for count in range(2, BLOCK_BATCHES + 1) if self.resident and self.is_small(count * batch_size)), default=1)
+
+
+def free_bytes(device: torch.device, num_sharing: int) -> int:
+    """Return the free memory of the device. The free memory of a CPU is divided by `num_sharing`, the number of processes that use it."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available // num_sharing
+
+
+def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, shard: Shard = WHOLE) -> Generator[BlockBatch]:
+    """Yield training batches endlessly. All batches are full.
+
+    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out. `shard` says
+    which samples of a batch this process trains on; the others are not read.
+    """
+    num_batches = tensors.block_size(batch_size) if shard.count == 1 else 1
+    size = batch_size * num_batches
+    whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
+    mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
+    gathers_whole_block = tensors.is_small(size)
+    batch_class = WindowBatch if tensors.split.per_token else BlockBatch
+    with closing(tensors.blocks(shard.of(index, with_partners=mixes) for index in whole)) as blocks:
+        for block in blocks:
+            num_local_samples = len(block.batch_index) // num_batches
+            for first in range(0, len(block.batch_index), num_local_samples):
+                yield batch_class(block, slice(first, first + num_local_samples), gathers_whole_block, batch_size, shard)
+
+
+def scoring(tensors: SplitTensors, *, batch_size: int, shard: Shard = WHOLE) -> Iterator[tuple[Batch, int]]:
+    """Yield pairs: a batch, and the number of samples in it that are not padding. All samples of the split come once, in order.
+
+    All batches have the same size. If too few samples are left for the last batch, it is filled with padding: repetitions of its first
+    sample, which the caller must leave out.
+
+    If `shard` is one of several, each process gets every `shard.count`-th batch, from number `shard.number` on. All get equally many: a
+    batch beyond the end of the split is all padding.
+    """
+    num_batches = -(-len(tensors) // batch_size)
+    numbers = range(shard.number, -(-num_batches // shard.count) * shard.count, shard.count)
+    batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size, numbers=numbers)
+    for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
+        inputs, index = block.gather(slice(0, batch_size)), block.batch_index
+        batch = (
+            next_tokens(inputs, padded=True) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
+        )
+        yield batch, max(0, min(batch_size, len(tensors) - number * batch_size))

@@ -1,0 +1,170 @@
+"""Models: preprocessing and network in one module, networks without memory on torch's meta device, and forward passes without gradients."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self, cast
+
+import psutil
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import Registry
+from pipeline.core.spec import Inputs, Spec
+from pipeline.inference import precision
+from pipeline.inference.batch import Batch
+from pipeline.inference.params import ModelSettings
+from pipeline.inference.precision import ChosenPrecision, autocast
+from pipeline.inference.tensor_file import Tensors
+
+PREPROCESSING = Registry("pipeline.inference.inputs", "kind of inputs")
+
+
+def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
+    """Build the preprocessing module for the kind of `inputs`, such as images.
+
+    `channels_last` sets the memory format of the preprocessed inputs.
+    """
+    return cast("nn.Module", PREPROCESSING.module(inputs.kind).Preprocessing(inputs, channels_last=channels_last))
+
+
+class Model(nn.Module):
+    """Preprocesses stored inputs, and maps them to outputs. In classification, the outputs are logits (n, classes).
+
+    Stored inputs are the inputs in the prepared data, for example uint8 images.
+
+    If `bf16_weights` is True, the network runs in bf16: its inputs are converted to bf16, and so are its weights, except those of
+    BatchNorm. The outputs are converted back to float32. `channels_last` sets the memory format of the network's weights.
+    """
+
+    frozen_norms: Sequence[nn.Module] = ()
+    """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
+
+    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, bf16_weights: bool = False, channels_last: bool = False) -> None:
+        super().__init__()
+        if bf16_weights:
+            precision.to_bf16(network)
+        self.bf16_weights = bf16_weights
+        self.network = network.to(memory_format=torch.channels_last) if channels_last else network
+        self.preprocessing = preprocessing
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        for norm in self.frozen_norms:
+            norm.eval()
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        prepared = self.preprocessing(inputs)
+        if self.bf16_weights:
+            return cast("Tensor", self.network(precision.as_bf16(prepared)).float())
+        return cast("Tensor", self.network(prepared))
+
+
+# `arange` and similar functions are left out: the `build` of a model may compute widths or rates with them, and then needs their values
+ON_META = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
+MOST_NAMED = 3
+
+
+class MetaDeviceMode(TorchFunctionMode):
+    """Makes the functions in ON_META create tensors on the meta device, unless a call sets `device`.
+
+    `with torch.device("meta")` is not used, because it affects every function. 15 of torchvision's 80 classifiers cannot be built under
+    it.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if function in ON_META and options.get("device") is None:
+            options["device"] = "meta"
+        return function(*args, **options)
+
+
+def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
+    """Return the network on the meta device, or None if `model.build` needs tensor values.
+
+    Tensors on the meta device have no values. Raises Refusal if `model.build` returns something else than a network.
+    """
+    try:
+        with MetaDeviceMode():
+            network = model.build(spec)
+            if not isinstance(network, nn.Module):
+                raise Refusal(
+                    f"pipeline/models/{model.name}.py: its `build` returns {type(network).__name__}, not a network: return an `nn.Module`"
+                )
+            return network
+    except (RuntimeError, TypeError) as error:
+        if "meta" in str(error):
+            return None
+        raise
+
+
+def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, bf16_weights: bool = False) -> None:
+    """Raise RuntimeError if `weights` differ in names, shapes or dtypes from the tensors of the network that `model` and `spec` describe.
+
+    If `bf16_weights` is True, the network has bf16 weights, except in BatchNorm. The network is built on the meta device, so that even a
+    huge network takes no memory. If it cannot be built on the meta device, nothing is compared.
+    """
+    network = build_on_meta(model, spec)
+    if network is None:
+        return
+    if bf16_weights:
+        precision.to_bf16(network)
+    if different := differences(weights, network.state_dict()):
+        raise RuntimeError(different)
+
+
+def differences(found: Tensors, expected: Tensors) -> str:
+    """Compare the tensors `found` with those `expected`, by name. Return the first differences as a text, or "" if there are none.
+
+    Two tensors of the same name differ if their shapes or dtypes differ. A tensor that only one side has is a difference too.
+    """
+    names = sorted(name for name in expected.keys() | found.keys() if described(expected.get(name)) != described(found.get(name)))
+    return "; ".join(f"{name} is {described(found.get(name))}, not {described(expected.get(name))}" for name in names[:MOST_NAMED])
+
+
+def described(tensor: Tensor | None) -> str:
+    """Return dtype and shape of a tensor for a message, such as `float32 (16, 64)`."""
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def refuse_too_large(model: ModelSettings, spec: Spec) -> None:
+    """Raise Refusal if the model's weights alone are larger than this machine's memory.
+
+    Checks nothing if the network cannot be built on the meta device.
+    """
+    network = build_on_meta(model, spec)
+    if network is None:
+        return
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in network.state_dict().values())
+    memory_bytes = psutil.virtual_memory().total
+    if size_bytes > memory_bytes:
+        raise Refusal(
+            f"model.name: the weights of this {model.title} take {size_bytes / 1e9:.0f} GB, the machine has {memory_bytes / 1e9:.0f} GB: "
+            "choose a smaller model"
+        )
+
+
+Padded = tuple[Batch, int]
+"""A batch, and the number of its samples that are not padding."""
+
+
+def predict(
+    model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the pair (outputs, targets) for each batch. The samples that only fill up a batch are left out.
+
+    Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
+    the iterator ends or is closed.
+    """
+    training = model.training
+    model.eval()
+    try:
+        for batch, real in batches:
+            with torch.no_grad(), autocast(precision, device):
+                outputs = model(batch.inputs)
+            targets = None if batch.targets is None else batch.targets[:real]
+            del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
+            yield outputs[:real].float(), targets
+    finally:
+        model.train(training)

@@ -1,0 +1,96 @@
+"""The section `model`: the base class of every architecture's settings."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import field_validator
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Section
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pipeline.core.spec import Spec
+
+    Examples = Callable[[int], Tensor]
+    """A function that returns at most the given number of train samples, spread over the split, preprocessed for the network. Images are
+    (n, channels, height, width), float32, on the CPU."""
+
+
+Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
+"""The values of `train.precision`."""
+WEIGHTS_FOLDER = Path("data/weights")
+"""The folder of the files that `model.weights` names. dvc.yaml has it too: DVC replaces `data/weights/${model.weights}` by `data/weights/None`
+if the parameter is null, and needs a file with this name."""
+NO_WEIGHTS = "None"
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+
+
+class ModelSettings(Section):
+    """The settings and methods that every model has. Each architecture adds its own settings in its module, in `pipeline/models/`."""
+
+    name: str
+    """The architecture: a module of `pipeline/models/`."""
+    weights: Path | None
+    """A file in `data/weights/` to start from, such as `base.safetensors`: a model file of this pipeline, or tensors by name; null for none.
+    docs/fine-tuning.md explains which tensors are taken."""
+
+    RECOMMENDED: ClassVar = {"weights": None}
+
+    @field_validator("weights")
+    @classmethod
+    def refuse_other_files(cls, weights: Path | None) -> Path | None:
+        if weights is None:
+            return None
+        if weights == Path(NO_WEIGHTS):
+            raise ValueError("should be the name of a file, or null: write `weights: null`")
+        if weights.is_absolute() or ".." in weights.parts:
+            raise ValueError(f"should be a path inside {WEIGHTS_FOLDER}/: copy the file into this folder, and write its name")
+        if weights.suffix in PICKLES:
+            raise ValueError(
+                "is a pickle, which can run any code when it is read: convert it, as docs/fine-tuning.md shows, and write the name of the `.safetensors` file"
+            )
+        if weights.suffix != ".safetensors":
+            raise ValueError(f"should be the name of a `.safetensors` file in {WEIGHTS_FOLDER}/, or null")
+        return weights
+
+    @property
+    def weights_file(self) -> Path | None:
+        """Return the path of the file that `model.weights` names, whose weights a training starts from. Return None if the key is null."""
+        return None if self.weights is None else WEIGHTS_FOLDER / self.weights
+
+    @property
+    def title(self) -> str:
+        """Return the name of the architecture for messages."""
+        return self.name
+
+    def build(self, spec: "Spec") -> "nn.Module":  # noqa: ARG002  # for the models
+        """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs).
+
+        A language model has outputs for every token: (n, length, spec.num_outputs).
+        """
+        raise Refusal(
+            f"pipeline/models/{self.name}.py: its class `Settings` has no method `build(self, spec)`: define it, as docs/extending.md explains"
+        )
+
+    def initialize_weights(self, network: "nn.Module", examples: "Examples") -> None:
+        """Initialise the network with published weights, or with weights computed from the data. This base class leaves the network
+        unchanged.
+
+        `examples(n)` returns at most n preprocessed train samples, from which weights can be computed. If the key `model.weights` names a
+        file, the tensors of that file replace the initialised weights afterwards. Called once, when a training begins, and never when a
+        model file is opened.
+        """
+
+    @property
+    def downloaded(self) -> bool:
+        """Return True if `initialize_weights` needs files from the internet. Only then does the command `check` call `fetch`."""
+        return False
+
+    def fetch(self) -> None:
+        """Download the files that `initialize_weights` needs, unless they exist. Then read them, so that a damaged file is found early.
+
+        Raises Refusal with the remedy if the download or the reading fails. This base class does nothing.
+        """

@@ -1,1 +1,0 @@
-"""Kinds of inputs: one folder each, found by the `kind` of the inputs in `spec.json`."""

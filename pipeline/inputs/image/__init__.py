@@ -1,1 +1,0 @@
-"""Images of one size."""

@@ -1,1 +1,0 @@
-"""Texts as token numbers."""

@@ -1,1 +1,0 @@
-"""Atomic file writes, untrusted input, tensor files, and the readers of datasets."""

@@ -1,1 +1,0 @@
-"""Reads untrusted datasets: folders, archives, images, arrays and downloads."""

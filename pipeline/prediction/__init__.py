@@ -1,1 +1,0 @@
-"""Using a trained model: `load_model` in Python, and what `python -m pipeline predict` is made of."""

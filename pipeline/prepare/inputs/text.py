@@ -1,0 +1,190 @@
+"""What `prepare` computes for texts: the settings of a tokenizer, its fit to the train split, and the lengths of the texts."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline.core.inputs.text import (
+    BYTE_SIGNS,
+    LONGEST_TOKEN,
+    MOST_TOKENS,
+    NUM_BYTES,
+    NUM_SPECIAL,
+    TOKENIZER_BYTES,
+    Normalization,
+    TextInputs,
+    TokenizerDescription,
+    TokenizerKind,
+)
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Count
+from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points, normalize, pieces, words
+from pipeline.prepare.params import SourceSettings
+
+
+class Statistics:
+    """Makes the description of texts, which contains `length`, the number of tokens of a row, and `tokenizer`. Nothing is computed from the
+    rows. `tokenizer` is set when it has been fitted to the train split, before `inputs` is called.
+    """
+
+    dtype: ClassVar[type[np.generic]] = TextInputs.dtype
+
+    def __init__(self, length: int, tokenizer: TokenizerDescription | None = None) -> None:
+        self.row_shape = (length,)
+        self.tokenizer = tokenizer
+
+    def summarize(self, tokens: NDArray[Any]) -> None:
+        """Return None: the tokens of a text need no statistics."""
+
+    def add(self, summary: None) -> None:
+        """Do nothing, for the same reason."""
+
+    def inputs(self) -> TextInputs:
+        """Return the description of the texts."""
+        assert self.tokenizer is not None
+        return TextInputs(length=self.row_shape[0], tokenizer=self.tokenizer)
+
+
+PARALLELISM = "TOKENIZERS_PARALLELISM"
+SEPARATOR = "\0"
+
+
+def fit(
+    texts: Iterable[str], kind: TokenizerKind, *, normalization: tuple[Normalization, ...], most_tokens: int | None, min_count: int | None
+) -> TokenizerDescription:
+    """Find the vocabulary or the merges for `texts`, which are read once. Return the description of the tokenizer.
+
+    The tokenizer has at most `most_tokens` tokens, special tokens included. A character or word becomes a token only if it occurs at least
+    `min_count` times. For `bpe`, this applies to each pair of tokens to be joined. For `byte`, `most_tokens` and `min_count` are None.
+    Raises Refusal if fewer than two characters or words become tokens.
+    """
+    if kind == "byte":
+        return TokenizerDescription(kind=kind, normalization=normalization)
+    assert most_tokens is not None
+    assert min_count is not None
+    normalized = (normalize(text, normalization) for text in texts)
+    if kind == "bpe":
+        return TokenizerDescription(kind=kind, normalization=normalization, merges=find_merges(normalized, most_tokens, min_count))
+    counts = count_characters(normalized) if kind == "character" else Counter(chain.from_iterable(map(words, normalized)))
+    frequent = sorted((-count, token) for token, count in counts.items() if count >= min_count and len(token) <= LONGEST_TOKEN)
+    vocabulary = tuple(token for _, token in frequent[: most_tokens - NUM_SPECIAL])
+    if len(vocabulary) < 2:
+        raise Refusal(
+            f"source.min_count: only {len(vocabulary)} different {kind}s of at most {LONGEST_TOKEN} characters occur at least {min_count} times "
+            "in the train texts, but the tokenizer needs two: lower source.min_count, or use other texts"
+        )
+    return TokenizerDescription(kind=kind, normalization=normalization, vocabulary=vocabulary)
+
+
+def count_characters(texts: Iterable[str]) -> dict[str, int]:
+    counts: NDArray[np.int64] = np.zeros(NUM_CODE_POINTS, np.int64)
+    for text in texts:
+        for start in range(0, len(text), BLOCK_CHARACTERS):
+            found, times = np.unique(code_points(text[start : start + BLOCK_CHARACTERS]), return_counts=True)
+            counts[found] += times
+    return {chr(number): int(counts[number]) for number in np.flatnonzero(counts)}
+
+
+def find_merges(texts: Iterable[str], most_tokens: int, min_count: int) -> tuple[str, ...]:
+    """Return the merges of byte-pair encoding for `texts`. They are found by the trainer of the library `tokenizers`.
+
+    The function `pieces` divides each text into pieces, such as a word with the space before it, and no token crosses the border of a
+    piece. The trainer gets the pieces joined by SEPARATOR, and splits them there. It thus uses the same pieces as `BpeTokenizer` does
+    later.
+    """
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer: Any = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.CharDelimiterSplit(SEPARATOR), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=most_tokens - NUM_SPECIAL,
+        min_frequency=min_count,
+        show_progress=False,
+        initial_alphabet=list(BYTE_SIGNS),
+        max_token_length=LONGEST_TOKEN,
+    )
+    with one_thread():
+        tokenizer.train_from_iterator((SEPARATOR.join(pieces(text)) for text in texts), trainer)
+    pairs = json.loads(tokenizer.to_str())["model"]["merges"]
+    return tuple(" ".join(pair) for pair in pairs[:MOST_TOKENS])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within this context, the library `tokenizers` starts no threads.
+
+    Its threads would continue after the fitting, and a process with several threads cannot fork safely.
+    """
+    before = os.environ.get(PARALLELISM)
+    os.environ[PARALLELISM] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PARALLELISM]
+        else:
+            os.environ[PARALLELISM] = before
+
+
+FEWEST_OF_BPE = NUM_SPECIAL + NUM_BYTES + 1
+
+
+class TextSettings(SourceSettings):
+    """Settings of a source of texts. The tokenizer is fitted to the texts of train alone."""
+
+    inputs: ClassVar[str] = "text"
+
+    tokenizer: TokenizerKind
+    """What a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without the white space
+    around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding)."""
+    vocabulary: Annotated[int, Field(gt=NUM_SPECIAL + 1, le=MOST_TOKENS)] | None
+    """Largest number of tokens, the three special tokens (padding, unknown, end of text) included. The most frequent ones are kept. Must be
+    null for `byte`."""
+    min_count: Count | None
+    """How often a character or word, or a pair that `bpe` joins, must occur in train to become a token. Must be null for `byte`."""
+    normalization: Annotated[tuple[Normalization, ...], Field(max_length=8)]
+    """Changes of the text before it is divided into tokens, in this order; `[]` for none."""
+    max_length: Annotated[int, Field(ge=2, le=65_536)]
+    """Number of tokens of a row. A longer text is truncated; a corpus is divided into rows of this length."""
+
+    RECOMMENDED: ClassVar = {"tokenizer": "word", "vocabulary": 6000, "min_count": 2, "normalization": [], "max_length": 128}
+
+    @field_validator("vocabulary", "min_count")
+    @classmethod
+    def fits_the_tokenizer(cls, value: int | None, info: ValidationInfo) -> int | None:
+        kind = info.data.get("tokenizer")
+        if kind is not None and (value is None) != (kind == "byte"):
+            raise ValueError("must be null for the tokenizer `byte`" if kind == "byte" else f"must be a number for the tokenizer `{kind}`")
+        if kind == "bpe" and info.field_name == "vocabulary" and value is not None and value < FEWEST_OF_BPE:
+            raise ValueError(
+                f"must be at least {FEWEST_OF_BPE} for the tokenizer `bpe`: the number includes the 256 bytes and the special tokens"
+            )
+        return value
+
+    def fit_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer fitted to `texts`.
+
+        Raises Refusal if fewer than two characters or words are frequent enough. Raises Refusal if the tokenizer takes more than
+        TOKENIZER_BYTES as JSON: it is written to `spec.json` and to the header of the model file, whose sizes are limited.
+        """
+        description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
+        content = description.model_dump(mode="json")
+        in_record = json.dumps({"spec": {"inputs": {"tokenizer": content}}}, indent=2, ensure_ascii=False)
+        in_header = json.dumps(json.dumps(content, ensure_ascii=False), ensure_ascii=False)
+        size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+        if size_bytes > TOKENIZER_BYTES:
+            raise Refusal(
+                f"source.vocabulary: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most "
+                f"{TOKENIZER_BYTES} are allowed: lower source.vocabulary"
+            )
+        return Tokenizer(description)

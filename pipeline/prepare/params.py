@@ -1,0 +1,118 @@
+"""The section `source`, the only one that the stage `prepare` reads: the base class of every source's settings."""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, field_validator
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import SOURCES
+from pipeline.core.section import Section, Share, ValueOf
+
+if TYPE_CHECKING:
+    from pipeline.core.raw_dataset import RawDataset
+
+Duplicates = Annotated[
+    Literal["keep", "together"],
+    Field(
+        description="How splits are drawn if the bytes of several image files, several texts or the values of several arrays are equal. "
+        "`keep`: without regard to it, so that equal samples may stand in train and in test; `together`: equal samples go to the same split. "
+        "Splits that the source has are not changed. `prepare` says how many samples stand in two splits."
+    ),
+]
+
+
+class SourceSettings(Section):
+    """The settings and methods that every source has. Each source adds its own settings in its module, in `pipeline/sources/`."""
+
+    untrusted: ClassVar[bool] = False
+    """True if `root` has the user's own files. `check` then validates their classes and splits before any stage runs."""
+
+    embedded: ClassVar[bool] = False
+    """True if `open` reads nothing from `root`. Any other root than the recommended one is then refused."""
+
+    downloaded: ClassVar[bool] = False
+    """True if `open` downloads files that are missing in `root`. `check` then calls `open`, so that a failed download is reported before
+    any stage runs. If `prepare` is up to date, `check` does not call `open`.
+    """
+
+    divides: ClassVar[bool] = False
+    """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
+
+    inputs: ClassVar[str] = "image"
+    """The kind of the dataset's inputs: the name of a module of `pipeline/core/inputs/`."""
+
+    task: ClassVar[str] = "classification"
+    """The kind of the dataset's targets, which decides the task: the name of a module of `pipeline/core/tasks/`."""
+
+    name: str
+    """The dataset or format: a module of `pipeline/sources/`."""
+    root: Path
+    """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
+    valid: Share
+    """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Not used if the source
+    has a validation split of its own.
+    """
+    test: Share
+    """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
+
+    seed: NonNegativeInt
+    """Seed with which missing validation and test splits are drawn. It is another one than `seed`, so that trainings with several seeds have
+    one test split. Without effect if no split is drawn at random, as for `text` and `package_source`.
+    """
+
+    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1, "seed": 1}
+    ADDED: ClassVar = {"seed": ValueOf("seed")}
+
+    @field_validator("root")
+    @classmethod
+    def refuse_unusable_root(cls, root: Path) -> Path:
+        if root == Path():
+            raise ValueError(
+                "is the checkout itself, which also contains the results of the stages: write the path of the folder or file with the data"
+            )
+        if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
+            raise ValueError("contains a line break or another control character: rename the folder or file")
+        if cls.embedded and root != Path(cls.RECOMMENDED["root"]):
+            raise ValueError(
+                f"is not read by this source, so it must be {cls.RECOMMENDED['root']}: to read data of your own, choose the source for it, too: "
+                "`python -m pipeline set source=image_folder source.root=...`, or source=arrays, source=text_classification or source=text"
+            )
+        return root
+
+    def num_classes(self) -> int | None:
+        """Return the number of classes if the settings determine it, as for CIFAR-10. Return None if only the data determine it."""
+        return None
+
+    def open(self, *, workers: int) -> "RawDataset":  # noqa: ARG002  # for the sources
+        """Open the dataset and return it with its targets in memory. The returned dataset yields the samples later, some at a time.
+
+        `workers` is the number of threads or processes that decode samples, if the source needs them.
+        """
+        raise Refusal(
+            f"pipeline/sources/{self.name}.py: its class `Settings` has no method `open(self, *, workers)`: define it, as docs/extending.md explains"
+        )
+
+    def refuse_damaged(self, *, workers: int, within_s: float) -> None:
+        """Raise Refusal if `prepare` would refuse files that `open` does not read, such as corrupt images. Return after `within_s` seconds.
+
+        `check` calls this if DVC would run `prepare`: DVC removes the prepared data before `prepare` finds out.
+        """
+
+
+class PrepareParams(Section):
+    source: Annotated[SourceSettings, SOURCES]
+    """The dataset or format: a module of `pipeline/sources/`."""
+
+
+def data_name(params: Mapping[str, Any]) -> str:
+    """Return a name for the data of a run: the stem of `source.root` if the user's own files are read, else `source.name`.
+
+    `params` are the parameters by dotted key. They need not be valid. The name is "" if they do not have the source.
+    """
+    name, root = str(params.get("source.name") or ""), str(params.get("source.root") or "")
+    own = name in SOURCES.names and SOURCES.settings(name).untrusted
+    return (re.sub(r"(\.tar)?\.[A-Za-z]\w{0,5}$", "", PurePath(root).name) if own else "") or name

@@ -1,0 +1,257 @@
+"""Lists and reads the files in a folder, a tar archive or a zip archive. Nothing is extracted to the disk."""
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import untrusted
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading import file_tree
+from pipeline.prepare.reading.file_tree import (
+    Listing,
+    Member,
+    Tree,
+    errors_as_refusal,
+    refuse_bomb,
+    refuse_outside,
+    refuse_repeated,
+    refuse_too_large,
+    sorted_by_bytes,
+)
+
+BLOCK_BYTES = 1 << 20
+MAX_DEPTH = 32
+COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Accepted compression methods. With any other, zipfile may decompress a whole member even if only a part is read."""
+DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+
+Identity = tuple[int, int]
+"""The device and inode numbers of a folder."""
+Version = tuple[int, int, int]
+"""The inode, size and modification time of a file. At least one of them changes when the contents change."""
+
+
+def open_tree(root: Path) -> Tree:
+    """Open the folder or archive at `root`, which must exist. Raises Refusal if the archive cannot be read.
+
+    The first bytes of an archive decide its type; its name does not.
+    """
+    if root.is_dir():
+        return Folder(root)
+    with errors_as_refusal(root):
+        untrusted.size_bytes(root)
+        with root.open("rb") as file:
+            start = file.read(6)
+        if start.startswith(b"PK"):
+            return Zip(root, version_of(root))
+    return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
+
+
+def with_absolute_path(tree: Tree) -> Tree:
+    """Return `tree` for workers that run in another working folder."""
+    if isinstance(tree, Folder):
+        return Folder(tree.root.absolute())
+    assert isinstance(tree, Zip | Tar)
+    return replace(tree, path=tree.path.absolute())
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder and its subfolders. Files are listed in the order of their names, compared as bytes.
+
+    Symbolic links are followed. A folder that can be reached in two ways, because a link leads to it, raises Refusal.
+    """
+
+    root: Path
+
+    def listing(self) -> Listing:
+        listing = Listing()
+        self.collect(self.root, "", listing, parents=frozenset(), seen=set())
+        return sorted_by_bytes(listing)
+
+    def collect(self, folder: Path, prefix: str, listing: Listing, *, parents: frozenset[Identity], seen: set[Identity]) -> None:
+        status = folder.stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in parents:
+            raise Refusal(f"source.root: {shown(folder)}: is a link to one of its parent folders: remove the link")
+        if identity in seen:  # else a few links per folder could multiply to an unbounded number of files
+            raise Refusal(f"source.root: {shown(folder)}: is reached twice through links: remove one of them")
+        seen.add(identity)
+        if len(parents) > MAX_DEPTH:
+            raise Refusal(f"source.root: {shown(folder)}: is more than {MAX_DEPTH} folders deep: choose a folder further down")
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = prefix + entry.name
+                if entry.is_file(follow_symlinks=False):  # scandir already knows this, without another system call
+                    listing.files.append(name)
+                elif (path := Path(entry.path)).is_dir():
+                    listing.folders.append(name)
+                    self.collect(path, name + "/", listing, parents=parents | {identity}, seen=seen)
+                elif path.is_file() or not path.exists():  # a dangling link fails when it is read, like a corrupt file
+                    listing.files.append(name)
+                else:
+                    raise Refusal(f"source.root: {shown(path)}: is a device, a pipe or a socket: remove it")
+
+    @contextmanager
+    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
+        yield (Member(name, self) for name in names)
+
+    def read(self, name: str) -> bytes:
+        with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
+            size_bytes = os.fstat(file.fileno()).st_size
+            refuse_too_large(self.root, name, size_bytes)
+            return file.read(size_bytes)  # bounded even if the file grows meanwhile
+
+
+@dataclass(frozen=True)
+class Zip:
+    """A zip archive, listed in byte order of the names.
+
+    Several threads may read from the open archive at once. After pickling, each worker process opens the archive itself.
+    """
+
+    path: Path
+    version: Version
+
+    def listing(self) -> Listing:
+        listing = Listing()
+        with errors_as_refusal(self.path), zipfile.ZipFile(self.path) as archive:
+            for info in archive.infolist():
+                self.refuse_unusable(info)
+                (listing.folders if info.is_dir() else listing.files).append(info.filename)
+            refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
+        refuse_repeated(self.path, listing.files)
+        return sorted_by_bytes(listing)
+
+    def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
+        refuse_outside(self.path, info.filename)
+        place = f"source.root: {self.path}: {shown(info.filename)}"
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise Refusal(f"{place}: is a link or a device: put the file itself into the archive, or leave it out")
+        if info.flag_bits & 1:
+            raise Refusal(f"{place}: is encrypted: create the archive again without a password")
+        if info.compress_type not in COMPRESSION_METHODS:
+            raise Refusal(
+                f"{place}: uses compression method {info.compress_type}: "
+                "create the archive again with the method `deflate`, or without compression"
+            )
+        refuse_too_large(self.path, info.filename, info.file_size)
+
+    @contextmanager
+    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
+        open_zip(self.path, self.version)
+        try:
+            yield (Member(name, self) for name in names)
+        finally:
+            open_zip.cache_clear()
+
+    def read(self, name: str) -> bytes:
+        """Return the contents of a member. At most as many bytes are decompressed as the archive declares for the member: a damaged member
+        could decompress to more.
+        """
+        with open_zip(self.path, self.version).open(name) as file:
+            return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
+
+
+def version_of(path: Path) -> Version:
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=1)
+def open_zip(path: Path, version: Version) -> zipfile.ZipFile:  # noqa: ARG001  # a part of the key of the cache
+    """Return the open zip archive at `path`. The last archive stays open, so that a further call in the same process returns it again.
+
+    `version` is the inode, size and modification time that `open_tree` found for the archive: a worker of a cluster, which runs for days,
+    thus opens an archive again that has been replaced since. Raises Refusal if the archive cannot be read.
+    """
+    with errors_as_refusal(path):
+        return zipfile.ZipFile(path)
+
+
+@dataclass(frozen=True)
+class TarSlice:
+    """Reads the contents of one file from an uncompressed tar archive: `size_bytes` bytes from the offset `start` on."""
+
+    path: Path
+    start: int
+    size_bytes: int
+
+    def read(self, name: str) -> bytes:
+        """Return the contents. Raises Refusal if the archive cannot be read, or ends before."""
+        with errors_as_refusal(self.path), self.path.open("rb") as file:
+            file.seek(self.start)
+            data = file.read(self.size_bytes)
+            if len(data) < self.size_bytes:
+                raise tarfile.ReadError(f"the end of {shown(name)} is missing")
+            return data
+
+
+@dataclass(frozen=True)
+class Tar:
+    """A tar archive. Files are listed in the order in which the archive contains them.
+
+    The archive is read from its beginning each time: once for the listing, and once for the contents. In an uncompressed archive, only the
+    headers are read so; the contents are read by whoever needs them, for example by several worker processes.
+    """
+
+    path: Path
+    opener: Callable[..., Any]
+
+    def listing(self) -> Listing:
+        listing = Listing()
+        with errors_as_refusal(self.path):
+            for _, member in file_tree.members(self.path, self.opener):
+                refuse_outside(self.path, member.name)
+                if member.issparse():
+                    raise Refusal(
+                        f"source.root: {self.path}: {shown(member.name)}: is sparse, that is, stored without its zero bytes: "
+                        "create the archive again without the option `--sparse` of tar"
+                    )
+                if not (member.isdir() or member.isreg()):
+                    raise Refusal(
+                        f"source.root: {self.path}: {shown(member.name)}: is a link or a device: "
+                        "put the file itself into the archive, or leave it out"
+                    )
+                refuse_too_large(self.path, member.name, member.size)
+                (listing.folders if member.isdir() else listing.files).append(member.name)
+        refuse_repeated(self.path, listing.files)
+        return listing
+
+    @contextmanager
+    def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
+        members = self.select(iter(names))
+        try:
+            yield members
+        finally:
+            members.close()
+
+    def select(self, names: Iterator[str]) -> Any:
+        """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.
+
+        `names` must be in the order of the archive. Raises Refusal if one of the files is missing or damaged.
+        """
+        name = next(names, None)
+        with errors_as_refusal(self.path):
+            for file, member in file_tree.members(self.path, self.opener):
+                if member.name == name:
+                    refuse_too_large(self.path, member.name, member.size)
+                    in_place = TarSlice(self.path, member.offset_data, member.size)
+                    yield Member(name, in_place if self.opener is open else file_tree.read(file, member))
+                    name = next(names, None)
+        if name is not None:
+            raise Refusal(
+                f"source.root: {self.path}: {shown(name)} is missing, because the archive was changed while it was read: "
+                "run again, and do not modify the archive meanwhile"
+            )

@@ -1,0 +1,165 @@
+"""Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in one enclosing folder."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading.file_tree import Listing, name_bytes
+
+SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
+MAX_NAME_LENGTH = 255
+DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
+EXPECTED_LAYOUT = "SPLIT/CLASS/file (SPLIT is train, valid or test) or CLASS/file"
+
+Parts = tuple[str, ...]
+
+
+class Sample(NamedTuple):
+    """A file that is one sample. Its class number is `ClassFolders.targets[split][position]`."""
+
+    name: str
+    split: str
+    position: int
+
+
+@dataclass(frozen=True)
+class ClassFolders:
+    """Holds what the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
+
+    `classes` are in byte order, and a class number is an index in `classes`. `samples` are in the order of the file names in the Listing.
+    """
+
+    classes: tuple[str, ...]
+    samples: list[Sample]
+    targets: Mapping[str, NDArray[np.int64]]
+    outer: int = 0
+    """1 if one folder encloses the dataset, else 0."""
+
+    def names(self) -> dict[str, list[str]]:
+        """Return the names of the files of each split, by position."""
+        found: dict[str, list[str]] = {split: [] for split in self.targets}
+        for sample in self.samples:
+            found[sample.split].append(sample.name)
+        return found
+
+    def paths(self) -> list[bytes]:
+        """Return the path of each sample of train, by position. It is the same in a folder, in an archive, and in an enclosing folder."""
+        return [name_bytes("/".join(visible_parts(name)[self.outer :])) for name in self.names()[TRAIN]]
+
+
+def find_classes(listing: Listing, place: str) -> ClassFolders:
+    """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
+
+    Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
+    """
+    files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
+    folders = {parts for name in listing.folders if (parts := visible_parts(name))}
+    folders |= {parts[:-1] for _, parts in files}
+    depth = max((len(parts) for _, parts in files), default=0)
+    outer = int(enclosed(folders, depth))
+    inner = depth - outer
+    if inner not in (2, 3):
+        deepest = next((f" (the deepest file is {shown(name)})" for name, parts in files if len(parts) == depth), "")
+        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}: arrange them so")
+    splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
+    refuse_stray((name for name, parts in files if len(parts) < depth), place)
+    classes = class_names({parts[outer:] for parts in folders}, splits, place)
+    return replace(build([(name, parts[outer:]) for name, parts in files if len(parts) == depth], splits, classes), outer=outer)
+
+
+def visible_parts(name: str) -> Parts:
+    """Return the parts of a path, or () if the file is to be ignored.
+
+    A file is ignored if a part of its path is hidden, or is the name of a file or folder that desktop software creates (`DESKTOP_FILES`).
+    """
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    return () if any(part.startswith(".") or part.lower() in DESKTOP_FILES for part in parts) else parts
+
+
+def enclosed(folders: set[Parts], depth: int) -> bool:
+    """Return True if a single top folder encloses the dataset, so that paths have the form `OUTER/SPLIT/CLASS/file` or `OUTER/CLASS/file`.
+
+    `folders` are all folders of the dataset. `depth` is the number of parts of the deepest file's path. With three parts, a top folder that
+    has the name of a split is that split, and encloses nothing.
+    """
+    top_folders = {parts[0] for parts in folders if parts}
+    return len(top_folders) == 1 and (depth == 4 or (depth == 3 and not is_split(*top_folders)))
+
+
+def is_split(name: str) -> bool:
+    return name.lower() in SPLIT_NAMES
+
+
+def split_names(top_folders: set[str], place: str) -> dict[str, str]:
+    """Return the split that each top folder belongs to; for example, `val` belongs to valid.
+
+    Raises Refusal if a folder is not the name of a split, if two folders belong to one split, or if train is missing.
+    """
+    unknown = sorted(top for top in top_folders if not is_split(top))
+    if unknown:
+        raise Refusal(
+            f"source.root: {place}: {shown(unknown[0])}/ contains folders but is not a split: arrange the files as {EXPECTED_LAYOUT}"
+        )
+    splits = {top: SPLIT_NAMES[top.lower()] for top in sorted(top_folders)}
+    if len(set(splits.values())) < len(splits):
+        duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
+        raise Refusal(f"source.root: {place}: has two folders for one split ({', '.join(duplicates)}): keep one folder")
+    if TRAIN not in splits.values():
+        raise Refusal(f"source.root: {place}: has {', '.join(splits)}, but no train folder with files: add one")
+    return splits
+
+
+def refuse_stray(names: Iterable[str], place: str) -> None:
+    for name in names:
+        if name.lower().endswith(IMAGE_SUFFIXES):
+            raise Refusal(
+                f"source.root: {place}: {shown(name)}: is not in a class folder: arrange the files as {EXPECTED_LAYOUT}, or remove it"
+            )
+
+
+def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
+    """Return the names of all class folders, in byte order. Empty class folders are included: a later check reports them.
+
+    `folders` are the folders below the enclosing folder. `splits` maps each split folder to its split; it is empty if there are none.
+    Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
+    """
+    if splits:
+        empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
+        if empty:
+            raise Refusal(
+                f"source.root: {place}: {shown(empty[0])}/ contains no class folder with files: add class folders with files, or remove it"
+            )
+        names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
+    else:
+        names = {parts[0] for parts in folders if len(parts) == 1}
+        if all(is_split(name) for name in names):
+            raise Refusal(
+                f"source.root: {place}: has splits ({', '.join(sorted(names))}) without class folders: arrange the files as {EXPECTED_LAYOUT}"
+            )
+    for name in names:
+        if not name.isprintable():
+            raise Refusal(f"source.root: {place}: the folder {shown(name)} has a name that cannot be printed: rename it")
+        if len(name) > MAX_NAME_LENGTH:
+            raise Refusal(
+                f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
+                f"more than {MAX_NAME_LENGTH}: rename it"
+            )
+    return tuple(sorted(names, key=name_bytes))
+
+
+def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: tuple[str, ...]) -> ClassFolders:
+    class_ids = {name: index for index, name in enumerate(classes)}
+    targets: dict[str, list[int]] = {split: [] for split in splits.values()} or {TRAIN: []}
+    samples = []
+    for name, parts in files:
+        split = splits[parts[0]] if splits else TRAIN
+        samples.append(Sample(name, split, len(targets[split])))
+        targets[split].append(class_ids[parts[-2]])
+    return ClassFolders(classes, samples, {split: np.array(values, dtype=np.int64) for split, values in targets.items()})

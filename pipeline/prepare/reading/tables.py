@@ -1,0 +1,183 @@
+"""Reads texts: whole files in UTF-8, and tables (CSV, TSV, JSON lines, Parquet) row by row."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from pipeline.core import untrusted
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason, shown
+
+MOST_BYTES = 256 * 2**20
+"""Upper bound for a file of text, which is read into memory as a whole."""
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises Refusal if it cannot be read, has more than MOST_BYTES bytes, or is no text in UTF-8."""
+    try:
+        content = untrusted.read(path, MOST_BYTES)
+    except OSError as error:
+        raise Refusal(
+            f"source.root: {untrusted.shown(path)}: cannot be read ({error.strerror}): "
+            f"make it a readable file of at most {MOST_BYTES} bytes"
+        ) from None
+    return decode(content, untrusted.shown(path))
+
+
+def decode(content: bytes, place: str) -> str:
+    """Return `content`, the bytes of a file, as text. A byte order mark is removed. `place` names the file in messages.
+
+    Raises Refusal, which names the line, if the bytes are not valid UTF-8 or contain a NUL character.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise Refusal(
+            f"source.root: {place}:{line}: is not UTF-8 (byte 0x{error.object[error.start]:02X}): convert the file, such as by "
+            "`iconv -f LATIN1 -t UTF-8`"
+        ) from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise Refusal(f"source.root: {place}:{line}: has a NUL character, so it is no text: remove it, or leave out the file")
+    return text
+
+
+LONGEST_FIELD = 2**20
+"""Upper bound for the number of characters of a field."""
+LONGEST_LABEL = 255
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
+"""A column by its name in the first line, or by its number from 1 in a file without such a line."""
+Record = tuple[int, Any]
+"""The number of a line, and the fields of its row by position or by name."""
+
+
+class Row(NamedTuple):
+    """A labelled text and the number of its line, from 1."""
+
+    line: int
+    text: str
+    label: str
+
+
+def read(path: Path, *, text: Column, label: Column) -> list[Row]:
+    """Return the labelled texts of a table. The suffix of `path` must be one of FORMATS. Blank lines are skipped.
+
+    `text` and `label` are the columns of the text and of the label: two names, or two numbers. Raises Refusal if the file cannot be parsed,
+    has no rows, or lacks a column. Raises Refusal with the line if a row has more or fewer columns than the first row, or if its text or
+    label is invalid.
+    """
+    place = f"source.root: {shown(path)}"
+    if path.suffix.lower() in JSON_SUFFIXES and isinstance(text, int):
+        raise Refusal(
+            f"source.text_column: {shown(path)} has JSON objects, whose columns are keys, not numbers: "
+            "set source.text_column and source.label_column to the keys of the text and the label"
+        )
+    content = read_text(path)
+    records = FORMATS[path.suffix.lower()](content, place, text, label)
+    rows = [
+        Row(line, checked_text(fields[text], f"{place}:{line}"), checked_label(fields[label], f"{place}:{line}"))
+        for line, fields in records
+    ]
+    if not rows:
+        raise Refusal(f"{place}: has no rows: add some, or remove the file")
+    return rows
+
+
+def checked_text(text: object, place: str) -> str:
+    """Return `text` unchanged. Raises Refusal if it is not a string, is empty, or has more than LONGEST_FIELD characters.
+
+    `place` is the file, and the line if there is one, for the message.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise Refusal(f"{place}: has an empty text, or a text that is not a string: write a text, or remove the row or file")
+    if len(text) > LONGEST_FIELD:
+        raise Refusal(f"{place}: has a text of {len(text)} characters, more than {LONGEST_FIELD}: shorten or divide it")
+    return text
+
+
+def checked_label(label: object, place: str) -> str:
+    """Return the label as a string, without white space around it. `place` is its file and line, for the message.
+
+    Raises Refusal if the label is neither a string nor a whole number, is empty, cannot be printed, or has more than LONGEST_LABEL
+    characters.
+    """
+    name = str(label).strip() if isinstance(label, str | int) and not isinstance(label, bool) else ""
+    if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
+        raise Refusal(
+            f"{place}: has the label {shown(json.dumps(label, default=str), 60)}: write printable text or a whole number, "
+            f"at most {LONGEST_LABEL} characters"
+        )
+    return name
+
+
+def tsv(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    lines = enumerate(content.split("\n"), 1)
+    return keyed(((line, fields.removesuffix("\r").split("\t")) for line, fields in lines), place, text, label)
+
+
+def csv_rows(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    return keyed(parsed_csv(content, place), place, text, label)
+
+
+def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
+    line = 1
+    try:
+        for fields in reader:
+            yield line, fields
+            line = reader.line_num + 1  # where the next row begins: a quoted field may have line breaks
+    except csv.Error as error:
+        raise Refusal(f"{place}:{line}: is not valid CSV ({reason(error)}): quote fields with line breaks, quotes or commas") from None
+
+
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label: Column) -> Iterator[Record]:
+    """Yield the line number of each row, and a dict with its two fields: `{text: its text, label: its label}`.
+
+    `rows` gives the line number and all fields of each row. Raises Refusal if the column `text` or `label` does not occur exactly once, or
+    if a row has more or fewer fields than the first row.
+    """
+    filled = ((line, fields) for line, fields in rows if any(fields))
+    first, names = next(filled, (1, [""]))
+    by_name = isinstance(text, str)
+    known: list[Any] = names if by_name else list(range(1, len(names) + 1))
+    for key, column in {"text_column": text, "label_column": label}.items():
+        if known.count(column) != 1:
+            raise Refusal(
+                f"source.{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
+                "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
+            )
+    positions = {column: known.index(column) for column in (text, label)}
+    for line, fields in filled if by_name else chain([(first, names)], filled):
+        if len(fields) != len(names):
+            raise Refusal(f"{place}:{line}: has {len(fields)} columns, but line {first} has {len(names)}: make them equal")
+        yield line, {column: fields[position] for column, position in positions.items()}
+
+
+def json_lines(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+    for line, item in enumerate(content.split("\n"), 1):
+        if item.strip():
+            try:
+                fields = json.loads(item)
+            except (ValueError, RecursionError) as error:
+                raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
+            missing = [key for key in (text, label) if not isinstance(fields, dict) or key not in fields]
+            if missing:
+                raise Refusal(f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {text} and {label}")
+            yield line, fields
+
+
+FORMATS: dict[str, Callable[[str, str, Column, Column], Iterator[Record]]] = {
+    ".tsv": tsv,
+    ".csv": csv_rows,
+    **dict.fromkeys(JSON_SUFFIXES, json_lines),
+}
+"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks."""

@@ -1,0 +1,120 @@
+"""The stage prepare: reads the source and writes `data/prepared/`."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core import limits
+from pipeline.core.environment import Environment
+from pipeline.core.observer import Observer
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.stage import RefuseChanges, record_nothing
+from pipeline.core.untrusted import shown
+from pipeline.prepare import split, writer
+from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.prepare.progress import progress
+
+
+def prepare(
+    params: PrepareParams,
+    paths: Paths,
+    environment: Environment,
+    *,
+    observer: Observer | None = None,  # noqa: ARG001  # preparing is not watched
+    refuse_changes: RefuseChanges = record_nothing,
+) -> None:
+    """Store the dataset, and print the number of samples of each split. At the end, call `refuse_changes`, which may read it once more.
+
+    Raises Refusal for the reasons of `read_and_store`.
+    """
+    record = read_and_store(params, paths, environment)
+    refuse_changes(lambda: read_and_store(params, paths, environment) == record)
+    for name in SPLITS:
+        if name in record.splits:
+            entry = record.splits[name]
+            print(
+                f"prepare: {name}: {counted(entry.samples, 'sample')}"
+                + (f", {entry.left_out} skipped as corrupt" if entry.left_out else "")
+                + (smallest_and_largest(record, paths.prepared) if name == TRAIN else "")
+            )
+    inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
+    print(
+        f"prepare: {counted(total, 'sample')} of {inputs.kind} inputs {inputs.row_shape}, {counted(record.spec.num_outputs, 'output')}",
+        flush=True,
+    )
+
+
+def smallest_and_largest(record: PreparedRecord, folder: Path) -> str:
+    """Return how many train samples the rarest and the most frequent class have, such as `, from 3 of class cat to 20 of class dog`.
+
+    Return "" if the targets have no classes.
+    """
+    task, samples = record.spec.targets, record.splits[TRAIN].samples
+    targets = read_array(folder / f"{TRAIN}-targets.npy", None, (samples, *task.row_shape), task.dtype)
+    numbers, counts = np.unique(task.strata(targets), return_counts=True)
+    if len(counts) == 1:
+        return ""
+    order = counts.argsort(kind="stable")
+    rarest, most = (f"{counts[at]:,} of {shown(task.stratum_name(int(numbers[at])))}" for at in (order[0], order[-1]))
+    return f", from {rarest} to {most}"
+
+
+def read_and_store(params: PrepareParams, paths: Paths, environment: Environment) -> PreparedRecord:
+    """Split, decode and store the dataset. Return the contents of `spec.json`, with the digests of all arrays.
+
+    Raises Refusal if `source.root` does not exist or is unusable, or if a model cannot be trained on the targets, for example because a
+    class has no samples.
+    """
+    raw_dataset, assigned = survey(params, workers=environment.workers)
+    raw_dataset.fit(assigned)
+    if environment.cluster and not raw_dataset.decode_and_store:
+        print("prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode")
+    total = sum(len(targets) for targets in raw_dataset.targets.values())
+    with progress("prepare", total, "samples") as advance:
+        record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance, cluster=environment.cluster)
+    shares = {VALID: params.source.valid, TEST: params.source.test}
+    for name in SPLITS:
+        if name in raw_dataset.targets and shares.get(name) and not params.source.divides:
+            print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
+    if shared := shared_samples(record.splits):
+        kept = getattr(params.source, "duplicates", "") == "keep" and record.splits.keys() - raw_dataset.targets.keys()
+        remedy = ": `source.duplicates: together` draws equal samples for one split" if kept else ""
+        print(f"prepare: samples with equal inputs stand in two splits ({', '.join(shared)}){remedy}")
+    return record
+
+
+def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -> tuple[RawDataset, dict[str, NDArray[np.str_]]]:
+    """Return the dataset, and a dict that says into which split each of its samples goes.
+
+    The dict maps each split of the source to an array with the name of a split for each sample. Samples of train may go to valid or test.
+    No image is decoded here. `workers` is the number of threads or processes that decode images later; None means one for each usable CPU.
+    If `quick`, the splits are drawn in another order, for which nothing needs to be read.
+    """
+    source = params.source
+    refuse_missing_root(source)
+    raw_dataset = source.open(workers=workers or limits.usable_cpus())
+    raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
+    assigned = split.assign(
+        raw_dataset.targets,
+        raw_dataset.task,
+        valid=source.valid,
+        test=source.test,
+        seed=source.seed,
+        keys=None if quick else raw_dataset.drawing_keys,
+        together=raw_dataset.together,
+    )
+    return raw_dataset, assigned
+
+
+def refuse_missing_root(source: SourceSettings) -> None:
+    """Raise Refusal if the folder or archive `source.root` does not exist."""
+    if not os.path.exists(source.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
+        raise Refusal(
+            f"source.root: {source.root} does not exist: write the path of the folder or archive with the data; "
+            "for a dataset that is downloaded, create this folder"
+        )

@@ -1,1 +1,0 @@
-"""Scores, tables and figures computed from predictions."""

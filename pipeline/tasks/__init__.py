@@ -1,1 +1,0 @@
-"""Tasks: one folder each, found by the `kind` of the targets in `spec.json`."""

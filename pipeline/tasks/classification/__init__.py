@@ -1,1 +1,0 @@
-"""Classification: one class per sample."""

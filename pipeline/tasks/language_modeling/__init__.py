@@ -1,1 +1,0 @@
-"""Language modeling: the next token of a text."""

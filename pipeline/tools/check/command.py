@@ -1,0 +1,305 @@
+"""`python -m pipeline check`: validate parameters, environment, data and machine before DVC deletes or runs anything."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pipeline.core import checkout_lock, interruption, limits
+from pipeline.core.environment import Environment
+from pipeline.core.params import UPGRADE, adding_lines, load, load_at_once, load_without_torch
+from pipeline.core.paths import Paths
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
+from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.registry import INPUTS, TASKS
+from pipeline.core.section import flatten
+from pipeline.core.untrusted import shown
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
+from pipeline.inference.params import ModelSettings
+from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
+from pipeline.tools.check import dvc_locks
+from pipeline.train.params import TrainParams
+
+if TYPE_CHECKING:
+    from pipeline.core.spec import Spec, Targets
+
+Result = TypeVar("Result")
+DECODING_S = 20.0
+"""How long `check` decodes images. `prepare` decodes them all: on many cores, 20 seconds are enough for some 100,000."""
+
+
+def run() -> None:
+    """Validate everything that a run needs, and print model, data, device and precision.
+
+    First repair DVC's lock records: a DVC that was killed leaves them behind, and they would stop the next one. Raises Refusal if anything
+    is invalid; the message has one line for each problem.
+    """
+    paths, problems = Paths(), Problems()
+    if dvc_locks.records(dvc_folder := paths.top / ".dvc/tmp"):  # no lock file if there is nothing to repair: the checkout may be read-only
+        with checkout_lock.held(paths.top):
+            for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
+                print(f"check: {message}")
+    problems.gather(lambda: refuse_curly_brace(paths.top))
+    environment = problems.gather(Environment.read)
+    if environment:
+        problems.gather(lambda: refuse_unfit_machine(environment, paths.top))
+    document = problems.gather(lambda: Document.read(paths.params))
+    plan = check_all(document, environment, problems) if document else None
+    problems.refuse()
+    print(f"check: {paths.params} is valid: {plan}")
+
+
+def refuse_unfit_machine(environment: Environment, top: Path) -> None:
+    """Raise Refusal if a check of `doctor` finds that a training would fail, for example on a full disk.
+
+    Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
+    """
+    from pipeline.tools.doctor import diagnosis
+    from pipeline.tools.doctor.finding import Context
+
+    findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING)
+    for finding in findings:
+        if finding.name == "lock" and finding.status == "warning":
+            print(f"warning: {finding}", file=sys.stderr, flush=True)
+    if problems := [str(finding) for finding in findings if finding.status == "problem"]:
+        raise Refusal("\n".join(problems))
+
+
+def refuse_curly_brace(top: Path) -> None:
+    """Raise Refusal if the checkout's path contains a curly brace: every `dvc repro` would fail after its first stage."""
+    path = str(top.resolve())
+    if "{" in path or "}" in path:
+        raise Refusal(
+            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without braces"
+        )
+
+
+def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) -> None:
+    """If DVC would run `prepare` on the cluster of PIPELINE_CLUSTER, raise Refusal if the cluster cannot be used.
+
+    DVC removes the prepared data before `prepare` finds out.
+    """
+    if environment.cluster and hasattr(prepare.source, "decode_and_store") and would_run("prepare"):
+        from pipeline.prepare.reading import cluster  # late: it digests all code
+
+        with cluster.connected(Cluster(str(environment.cluster), (prepare.source.root.absolute(),))):
+            pass
+
+
+class Problems:
+    """Collects the lines of the messages of several Refusals, each line once, and whether all of them are Unavailable."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, None] = {}
+        self.kind: type[Refusal] = Unavailable
+
+    def gather(self, attempt: Callable[[], Result]) -> Result | None:
+        try:
+            return attempt()
+        except Refusal as refusal:
+            self.lines |= dict.fromkeys(str(refusal).splitlines())
+            self.kind = self.kind if isinstance(refusal, self.kind) else Refusal
+            return None
+
+    def refuse(self) -> None:
+        if self.lines:
+            raise self.kind("\n".join(sorted(self.lines, key=line_number)))
+
+
+def line_number(text: str) -> int:
+    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by this number."""
+    number = re.match(r"[^:=]+:(\d+): ", text)
+    return int(number[1]) if number else 0
+
+
+def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
+    """Validate everything, download missing files, and return a text with model, data, device and precision.
+
+    Problems are added to `problems`. If there are any, raises Refusal with all of them at two points: before the import of torch, which
+    takes seconds, and before the first download. A failed download is only added, and the caller raises it. `environment` is None if an
+    environment variable is invalid; the caller has already added this problem.
+    """
+    prepare = problems.gather(lambda: load(document, PrepareParams))
+    train = problems.gather(lambda: load_without_torch(document, TrainParams))
+    evaluate = problems.gather(lambda: load(document, EvaluateParams))
+    if prepare and (dataset := problems.gather(lambda: with_line(document, lambda: describe_dataset(prepare)))):
+        splits, num_classes = dataset
+        if train:
+            problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
+            problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
+        if evaluate:
+            problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
+    if any(line.endswith(UPGRADE) for line in problems.lines):  # name what the model lacks, too, although this imports torch
+        problems.gather(lambda: load_at_once(document, TrainParams))
+    problems.refuse()
+    assert prepare
+    assert train
+    assert environment
+    params = problems.gather(lambda: load(document, TrainParams))
+    if params:
+        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, prepare.source)))
+    device = problems.gather(lambda: describe_machine(train, environment, document))
+    problems.refuse()  # before anything is downloaded
+    assert params
+    problems.gather(lambda: refuse_unusable_cluster(environment, prepare))
+    with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
+        problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
+        problems.gather(lambda: with_line(document, lambda: refuse_damaged(prepare, environment)))
+        problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
+    return f"{params.model.title} on {data_name(flatten(document.data))}, {device}"
+
+
+def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
+    """Return the result of `attempt`. If it raises Refusal, add file and line to each message that begins with a key of `params.yaml`."""
+    with adding_lines(document):
+        return attempt()
+
+
+def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
+    """Return the names of the splits, and the number of classes or None.
+
+    For the user's own files, file names and targets are read; None then means that the data has no classes. For a published dataset, no file
+    is read: its settings declare the splits and usually the number of classes; None then means that they do not declare this number.
+    """
+    from pipeline.prepare import stage  # late: a typing error is reported before numpy is imported
+
+    if not prepare.source.untrusted:
+        stage.refuse_missing_root(prepare.source)
+        return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
+    raw_dataset, assigned = stage.survey(prepare, workers=1, quick=True)
+    return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names) or None
+
+
+def targets_of(source: SourceSettings) -> "type[Targets]":
+    """Return the class that describes the targets of the dataset in `source`, the section `source` of params.yaml.
+
+    Raises Refusal if this pipeline does not have the task that the dataset needs.
+    """
+    if source.task not in TASKS.names:
+        raise Refusal(
+            f"source.name: the dataset {source.name} needs the task {source.task}, but this pipeline has only these tasks: "
+            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/core/tasks/{source.task}.py"
+        )
+    targets: type[Targets] = TASKS.module(source.task).Targets
+    return targets
+
+
+def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
+    """Raise Refusal if a training parameter cannot be used for the source: for its kind of task or its kind of inputs."""
+    targets = targets_of(source)
+    train.train.refuse_unknown_metric(targets.metrics)
+    if train.augment is not None and source.inputs != "image":
+        raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
+    if not targets.has_classes:
+        if train.train.label_smoothing:
+            raise Refusal("train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`")
+        if train.augment and (train.augment.mixup or train.augment.cutmix):
+            raise Refusal(
+                "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
+            )
+
+
+def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
+    """Raise Refusal if an evaluation parameter does not apply to the source's task, to its kind of inputs or to `num_classes`.
+
+    `num_classes` is None if the data has no classes, or if their number is not known yet; it is then not checked.
+    """
+    settings.refuse_other_task(source.task)
+    settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
+    if num_classes is not None:
+        settings.refuse_misfit(num_classes)
+
+
+def refuse_misfits(document: Document) -> None:
+    """Raise Refusal if the parameters in `document` are invalid or do not fit each other. No data is read, and no machine is examined."""
+    prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
+    problems = Problems()
+    problems.gather(lambda: refuse_unusable(train, prepare.source))
+    problems.gather(lambda: refuse_unscorable(evaluate.evaluate, prepare.source, prepare.source.num_classes()))
+    problems.gather(lambda: refuse_unfit_network(train, prepare.source))
+    problems.refuse()
+
+
+def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
+    """Raise Refusal if the settings of the model do not fit each other or the source's kind of task, if the weights file that
+    `model.weights` names cannot be used, or if `train.freeze` or the optimizer's `groups` or `layer_decay` does not fit the network.
+
+    The network is built without memory, for the data that the weights file describes, or else for an example of data of the same kind.
+    What depends on the real data is checked when the training begins: whether the images are large enough, for example.
+    """
+    from pipeline.inference import networks
+    from pipeline.train.engine import (
+        parameter_groups,
+        starting_weights,  # late: a typing error is reported before
+    )
+
+    spec = starting_weights.inspect(params.model) or example_spec(source)
+    if spec is None:
+        return
+    if network := networks.build_on_meta(params.model, spec):
+        parameter_groups.freeze(network, params.train.freeze)
+        parameter_groups.adjustments(network, params.optimizer)
+
+
+def example_spec(source: SourceSettings) -> "Spec | None":
+    """Return the description of an example of data: its inputs and targets are of the same kinds as those of `source`.
+
+    Return None if these kinds have no example.
+    """
+    from pipeline.core.spec import Spec
+
+    inputs, targets = INPUTS.module(source.inputs).Inputs.example(), targets_of(source).example()
+    return Spec(inputs=inputs, targets=targets) if inputs and targets else None
+
+
+def fetch_data(prepare: PrepareParams) -> None:
+    """If DVC would run `prepare`, download the missing files of a published dataset and read its file names and targets.
+
+    Raises Refusal with the remedy if the download or the reading fails.
+    """
+    from pipeline.prepare import stage
+
+    if prepare.source.downloaded and would_run("prepare"):
+        stage.survey(prepare, workers=1, quick=True)
+
+
+def refuse_damaged(prepare: PrepareParams, environment: Environment) -> None:
+    """If DVC would run `prepare`, raise Refusal for files that it would refuse, as far as they are found within DECODING_S seconds."""
+    if prepare.source.untrusted and would_run("prepare"):
+        prepare.source.refuse_damaged(workers=environment.workers or limits.usable_cpus(), within_s=DECODING_S)
+
+
+def fetch_weights(model: ModelSettings) -> None:
+    """If DVC would run `train`, download the missing files of the model's pretrained weights and read them.
+
+    Raises Refusal with the remedy if the download or the reading fails.
+    """
+    if model.downloaded and would_run("train"):
+        model.fetch()
+
+
+def would_run(stage: str) -> bool:
+    """Return True if DVC would run `stage` or one of the stages on which `stage` depends, or if `dvc status` fails."""
+    command = [sys.executable, "-m", "dvc", "status", "--json", "--with-deps", stage]
+    status = subprocess.run(command, capture_output=True, text=True, check=False)
+    return status.returncode != 0 or status.stdout.strip() != "{}"
+
+
+def describe_machine(params: TrainParams, environment: Environment, document: Document) -> str:
+    """Return a description of the devices and the precision that training would use.
+
+    Raises Refusal if they cannot be used, or if the batch cannot be shared equally by PIPELINE_PROCESSES.
+    """
+    from pipeline.inference import precision  # late: torch takes seconds to import, and a typing error is reported before
+    from pipeline.inference.machine import Machine
+    from pipeline.tools import launch
+
+    machine, count = Machine.set_up(environment), launch.num_processes(environment)
+    with_line(document, lambda: params.train.refuse_undivided(count))
+    chosen = with_line(document, lambda: precision.choose(params.train.precision, machine.device))
+    with_line(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
+    in_processes = f", in {count} processes" if count > 1 else ""
+    return f"training on {machine.device} ({machine.name}) in {chosen}{in_processes}"

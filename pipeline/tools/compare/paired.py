@@ -1,0 +1,260 @@
+"""Paired tests of two models: predictions made anew on one test split, and the interval of the difference, exact for classes, else by a bootstrap."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core import files
+from pipeline.core.params import adding_lines, load
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared, PreparedRecord, read_record
+from pipeline.core.raw_dataset import TEST
+from pipeline.core.refusal import Refusal
+from pipeline.core.seeding import generator
+from pipeline.core.spec import Spec
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate import stage
+from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.inference import model_file
+from pipeline.inference.machine import Machine
+from pipeline.tools.compare import cached
+from pipeline.tools.compare.models import ComparedModel
+
+SEED = 1
+RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
+MOST_DRAWS, BLOCK_DRAWS = 2 * 10**8, 2**22
+"""MOST_DRAWS limits the draws of all resamples together, and so the number of resamples for a large split. BLOCK_DRAWS limits the draws that
+are in memory at once."""
+
+
+def exact_interval(only_first: int, only_second: int, num_samples: int, level: float) -> tuple[float, float]:
+    """Return the interval (low, high) of the difference of two accuracies, that of the second model minus that of the first.
+
+    `only_first` and `only_second` count the discordant samples, those that only one of the models predicted correctly. The interval is that
+    of Clopper and Pearson (1934) for the share of the second model in them, at the confidence level `level`, such as 0.95, scaled to the
+    difference over all `num_samples` samples. It excludes 0 exactly if the exact test of McNemar has a p-value below 1 - `level`.
+    """
+    from scipy.stats import binomtest  # late: the import takes a second
+
+    discordant = only_first + only_second
+    if discordant == 0:
+        return 0.0, 0.0
+    share = binomtest(only_second, discordant).proportion_ci(level, method="exact")
+    low, high = (float(2 * bound - 1) * discordant / num_samples for bound in (share.low, share.high))
+    return low, high
+
+
+def bootstrap(differences: NDArray[np.float64], weights: NDArray[np.float64], level: float) -> list[tuple[float, float]]:
+    """Return the percentile interval (low, high) of each mean difference at the confidence level `level`, such as 0.95.
+
+    `differences` (k, n) has the differences of k metrics for each of n samples, summed over the targets of the sample. `weights` (n,) is the
+    number of these targets. The mean of a metric is the sum of its differences divided by the sum of the weights. Samples are drawn with
+    replacement, the same ones for all metrics. The draws depend only on n, so that equal inputs give equal intervals on every machine.
+    """
+    count = differences.shape[1]
+    resamples = min(RESAMPLES, max(FEWEST_RESAMPLES, MOST_DRAWS // count))
+    draws, rows = generator(SEED, "paired bootstrap"), max(1, BLOCK_DRAWS // count)
+    means = np.empty((len(differences), resamples))
+    for start in range(0, resamples, rows):
+        drawn = draws.integers(0, count, size=(min(rows, resamples - start), count))
+        of_block = slice(start, start + len(drawn))
+        means[:, of_block] = np.stack([each[drawn].sum(axis=1) for each in differences]) / weights[drawn].sum(axis=1)
+    tail = (1 - level) / 2
+    return [(float(low), float(high)) for low, high in np.quantile(means, [tail, 1 - tail], axis=1).T]
+
+
+LEVEL = 0.95
+"""The confidence level of all intervals. A difference is significant if its interval excludes 0."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A model, and its new predictions for the test split. `scores` has the keys of `metrics/evaluate.json`."""
+
+    model: ComparedModel
+    scores: Mapping[str, Any]
+    samples: SampleScores
+
+
+@dataclass(frozen=True)
+class MetricDifference:
+    """A metric of two models on the same samples. `difference` is the second model's value minus the first model's.
+
+    `low` and `high` are the bounds of its interval at the confidence level LEVEL.
+    """
+
+    metric: str
+    first: float
+    second: float
+    low: float
+    high: float
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+    @property
+    def is_significant(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+class Discordant(NamedTuple):
+    """The numbers of samples that only the first model predicted correctly, and only the second."""
+
+    only_first: int
+    only_second: int
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The paired test of the models `first` and `second` on `num_samples` samples.
+
+    If each sample has one target, `discordant` counts the samples on which the models disagree, and the interval of the accuracy is the
+    exact one. Otherwise `discordant` is None, the interval of the accuracy is a bootstrap, and the accuracy decides nothing.
+    """
+
+    first: ComparedModel
+    second: ComparedModel
+    num_samples: int
+    accuracy: MetricDifference
+    loss: MetricDifference
+    discordant: Discordant | None
+
+    @property
+    def differs_in_accuracy(self) -> bool:
+        """Return True if the exact interval of the accuracy excludes 0; False if the samples have several targets."""
+        return self.discordant is not None and self.accuracy.is_significant
+
+    @property
+    def is_significant(self) -> bool:
+        """Return True if the accuracies differ by more than chance, or the losses do."""
+        return self.differs_in_accuracy or self.loss.is_significant
+
+    @property
+    def second_is_worse(self) -> bool:
+        """Return True if the second model is significantly worse: by its accuracy if that differs by more than chance, else by its loss."""
+        return self.accuracy.difference < 0 if self.differs_in_accuracy else self.loss.low > 0
+
+
+class EvaluationSplit:
+    """The prepared test split of the model `owner`, on which models are scored."""
+
+    def __init__(self, owner: ComparedModel, paths: Paths, machine: Machine, folder: Path) -> None:
+        """Open the prepared data in `folder`, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or
+        invalid.
+        """
+        self.owner, self.machine, self.folder = owner, machine, paths.prepared
+        self.prepared = Prepared.open(folder)
+        digest = test_digest(read_record(folder))
+        if digest is None:
+            raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
+        self.digest = digest
+        self.document = Document.read(paths.params)
+        params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
+        self.params = EvaluateParams.model_construct(
+            evaluate=params.evaluate.model_copy(update={"test_time_augmentation": "none"})
+        )  # a paired test compares the predictions for the unmodified inputs
+
+    @classmethod
+    @contextmanager
+    def of(cls, model: ComparedModel, paths: Paths, machine: Machine) -> Iterator[Self]:
+        """Give the test split of `model` within the block: that in `data/prepared/`, or an earlier one in DVC's cache.
+
+        Raises Refusal if neither is that of the model, and for the same reasons as the constructor.
+        """
+
+        def fits(record: PreparedRecord) -> bool:
+            if TEST in model.record.splits:
+                return test_digest(record) == model.record.splits[TEST]
+            return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
+
+        with cached.located(paths.prepared, paths.top, fits) as folder:
+            split = cls(model, paths, machine, folder)
+            split.refuse_other_split(model)
+            yield split
+
+    def score(self, model: ComparedModel) -> Scored:
+        """Predict this split with the model, and return the scores.
+
+        Raises Refusal if nothing shows that this is the model's test split (see `refuse_other_split`), if the model does not fit the data, or
+        if the code of this checkout cannot build the model.
+        """
+        self.refuse_other_split(model)
+        stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
+        network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
+        with adding_lines(self.document):
+            evaluator, scores = stage.judge(network, model.manifest, self.prepared, self.machine, self.params)
+        return Scored(model, scores, evaluator.sample_scores())
+
+    def refuse_other_split(self, model: ComparedModel) -> None:
+        """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
+        known = model.record.splits.get(TEST)
+        if known == self.digest or (known is None and model.manifest.inputs.get("data") == self.prepared.digest):
+            return
+        if model is self.owner:
+            raise Refusal(
+                f"{model.name}: its test split is neither in {self.folder} nor in DVC's cache: run `dvc repro prepare` with the source "
+                "parameters of its run"
+            )
+        if known is None:
+            raise Refusal(
+                f"{model.name}: was trained on other data than {self.owner.name}, and no recorded evaluation shows that its test split was the "
+                "same: name its run, or train it again on the data of the other"
+            )
+        raise Refusal(
+            f"{model.name}: was evaluated on another test split (digest {known[:12]}) than {self.owner.name} ({self.digest[:12]}): "
+            "train one of them again on the data of the other"
+        )
+
+
+def test_digest(record: PreparedRecord) -> str | None:
+    """Return the digest of the test split, as a run records it; None if there is no test split."""
+    split = record.splits.get(TEST)
+    return files.digest_of([split.inputs_digest, split.targets_digest]) if split else None
+
+
+def incomparability(first: Spec, second: Spec) -> str | None:
+    """Return why no test split can be that of both models, whose data `first` and `second` describe; None if they can have the same."""
+    if task(first) != task(second):
+        return f"the two models have different tasks: {task(first)}, and {task(second)}"
+    one, other = stage.shown(first), stage.shown(second)
+    both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
+    if first.targets != second.targets:
+        return f"the two models have different {'classes' if first.targets.has_classes else 'targets'}: {both}"
+    if not first.inputs.reads_samples_of(second.inputs):
+        return f"the two models have different inputs: {both}"
+    return None
+
+
+def task(spec: Spec) -> str:
+    """Return a text such as `classification of image inputs`."""
+    return f"{spec.targets.kind} of {spec.inputs.kind} inputs"
+
+
+def paired(first: Scored, second: Scored) -> Paired:
+    """Test whether the second model differs from the first by more than chance. Both were scored on the same split.
+
+    The result depends only on the predictions. Swapping the models only changes its signs.
+    """
+    one, other = first.samples, second.samples
+    assert np.array_equal(one.num_targets, other.num_targets)
+    weights = one.num_targets.astype(np.float64)
+    differences = np.stack([other.correct - one.correct, other.loss - one.loss]).astype(np.float64)
+    if (one.num_targets == 1).all():
+        discordant = Discordant(int(np.count_nonzero(differences[0] < 0)), int(np.count_nonzero(differences[0] > 0)))
+        intervals = [exact_interval(*discordant, len(weights), LEVEL), *bootstrap(differences[1:], weights, LEVEL)]
+    else:
+        discordant, intervals = None, bootstrap(differences, weights, LEVEL)
+    correct, loss = (
+        MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
+        for name, before, after, (low, high) in zip(
+            ("accuracy", "loss"), (one.correct, one.loss), (other.correct, other.loss), intervals, strict=True
+        )
+    )
+    return Paired(first.model, second.model, len(weights), correct, loss, discordant)

@@ -1,0 +1,191 @@
+"""Registers a model in MLflow, and gives it an alias only if it is no worse than the model that has the alias now."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, NamedTuple
+
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.untrusted import reason, shown
+from pipeline.inference.machine import Machine
+from pipeline.tools.compare.models import ComparedModel, read
+from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
+from pipeline.tracking import model_source, subject
+from pipeline.tracking.store import MODEL_TAG, Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion
+
+NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
+RESULT_TAG = "pipeline.promotion"
+VERSIONS_TAG = "mlflow.modelVersions"
+MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}  # some stores answer INVALID_PARAMETER_VALUE for an unknown alias
+
+
+class Promotion(NamedTuple):
+    """The result of `promote`. `version` is the registered version of the model, and `has_alias` is True if this version now has the alias.
+
+    `text` gives the reason in one line. `test` is the paired test of the previous holder of the alias (first) and the model (second); None
+    if they were not compared.
+    """
+
+    version: str
+    has_alias: bool
+    text: str
+    test: Paired | None = None
+
+
+def promote(name: str, registered: str, alias: str, paths: Paths, environment: Environment, *, force: bool) -> Promotion:
+    """Register the model that `name` denotes as a version of the registered model `registered`, and give this version `alias` if it is no
+    worse than the holder, which is the version that has the alias now.
+
+    A model file that is registered already is not registered again. "No worse" means: not significantly worse in the paired test on the
+    prepared test split. With `force`, the new version always gets the alias. Raises Refusal if `registered` or `alias` is not a valid name, if
+    MLflow fails, if the model, or a run of it in MLflow, cannot be found, or if the holder has another task.
+    """
+    refuse_bad_names(registered, alias)
+    model_source.refuse_missing_store(name, environment)
+    with redirect_stdout(sys.stderr):
+        candidate, store = read(name, paths, environment), Store(environment)
+        with refusing(name, store):
+            logged = find_logged(name, candidate, store, environment)
+            holder = find_holder(store.client, registered, alias)
+            is_holder = holder is not None and digest_of(holder, store) == candidate.digest
+        if holder and is_holder:
+            return Promotion(holder.version, True, "it had the alias before, so nothing changed")
+        test, text, is_no_worse = None, "no version had this alias", True
+        if holder:
+            test, text, is_no_worse = judged(candidate, f"models:/{registered}/{holder.version}", paths, environment, force=force)
+        has_alias = is_no_worse or force
+        text += "; --force gave it the alias" if force and not is_no_worse else ""
+        with refusing(name, store):
+            version = register(store, registered, logged, candidate.digest)
+            store.client.set_model_version_tag(registered, version, RESULT_TAG, text)
+            if has_alias:
+                store.client.set_registered_model_alias(registered, alias, version)
+    return Promotion(version, has_alias, text, test)
+
+
+def judged(
+    candidate: ComparedModel, holder: str, paths: Paths, environment: Environment, *, force: bool
+) -> tuple[Paired | None, str, bool]:
+    """Return the paired test of the holder of the alias and the candidate, its result in words, and whether the candidate is no worse.
+
+    If the two cannot be compared, the test is None, the text gives the reason, and the last value is False. Raises Refusal if they have
+    different tasks, unless `force` is True.
+    """
+    uncompared = f"it could not be compared with {holder}"
+    try:
+        champion = read(holder, paths, environment)
+    except Refusal as refusal:
+        return None, f"{uncompared}: {refusal}", False
+    if reason := incomparability(champion.manifest.spec, candidate.manifest.spec):
+        if task(champion.manifest.spec) != task(candidate.manifest.spec) and not force:
+            raise Refusal(f"{candidate.name}: cannot replace {holder}: {reason}: choose another name, or add --force")
+        return None, f"{uncompared}: {reason}", False
+    try:
+        with EvaluationSplit.of(champion, paths, Machine.set_up(environment)) as split:
+            test = paired(split.score(champion), split.score(candidate))
+    except Refusal as refusal:
+        return None, f"{uncompared}: {refusal}", False
+    numbers = (
+        f"accuracy {test.accuracy.second:.4f} against {test.accuracy.first:.4f}, loss {test.loss.second:.4f} against {test.loss.first:.4f}"
+    )
+    verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
+    return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}", not test.second_is_worse
+
+
+def refuse_bad_names(registered: str, alias: str) -> None:
+    if not NAME.fullmatch(registered):
+        raise Refusal(
+            f"{shown(registered)}: is not a valid name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
+        )
+    if not ALIAS.fullmatch(alias):
+        raise Refusal(
+            f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, but not `latest` or a version such as v1"
+        )
+
+
+@contextmanager
+def refusing(name: str, store: Store) -> Iterator[None]:
+    """Within this context, turn an exception of MLflow into a Refusal."""
+    try:
+        yield
+    except Refusal:
+        raise
+    except Exception as error:  # whatever MLflow raises
+        raise Refusal(
+            f"{shown(name)}: MLflow at {store.address.shown} failed ({store.address.redacted(reason(error))}): `python -m pipeline doctor` names what is wrong with it"
+        ) from None
+
+
+def find_logged(name: str, candidate: ComparedModel, store: Store, environment: Environment) -> "LoggedModel":
+    """Return the logged model in MLflow with the candidate's model file: that of the named run, else the newest with the same bytes.
+
+    Raises Refusal if there is none. A bare file cannot be registered: MLflow serves the logged model of a run, which names its data,
+    parameters and commit, and a file has none of these.
+    """
+    if name.startswith("models:"):
+        return model_source.find_logged(name, store)
+    experiments = [each.experiment_id for each in store.client.search_experiments()]
+    found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{candidate.digest}'")
+    ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
+    folder = subject.journal_named(name, environment.root)
+    named = subject.run_ids(folder) if folder else [name]
+    chosen = next((each for each in ready if each.source_run_id in named), ready[-1] if ready else None)
+    if chosen is None:
+        raise Refusal(
+            f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "
+            "finished `dvc repro` with `python -m pipeline summary`"
+        )
+    return chosen
+
+
+def find_holder(client: "MlflowClient", registered: str, alias: str) -> "ModelVersion | None":
+    """Return the version that has the alias; None if there is no such alias or no such registered model."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(registered, alias)
+    except MlflowException as error:
+        if error.error_code in MISSING:
+            return None
+        raise
+
+
+def digest_of(version: "ModelVersion", store: Store) -> str | None:
+    """Return the SHA-256 of the model file of a registered version; None if this pipeline did not log it."""
+    if MODEL_TAG in version.tags:
+        return str(version.tags[MODEL_TAG])
+    try:
+        return model_source.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
+    except Refusal:
+        return None
+
+
+def register(store: Store, registered: str, logged: "LoggedModel", digest: str) -> str:
+    """Return the version of `registered` whose model file has the SHA-256 `digest`. If there is none, create it from `logged`."""
+    from mlflow.exceptions import MlflowException
+
+    client = store.client
+    try:
+        client.create_registered_model(registered)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    versions = client.search_model_versions(f"name='{registered}'")
+    if known := next((each for each in versions if digest_of(each, store) == digest), None):
+        return str(known.version)
+    source = f"models:/{logged.model_id}"
+    version = client.create_model_version(registered, source, logged.source_run_id, tags={MODEL_TAG: digest}, model_id=logged.model_id)
+    before = json.loads(logged.tags.get(VERSIONS_TAG, "[]"))
+    client.set_logged_model_tags(
+        logged.model_id, {VERSIONS_TAG: json.dumps([*before, {"name": registered, "version": version.version}])}
+    )  # MLflow's page of the run links to the version by this tag, as after `mlflow.register_model`
+    return str(version.version)

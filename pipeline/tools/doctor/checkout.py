@@ -1,0 +1,176 @@
+"""Checks the owner and the permissions of the checkout, its Git repository, and whether DVC's remote can be reached."""
+
+import os
+import shlex
+import socket
+from configparser import ConfigParser, Error
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
+
+from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tracking import provenance
+from pipeline.tracking.address import without_user
+from pipeline.tracking.provenance import Unknown
+
+
+def read_dvc_config(top: Path) -> ConfigParser:
+    """Return DVC's settings from the files of the system, the user, the checkout, and the checkout's local file; later files override earlier.
+
+    A file with an error is skipped, because DVC reports it.
+    """
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    settings = ConfigParser(interpolation=None, strict=False)
+    for path in (Path("/etc/xdg/dvc/config"), home / "dvc/config", top / ".dvc/config", top / ".dvc/config.local"):
+        try:
+            settings.read(path, encoding="utf-8")
+        except (Error, OSError, UnicodeDecodeError):
+            continue
+    return settings
+
+
+def dvc_cache(top: Path) -> Path:
+    """Return the folder of DVC's cache. A relative path in the settings starts at the folder of the settings, `.dvc`."""
+    return top / ".dvc" / read_dvc_config(top).get("cache", "dir", fallback="cache")
+
+
+def dvc_remote(top: Path) -> tuple[str, dict[str, str]] | None:
+    """Return the name and the settings of the default remote, or None if there is none. Its url may contain a password."""
+    settings = read_dvc_config(top)
+    name = settings.get("core", "remote", fallback="").strip("\"'")
+    section = f"'remote \"{name}\"'"
+    return (name, dict(settings[section])) if name and settings.has_section(section) else None
+
+
+WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", "data", "models", "metrics", "plots")
+"""Folders of a checkout to which DVC and a training write, if they exist."""
+MOST_NAMED = 4
+
+
+def ownership(context: Context) -> Finding:
+    """Check that this user can write to the folders that a training writes to.
+
+    For root, also check that root owns the checkout: otherwise its owner could not change the files that the training writes.
+    """
+    folders = [path for name in WRITTEN if (path := context.top / name).is_dir()]
+    uid, checkout = os.geteuid(), shlex.quote(str(context.top.resolve()))
+    locked = [path for path in folders if not os.access(path, os.W_OK | os.X_OK, effective_ids=True)]
+    foreign = [path for path in folders if path.stat().st_uid != uid]
+    owner = (foreign or folders)[0].stat()
+    remedy = f"`sudo chown -R {uid}:{os.getegid()} {checkout}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
+    if locked and set(locked) <= set(foreign):
+        return Finding("ownership", "problem", f"uid {uid} cannot write {named(locked)}, which belongs to uid {owner.st_uid}", remedy)
+    if locked:
+        return Finding(
+            "ownership",
+            "problem",
+            f"uid {uid} cannot write {named(locked)}",
+            f"`chmod -R u+w {checkout}`, or mount the folder without `:ro`",
+        )
+    if foreign and uid == 0:
+        text = f"root runs in a checkout of uid {owner.st_uid} ({named(foreign)}), who cannot change what a training writes as root"
+        return Finding("ownership", "warning", text, remedy)
+    return Finding("ownership", "ok", f"uid {uid} can write the checkout")
+
+
+def git(context: Context) -> Finding:
+    """Check that Git can read the commit of the checkout. Without a repository, DVC refuses to run unless `core.no_scm` is set."""
+    try:
+        commit = provenance.git("-C", str(context.top), "rev-parse", "HEAD")[:12]
+    except Unknown as error:
+        return without_commit(context, str(error))
+    return Finding("git", "ok", f"commit {commit}")
+
+
+def without_commit(context: Context, reason: str) -> Finding:
+    """Return the finding for a checkout whose commit Git cannot read. `reason` is the text of Git's error."""
+    no_scm = read_dvc_config(context.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
+    if "dubious ownership" in reason:
+        remedy = f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`"
+        return Finding("git", "warning", f"{reason}, so runs are recorded without their commit", remedy)
+    if no_scm:
+        recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
+        return Finding("git", "ok", f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
+    if "no commit yet" in reason:
+        return Finding("git", "warning", f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
+    without_git = "`dvc config --local core.no_scm true`"
+    remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
+    return Finding("git", "problem", f"{reason}: DVC does not run without Git", remedy)
+
+
+def named(folders: list[Path]) -> str:
+    more = len(folders) - MOST_NAMED
+    return ", ".join(str(path.resolve()) for path in folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+LIMIT_S = 1.6
+PORTS = {"http": 80, "https": 443, "webdav": 80, "webdavs": 443, "ssh": 22, "hdfs": 8020, "webhdfs": 9870}
+HOSTS = {"s3": "s3.amazonaws.com", "gs": "storage.googleapis.com", "gdrive": "www.googleapis.com"}
+PLUGINS = {scheme: f"dvc-{scheme}" for scheme in ("s3", "gs", "gdrive", "azure", "ssh", "oss", "webdav", "hdfs", "webhdfs")}
+PLUGINS["webdavs"] = "dvc-webdav"
+"""The packages that DVC needs for a kind of remote. They are not in requirements.lock."""
+
+
+def remote(context: Context) -> Finding:
+    """Check the default remote. Only `dvc push` and `dvc pull` need it, so the worst status is `warning`."""
+    found = dvc_remote(context.top)
+    if found is None:
+        return Finding(
+            "dvc remote", "ok", "none: data and results stay on this machine", "to share them: `dvc remote add --default NAME URL`"
+        )
+    name, settings = found
+    url = settings.get("url", "")
+    parts = urlsplit(url)
+    if "://" not in url or parts.scheme == "file":
+        return of_folder(name, context.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
+    text = f"{name}: {without_user(url)._replace(query='', fragment='').geturl()}"
+    if (plugin := PLUGINS.get(parts.scheme)) and not is_installed(plugin):
+        return Finding("dvc remote", "warning", f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")
+    return of_host(text, parts, settings)
+
+
+def of_folder(name: str, folder: Path) -> Finding:
+    """Check that the remote `name` in `folder` exists and can be written to."""
+    folder = folder.resolve()
+    text = f"{name}: {folder}"
+    is_there = folder.is_dir()
+    if not is_there and not folder.parent.is_dir():
+        return Finding("dvc remote", "warning", f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
+    if not os.access(folder if is_there else folder.parent, os.W_OK | os.X_OK):
+        return Finding("dvc remote", "warning", f"{text} cannot be written, so `dvc push` fails", "get the permission to write there")
+    return Finding("dvc remote", "ok", text if is_there else f"{text}, which `dvc push` will make")
+
+
+def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
+    """Connect to the host of a remote by TCP, without sending anything.
+
+    `text` names the remote, `parts` are those of its URL, and `settings` are DVC's. Behind a proxy, no connection is made, because a direct
+    one would prove nothing.
+    """
+    endpoint = urlsplit(settings.get("endpointurl", "")) if settings.get("endpointurl") else None
+    address = endpoint or (parts if parts.scheme in PORTS else None)
+    host = address.hostname if address else HOSTS.get(parts.scheme)
+    port = (address.port or PORTS.get(address.scheme, 443)) if address else 443
+    has_proxy = bool(getproxies().keys() - {"no"})  # `no_proxy` alone, which many clusters set, is no proxy
+    if host is None or (has_proxy and parts.scheme not in ("ssh", "hdfs")):
+        return Finding("dvc remote", "ok", f"{text}, which was not examined", "`dvc status --cloud` connects to it")
+    try:
+        socket.create_connection((host, port), timeout=LIMIT_S).close()
+    except OSError as error:
+        reason = f"{host}:{port} does not answer ({error.strerror or error})"
+        return Finding(
+            "dvc remote",
+            "warning",
+            f"{text}: {reason}",
+            "`dvc remote list` shows the addresses; start the server, or connect to its network",
+        )
+    return Finding("dvc remote", "ok", f"{text} answers; the permission was not examined")
+
+
+def is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True

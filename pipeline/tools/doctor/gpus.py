@@ -1,0 +1,83 @@
+"""Checks the NVIDIA driver, the GPUs, and the precisions that the hardware computes fast."""
+
+import os
+
+from pipeline.inference import gpu_diagnostics
+from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot, major
+from pipeline.tools.doctor import nvml
+from pipeline.tools.doctor.finding import Context, Finding, Status
+
+GIB = 2**30
+MOST_IN_USE = 0.2
+TENSOR_CORES = (7, 0)
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags in /proc/cpuinfo of CPUs with bf16 instructions: the first two of Intel and AMD, the last of ARM."""
+
+
+def driver(context: Context) -> Finding:
+    """Compare the NVIDIA driver with the CUDA version of torch. The status is `problem` only if PIPELINE_DEVICE demands a GPU."""
+    needed, found = nvml.cuda_of_torch(), context.gpus
+    if found.cuda and needed:
+        too_old = int(major(found.cuda)) < int(major(needed))
+    else:
+        too_old = gpu_diagnostics.is_too_old(found.driver or "0", needed)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in gpu_diagnostics.HIDING
+    if found.devices and needed and not too_old and not hidden:
+        supported = f" (up to CUDA {found.cuda})" if found.cuda else ""
+        return Finding("driver", "ok", f"NVIDIA driver {found.driver}{supported}, torch is built for CUDA {needed}")
+    obstacle = gpu_diagnostics.obstacle(needed, system=context.system, driver=found.driver)
+    demanded = context.environment.device.startswith("cuda")
+    if obstacle:
+        text, _, remedy = obstacle.partition(": ")
+        status: Status = "problem" if demanded else "ok" if context.environment.device == "cpu" else "warning"
+        return Finding("driver", status, text, remedy)
+    if demanded:
+        text = f"PIPELINE_DEVICE={context.environment.device}, but this machine has no NVIDIA GPU"
+        return Finding("driver", "problem", text, "`unset PIPELINE_DEVICE`, or run on a machine with a GPU")
+    return Finding("driver", "ok", "no NVIDIA GPU: training runs on the CPU")
+
+
+def gpus(context: Context) -> Finding:
+    """List the GPUs with memory and compute capability. The status is `problem` if torch has none of the kernels that PIPELINE_DEVICE demands."""
+    devices = context.gpus.devices
+    if not devices:
+        return Finding("gpus", "ok", "none")
+    text = "; ".join(f"{index}: {describe(gpu)}" for index, gpu in enumerate(devices))
+    oldest = gpu_diagnostics.oldest_capability(nvml.cuda_of_torch())
+    too_old = [index for index, gpu in enumerate(devices) if gpu.capability < oldest]
+    if too_old and context.environment.device != "cpu":
+        text += f". torch's CUDA {nvml.cuda_of_torch()} needs compute capability {dot(oldest)}, which GPU {listed(too_old)} lacks"
+        if len(too_old) == len(devices):
+            status: Status = "problem" if context.environment.device.startswith("cuda") else "warning"
+            return Finding("gpus", status, text, f"`export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})")
+        others = ",".join(str(index) for index in range(len(devices)) if index not in too_old)
+        return Finding("gpus", "warning", text, f"`export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}`")
+    in_use = [index for index, gpu in enumerate(devices) if gpu.free_bytes < (1 - MOST_IN_USE) * gpu.memory_bytes]
+    if in_use:
+        return Finding("gpus", "warning", f"{text}. Other processes use memory of GPU {listed(in_use)}", "`nvidia-smi` names the processes")
+    return Finding("gpus", "ok", text)
+
+
+def precision(context: Context) -> Finding:
+    """List the precisions that are fast on this hardware, and those that are slow."""
+    if context.gpus.devices and context.environment.device != "cpu":
+        lowest = min(gpu.capability for gpu in context.gpus.devices)
+        fast = ["fp32", *(["TF32", "bf16"] if lowest >= BF16_CAPABILITY else []), *(["fp16"] if lowest >= FP16_CAPABILITY else [])]
+        slow = ". fp16 is not faster without tensor cores" if lowest < TENSOR_CORES else ""
+        return Finding("precision", "ok", f"{', '.join(fast)} (compute capability {dot(lowest)}){slow}")
+    try:
+        flags = set((context.system / "proc/cpuinfo").read_text(encoding="utf-8").split())
+    except OSError:
+        flags = set()
+    if found := sorted(flags & BF16_FLAGS):
+        return Finding("precision", "ok", f"fp32 and bf16 on the CPU ({', '.join(found)}); fp16 is slow")
+    return Finding("precision", "ok", "fp32 on the CPU; bf16 and fp16 are slow, because this CPU has no instructions for them")
+
+
+def describe(gpu: nvml.Gpu) -> str:
+    memory = f"{gpu.free_bytes / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free" if gpu.memory_bytes else "memory shared with the CPU"
+    return f"{gpu.name}, {memory}, compute capability {dot(gpu.capability)}"
+
+
+def listed(indexes: list[int]) -> str:
+    return ", ".join(map(str, indexes))

@@ -1,0 +1,154 @@
+"""Checks Python and the installed packages, without importing the packages."""
+
+import re
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.core.paths import Paths
+from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tools.doctor.nvml import version_file
+
+OLDEST_PYTHON = (3, 11)
+ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
+ONLY_ON_GPUS = ("nvidia-", "cuda-", "triton")
+MOST_NAMED = 3
+ACTIVATE = "`source .venv/bin/activate`"
+INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
+
+
+def python(context: Context) -> Finding:
+    """Check the version of Python, and that this Python is that of the checkout's virtual environment, if there is one."""
+    text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        return Finding("python", "problem", f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
+    if is_outside_venv(context.top):
+        return Finding("python", "warning", f"{text} is not the virtual environment of this checkout", ACTIVATE)
+    return Finding("python", "ok", text)
+
+
+def lock(context: Context) -> Finding:
+    """Compare the installed packages with requirements.lock. The status is `problem` if a package is missing.
+
+    If only packages that torch needs on GPUs are missing, as with a CPU build of torch, the status is `warning`.
+    """
+    path, remedy = Paths(context.top).lock, ACTIVATE if is_outside_venv(context.top) else INSTALL
+    if not path.is_file():
+        return Finding("lock", "problem", f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
+    wanted, missing, different = compared(path)
+    needed = [name for name in missing if not name.startswith(ONLY_ON_GPUS)]
+    parts = [f"{named(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    parts += [f"{named(different)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
+    if parts:
+        text = f"of {len(wanted)} packages of {path}, {', and '.join(parts)}"
+        return Finding("lock", "problem" if needed else "warning", text, remedy)
+    return Finding("lock", "ok", f"all {len(wanted)} packages of {path} are installed in its versions")
+
+
+def extras(context: Context) -> Finding:
+    """List the optional groups of packages that are installed. The status is `warning` only if a group has other versions than its lock."""
+    installed: list[str] = []
+    absent: list[str] = []
+    outdated: list[str] = []
+    for path in sorted(context.top.glob("locks/*.lock")):
+        name = path.stem
+        if name == "dev":
+            continue
+        _, missing, different = compared(path)
+        (absent if missing else outdated if different else installed).append(name)
+    text = f"installed: {', '.join(installed) or 'none'}"
+    if outdated:
+        remedy = " ".join(f"`rm -f .venv/.locked-{name}; make setup-{name}`" for name in outdated)
+        return Finding("extras", "warning", f"{text}; in other versions than those of the lock: {', '.join(outdated)}", remedy)
+    remedy = f"if you need them: {', '.join(f'`make setup-{name}`' for name in absent)}" if absent else ""
+    return Finding("extras", "ok", f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
+
+
+def torchvision(_context: Context) -> Finding:
+    """Check that torchvision was built for the installed torch, and that it has its compiled operators."""
+    from packaging.requirements import Requirement
+
+    found = {name: find_spec(name) for name in ("torch", "torchvision")}
+    remedy = "`uv pip install --reinstall-package torchvision --require-hashes --requirement requirements.lock`"
+    if None in found.values():
+        return Finding("torchvision", "warning", "torch or torchvision is not installed", "`make setup`")
+    versions = {name: full_version(name) for name in found}
+    text = f"torchvision {versions['torchvision']} with torch {versions['torch']}"
+    needs = [Requirement(line) for line in metadata.requires("torchvision") or []]
+    unfit = [need for need in needs if need.name == "torch" and not need.specifier.contains(public(versions["torch"]), prereleases=True)]
+    if unfit:
+        return Finding("torchvision", "warning", f"{text}: it needs torch {unfit[0].specifier}", remedy)
+    if build(versions["torch"]) != build(versions["torchvision"]):
+        return Finding("torchvision", "warning", f"{text} are different builds, so its operators cannot be loaded", remedy)
+    origin = found["torchvision"].origin if found["torchvision"] else None
+    if not origin or not any(Path(origin).parent.glob("_C*.so")):
+        return Finding("torchvision", "warning", f"{text} has no compiled operators", remedy)
+    return Finding("torchvision", "ok", f"{text} has its operators")
+
+
+def is_outside_venv(top: Path) -> bool:
+    """Return True if the checkout has a virtual environment, but this Python is another one."""
+    return (top / ".venv/bin/python").exists() and (top / ".venv").resolve() != Path(sys.prefix).resolve()
+
+
+def compared(lock: Path) -> tuple[dict[str, str], list[str], list[str]]:
+    """Compare the installed packages with the lock file `lock`.
+
+    Return the locked versions for this Python and platform by name, the names of missing packages, and a text about each package that is
+    installed in another version.
+    """
+    wanted, installed = locked(lock), installed_versions()
+    missing = [name for name in wanted if normalized(name) not in installed]
+    different = [
+        f"{name} {installed[normalized(name)]} (not {version})"
+        for name, version in wanted.items()
+        if installed.get(normalized(name), version) != version
+    ]
+    return wanted, missing, different
+
+
+def locked(lock: Path) -> dict[str, str]:
+    """Return the versions in a lock file by name, for the packages whose markers hold for this Python and platform."""
+    from packaging.markers import Marker
+
+    entries = ENTRY.findall(lock.read_text(encoding="utf-8"))
+    return {name: version for name, version, marker in entries if not marker or Marker(marker.strip()).evaluate()}
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of all installed packages by normalized name, from the names of their `.dist-info` folders, or of their
+    `.egg-info` if a package was built from its source by an old setuptools.
+
+    `importlib.metadata.version` would read and parse a file of each package, which takes twenty times as long.
+    """
+    found: dict[str, str] = {}
+    for folder in filter(Path.is_dir, map(Path, dict.fromkeys(sys.path))):
+        for path in (*folder.glob("*.dist-info"), *folder.glob("*.egg-info")):
+            name, _, rest = path.stem.partition("-")
+            found.setdefault(normalized(name), rest.partition("-")[0])  # an .egg-info may end in the version of Python
+    return found
+
+
+def normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def full_version(package: str) -> str:
+    """Return the version of a package with the name of its build, such as 2.15.0+cu132, from its `version.py`, or else from its metadata."""
+    match = re.search(r"^__version__ *(?::.*)?= *'([^']+)'", version_file(package), re.MULTILINE)
+    return match[1] if match else metadata.version(package)
+
+
+def public(version: str) -> str:
+    return version.partition("+")[0]
+
+
+def build(version: str) -> str:
+    return version.partition("+")[2]
+
+
+def named(packages: Sequence[str]) -> str:
+    more = len(packages) - MOST_NAMED
+    return ", ".join(packages[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,232 @@
+"""Checks CPUs, memory, disks and file systems, and whether Docker answers and can give a container the GPUs."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import limits
+from pipeline.core.untrusted import shown
+from pipeline.tools.doctor import checkout
+from pipeline.tools.doctor.checkout import WRITTEN
+from pipeline.tools.doctor.finding import Context, Finding, Status
+
+MIB, GIB = 2**20, 2**30
+NCCL_BYTES = GIB
+"""The size of /dev/shm that NVIDIA recommends (docs/clusters.md)."""
+LITTLE_MEMORY = 2 * GIB
+LEAST_DISK, LITTLE_DISK = 64 * MIB, 2 * GIB
+LEAST_INODES, LITTLE_INODES = 100, 10_000
+LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpfs", "ramfs", "ntfs", "apfs"}
+
+Statvfs = Callable[[Path], os.statvfs_result]
+
+
+def shared_memory(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
+    """Compare the free space of /dev/shm with what NCCL needs. Several processes on GPUs exchange gradients by NCCL."""
+    try:
+        status = statvfs(context.system / "dev/shm")
+    except OSError as error:
+        return Finding(
+            "shared memory", "warning", f"no shared memory in /dev ({error.strerror})", "`docker run --shm-size 1g`, if this is a container"
+        )
+    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    text = f"{in_units(free)} of {in_units(size)} free in /dev/shm"
+    if not uses_nccl(context):
+        return Finding("shared memory", "ok", f"{text}; only several processes on GPUs use it")
+    if size < NCCL_BYTES:
+        remedy = "`docker run --shm-size 1g` for a container, `mount -o remount,size=1g /dev/shm` for a machine"
+        return Finding("shared memory", "warning", f"{text}; NCCL needs 1 GiB for several processes on GPUs", remedy)
+    if free < NCCL_BYTES:
+        return Finding(
+            "shared memory", "warning", f"{text}; NCCL needs 1 GiB", "`ls /dev/shm`, and remove what killed processes left there"
+        )
+    return Finding("shared memory", "ok", text)
+
+
+def uses_nccl(context: Context) -> bool:
+    """Return True if a training in this environment has several processes on the GPUs of this machine."""
+    on_gpus = context.environment.device in ("auto", "cuda") and len(context.gpus.devices) > 1
+    return on_gpus and (
+        context.environment.processes == "auto" or max(context.environment.processes, context.environment.local_world_size) > 1
+    )
+
+
+def cpus(context: Context) -> Finding:
+    """Compare the threads of a training with the CPUs that the CPU affinity and the cgroup's quota allow."""
+    usable, all_cpus = limits.usable_cpus(), os.cpu_count() or 1
+    text = f"{usable} of {all_cpus} usable" + ("" if usable == all_cpus else ", by CPU affinity or the quota of the cgroup")
+    threads = context.environment.threads
+    if threads and threads * context.environment.local_world_size > usable:
+        text += f"; PIPELINE_THREADS={threads} starts more threads than that, which is slower"
+        return Finding("cpus", "warning", text, f"`export PIPELINE_THREADS={max(1, usable // context.environment.local_world_size)}`")
+    return Finding("cpus", "ok", text)
+
+
+def memory(_context: Context) -> Finding:
+    """Check the free memory of the machine, or of the cgroup if its limit is smaller, and whether the OOM killer has killed processes."""
+    import psutil
+
+    machine, limit = psutil.virtual_memory(), limits.memory_limit_bytes()
+    is_limited = limit is not None and limit < machine.total
+    total = min(machine.total, limit or machine.total)
+    text = f"{in_units(min(total, machine.available))} of {in_units(total)} free" + (" (limit of the cgroup)" if is_limited else "")
+    remedy = (
+        "`docker run --memory`, or the memory limit of the job, raises it"
+        if is_limited
+        else "`ps aux --sort -rss | head` names the processes that use it"
+    )
+    if min(total, machine.available) < LITTLE_MEMORY:
+        return Finding("memory", "warning", f"{text}; a training with DVC and tracking can need 2 GiB", remedy)
+    if killed := limits.num_oom_kills():
+        return Finding("memory", "warning", f"{text}; {killed} processes of this cgroup were killed because its memory was used up", remedy)
+    return Finding("memory", "ok", text)
+
+
+def disk(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
+    """Check the free space of the file systems that a training writes to. The status is `problem` if no checkpoint fits on one."""
+    free = {path: status.f_bavail * status.f_frsize for path, status in file_systems(context, statvfs)}
+    remedy = "remove files, or `dvc gc --workspace` (results of other commits in DVC's cache)"
+    return lowest("disk", free, in_units, (LEAST_DISK, LITTLE_DISK), remedy)
+
+
+def inodes(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
+    """Check how many files can still be created. Some file systems have no fixed number of inodes."""
+    free = {path: status.f_favail for path, status in file_systems(context, statvfs) if status.f_files}
+    if not free:
+        return Finding("inodes", "ok", "not limited")
+    return lowest(
+        "inodes",
+        free,
+        lambda count: f"{count:,}",
+        (LEAST_INODES, LITTLE_INODES),
+        "`du --inodes -x / | sort -n | tail` names the folders with the most files",
+    )
+
+
+def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds: tuple[int, int], remedy: str) -> Finding:
+    """Return the finding for the file system with the least space or inodes left.
+
+    `free` is the number of free bytes or inodes by folder, and `show` formats such a number. Below `bounds[0]` the status is `problem`, and
+    below `bounds[1]` it is `warning`.
+    """
+    text = ", ".join(f"{show(count)} free in {path}" for path, count in free.items())
+    least = min(free.values())
+    status: Status = "problem" if least < bounds[0] else "warning" if least < bounds[1] else "ok"
+    return Finding(name, status, text, "" if status == "ok" else remedy)
+
+
+def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
+    """Yield a folder of each file system to which a training writes: the checkout, its folders, the journals and work folders, and
+    DVC's cache.
+    """
+    written = [context.top / name for name in WRITTEN]
+    seen = set()
+    for path in (*written, context.environment.root / ".pipeline", checkout.dvc_cache(context.top)):
+        folder = existing(path.resolve())
+        if (device := folder.stat().st_dev) not in seen:
+            seen.add(device)
+            yield folder, statvfs(folder)
+
+
+def existing(path: Path) -> Path:
+    """Return the path, or its nearest parent that exists."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def file_locks(context: Context) -> Finding:
+    """Lock a temporary file in the checkout by flock. Without file locks, two trainings could write the same files at the same time."""
+    folder = existing((context.environment.root / ".pipeline").resolve())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):  # other checks report these errors
+            return Finding("file locks", "warning", f"not examined, because {folder} cannot be written ({error.strerror})")
+        text = f"{folder}: the file system ({file_system_type(folder)}) does not support file locks ({error.strerror})"
+        return Finding(
+            "file locks", "problem", text, "move the checkout to a local disk, or mount its file system with locks (Lustre: `-o flock`)"
+        )
+    return Finding("file locks", "ok", f"flock works in {folder}")
+
+
+def nodes(context: Context) -> Finding:
+    """If torchrun has started processes on several machines, check that the work folder is not on a local file system."""
+    environment = context.environment
+    if environment.world_size <= environment.local_world_size:
+        return Finding("nodes", "ok", "one machine")
+    kind, text = file_system_type(environment.root.resolve()), f"{environment.world_size} processes on several machines"
+    if kind in LOCAL:
+        text += f", but {environment.root.resolve()} is on a local file system ({kind}), and all need the same .pipeline/work"
+        return Finding("nodes", "warning", text, "move the checkout to a file system that all machines mount (docs/clusters.md)")
+    return Finding("nodes", "ok", f"{text}; {environment.root.resolve()} is on a shared file system ({kind})")
+
+
+def file_system_type(folder: Path) -> str:
+    """Return the type of the file system of an absolute path, such as ext4 or nfs4."""
+    import psutil
+
+    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "unknown")
+
+
+def in_units(size_bytes: int) -> str:
+    return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.0f} MiB"
+
+
+LIMIT_S = 1.6
+TOOLKIT = "`sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`, after the installation of the NVIDIA Container Toolkit"
+
+
+def docker(context: Context) -> Finding:
+    """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so the worst status is `warning`."""
+    program = os.environ.get("DOCKER", "docker")
+    if not shutil.which(program):
+        return Finding("docker", "ok", "not installed: only `make image` and `make docker-repro` need it")
+    try:
+        done = subprocess.run(
+            [program, "info", "--format", "{{json .}}"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return Finding("docker", "warning", f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
+    info = parsed(done.stdout)
+    if done.returncode or info.get("ServerErrors"):
+        reason = shown(" ".join([*(info.get("ServerErrors") or []), done.stderr.strip()]), 200)
+        denied = "permission denied" in reason.lower()
+        remedy = "`sudo usermod -aG docker $USER`, then log in again" if denied else "`sudo systemctl start docker`"
+        return Finding("docker", "warning", f"the Docker engine cannot be used: {reason}", remedy)
+    text = f"Docker {shown(info.get('ServerVersion', 'of unknown version'), 40)}"
+    if not context.gpus.devices:
+        return Finding("docker", "ok", text)
+    if has_toolkit(info):
+        return Finding("docker", "ok", f"{text} with the NVIDIA Container Toolkit")
+    return Finding("docker", "warning", f"{text} without the NVIDIA Container Toolkit, so `--gpus all` fails", TOOLKIT)
+
+
+def parsed(text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except ValueError:
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def has_toolkit(info: dict[str, Any]) -> bool:
+    """Return True if Docker has NVIDIA's runtime or NVIDIA's CDI devices, or if NVIDIA's runtime hook is on the PATH."""
+    devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or []]
+    return (
+        "nvidia" in (info.get("Runtimes") or {})
+        or any(device.startswith("nvidia.com/gpu") for device in devices)
+        or shutil.which("nvidia-container-runtime-hook") is not None
+    )

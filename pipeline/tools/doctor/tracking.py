@@ -1,0 +1,181 @@
+"""Checks the MLflow server or database. No training depends on it, so the worst status is `warning`."""
+
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.untrusted import shown
+from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tracking.address import Address
+
+if TYPE_CHECKING:
+    from requests import Response
+
+LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
+API = "/api/2.0/mlflow/experiments/search?max_results=1"
+VERSION, REVISION = re.compile(r"(\d+)\.\d+(\.\w+)*"), re.compile(r"^(down_)?revision\b.*= *[\"'](\w+)[\"']", re.MULTILINE)
+LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
+UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
+
+
+def tracking(context: Context) -> Finding:
+    """Check that the MLflow server answers and is not too old, or that this MLflow can open the database."""
+    if not context.environment.tracking:
+        return Finding("tracking", "ok", "off (PIPELINE_TRACKING)")
+    address = Address.of(context.environment)
+    if address.given.startswith("databricks"):
+        return Finding("tracking", "ok", f"{address.shown}, which was not examined")
+    if address.is_server:
+        return of_server(address)
+    return of_sqlite(address) if address.given.startswith("sqlite") else of_database(address)
+
+
+def of_server(address: Address) -> Finding:
+    """Request the experiments and the version of the server at `address`."""
+    end_s = time.monotonic() + LIMIT_S
+    import requests
+
+    try:
+        answer = request(address, API, end_s)
+        if answer.status_code != 200:
+            return of_status(address, answer)
+        version = request(address, "/version", end_s).text.strip()
+    except requests.Timeout:
+        text = f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}"
+        return Finding("tracking", "warning", text, f"look at the log of the server, {UNSET}")
+    except (requests.RequestException, OSError) as error:
+        text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
+        return Finding("tracking", "warning", text, f"start the server, {UNSET}")
+    return of_version(address, version)
+
+
+def request(address: Address, path: str, end_s: float) -> "Response":
+    """Send a GET request with the credentials that MLflow's client would send. Its timeout ends at `end_s` on the monotonic clock.
+
+    Raises exceptions of `requests`.
+    """
+    import requests
+
+    headers, auth, variables = {}, address.credentials, os.environ
+    if auth is None and variables.get("MLFLOW_TRACKING_USERNAME"):
+        auth = (variables["MLFLOW_TRACKING_USERNAME"], variables.get("MLFLOW_TRACKING_PASSWORD", ""))
+    if auth is None and (token := variables.get("MLFLOW_TRACKING_TOKEN")):
+        headers["Authorization"] = f"Bearer {token}"
+    insecure = variables.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
+    verify = variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or not insecure
+    return requests.get(
+        address.for_mlflow.rstrip("/") + path, headers=headers, auth=auth, verify=verify, timeout=max(LEAST_S, end_s - time.monotonic())
+    )
+
+
+def of_status(address: Address, answer: "Response") -> Finding:
+    """Return the finding for a server whose `answer` has another status than 200."""
+    host = address.shown.partition("://")[2].partition("/")[0]
+    text = f"{address.shown} answers {answer.status_code}"
+    if answer.status_code == 403 and "host header" in answer.text.lower():
+        remedy = f"start the server with `mlflow server --allowed-hosts {host},localhost:*` and what it allows now"
+        return Finding("tracking", "warning", f"{text}, because it does not allow the host name {host}; {LATER}", remedy)
+    if answer.status_code in (401, 403):
+        remedy = "`export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=...`, or MLFLOW_TRACKING_TOKEN, of a user with permission"
+        return Finding("tracking", "warning", f"{text}: it does not permit this user; {LATER}", remedy)
+    if answer.status_code == 404:
+        return Finding(
+            "tracking", "warning", f"{text}: it is no MLflow server, or serves MLflow at another path", "correct MLFLOW_TRACKING_URI"
+        )
+    return Finding("tracking", "warning", f"{text}: {shown(answer.text, 80)}; {LATER}", "look at the log of the server")
+
+
+def of_version(address: Address, version: str) -> Finding:
+    """Compare the version of a server with that of the installed MLflow. A server of an older major version cannot store all that a run records."""
+    client, match = metadata.version("mlflow"), VERSION.fullmatch(version)
+    if not match:
+        text = f"{address.shown} answers, but does not report a version of MLflow ({shown(version, 40)})"
+        return Finding("tracking", "warning", text, "correct MLFLOW_TRACKING_URI, if it is not the address of MLflow")
+    text = f"{address.shown}, MLflow {version}"
+    if int(match[1]) < int(client.partition(".")[0]):
+        remedy = f"on the server: `pip install mlflow=={client}`, then `mlflow db upgrade` with the address of its database"
+        return Finding("tracking", "warning", f"{text} is too old for the installed MLflow {client}: runs would be incomplete", remedy)
+    return Finding("tracking", "ok", text)
+
+
+def of_sqlite(address: Address) -> Finding:
+    """Read the schema revision of a SQLite file, without changing the file."""
+    database = Path(address.for_mlflow.partition(":///")[2])
+    if not database.exists():
+        return Finding("tracking", "ok", f"{database}, which the first run will make")
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
+            rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    except sqlite3.Error as error:
+        if "locked" in str(error):
+            return Finding("tracking", "warning", f"{database} is locked by another process", f"`fuser {database}` names the process")
+        remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
+        return Finding("tracking", "warning", f"{database} cannot be read ({error}); {LATER}", remedy)
+    return of_schema(str(database), f"sqlite:///{database}", rows)
+
+
+def of_database(address: Address) -> Finding:
+    """Read the schema revision of the database on a database server."""
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
+            rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
+    except ImportError as error:
+        remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
+        return Finding("tracking", "warning", f"{address.shown} needs the package {error.name}; {LATER}", remedy)
+    except SQLAlchemyError as error:
+        return Finding(
+            "tracking",
+            "warning",
+            f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}",
+            f"start the database, {UNSET}",
+        )
+    return of_schema(address.shown, "ADDRESS", rows)
+
+
+def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:
+    """Compare the schema revision of a database with that of the installed MLflow, which opens only databases of its own revision.
+
+    `name` is the database in the messages, and `for_upgrade` its address as the argument of `mlflow db upgrade`. `rows` are those of the
+    table `alembic_version`.
+    """
+    version, client = (str(rows[0][0]) if rows else "none"), metadata.version("mlflow")
+    older, newest = revisions()
+    if version == newest:
+        return Finding("tracking", "ok", f"{name}, of the schema of MLflow {client}")
+    if version in older:
+        text = f"{name} was written by an older MLflow than {client}, which cannot open it; {LATER}"
+        return Finding("tracking", "warning", text, f"copy it, then `mlflow db upgrade {for_upgrade}`")
+    text = f"{name} was written by a newer MLflow than {client} (schema {shown(version, 40)}); {LATER}"
+    return Finding("tracking", "warning", text, "install the MLflow that wrote it, or set MLFLOW_TRACKING_URI to another database")
+
+
+def revisions() -> tuple[set[str], str]:
+    """Return the schema revisions that the installed MLflow can upgrade, and its own revision.
+
+    They are read from the files of MLflow's migrations, because the import of MLflow takes seconds.
+    """
+    found = find_spec("mlflow")
+    assert found
+    assert found.origin
+    texts = [path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("store/db_migrations/versions/*.py")]
+    matches = [match for text in texts for match in REVISION.findall(text)]
+    older = {revision for is_down, revision in matches if is_down}
+    (newest,) = {revision for is_down, revision in matches if not is_down} - older
+    return older, newest
+
+
+def reason(error: BaseException) -> str:
+    """Return the text of the innermost cause of an error of requests or SQLAlchemy. The text of the error itself names objects in memory."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return str(getattr(error, "strerror", None) or error).strip().splitlines()[0]

@@ -1,0 +1,186 @@
+"""`set`: change parameters in params.yaml after validating them; comments and order stay. `set preset=NAME`: copy a preset to params.yaml.
+
+`set --upgrade [FILE ...]` adds the keys that files of earlier versions lack.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import files
+from pipeline.core.params import dotted
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document, Location, read_text
+from pipeline.tools import tool
+from pipeline.tools.check.command import refuse_misfits
+from pipeline.tools.params.commented_yaml import on_one_line
+from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
+from pipeline.tools.params.reference import STAGE_PARAMS
+
+FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
+PRESET = "preset="
+RECORD = Path(".pipeline/written-params")
+"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the writer.
+
+The writer is `preset` if all changes are values of a command with `preset=NAME`, which can be given again, else `set`.
+"""
+
+
+def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
+    """Write the values of `assignments`, each `KEY=VALUE`, into params.yaml, and print what changed.
+
+    `preset=NAME` first replaces the whole file by a preset. With `upgrade`, instead add the keys that were added since the files `upgrade`
+    (params.yaml if it is empty) were written, with the values that keep the result. Raises Refusal like `assigned`, `apply_preset` and
+    `upgraded_text`, or for both or none of the two. Then nothing is written.
+    """
+    if bool(assignments) == (upgrade is not None):
+        raise Refusal("set: write either values, such as train.epochs=3 or preset=digits, or --upgrade")
+    target = Paths().params
+    if upgrade is not None:
+        if values := [name for name in upgrade if "=" in name and not Path(name).exists()]:
+            raise Refusal(f"set: --upgrade takes files, but {values[0]} is a value: write it in a second command, without --upgrade")
+        add_keys([Path(name) for name in upgrade] or [target])
+        return
+    names = [given.removeprefix(PRESET).strip() for given in assignments if given.startswith(PRESET)]
+    values = [given for given in assignments if not given.startswith(PRESET)]
+    if names:
+        apply_preset(names, values)
+        return
+    before = read_text(target)
+    after = assigned(before, values)
+    if after == before:
+        print(f"set: {target} has these values already")
+        return
+    write(target, after)
+    for line in differences(before, after):
+        print(f"set: {line}")
+
+
+def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
+    """Copy a preset to params.yaml, with the values of `assignments` in place of its own. `names` has the name of this one preset.
+
+    Raises Refusal if there are several names or no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which
+    would be lost. A params.yaml that equals a preset, or that this function wrote, is always replaced.
+    """
+    if len(names) > 1:
+        raise Refusal(f"preset={names[1]}: is the second preset: write one")
+    target, original = Paths().params, text_of(names[0])
+    text = assigned(original, assignments) if assignments else original
+    changed = differences(original, text) if assignments else []
+    refuse_loss(target, text)
+    record(text, "preset")
+    files.write_text(target, text)
+    print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
+    for line in changed:
+        print(f"set: {line}")
+
+
+def text_of(name: str) -> str:
+    """Return the text of params.yaml that is the preset `name`. Raises Refusal if there is no such preset."""
+    known = texts()
+    if name not in known:
+        raise Refusal(f"there is no preset {name!r}: the presets are {', '.join(known)}")
+    return known[name]
+
+
+def texts() -> dict[str, str]:
+    """Return the text of each preset by its name. The path of the JSON schema is changed, because params.yaml is in another folder."""
+    presets = sorted(Path("presets").glob("*.yaml"))
+    return {path.stem: path.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP) for path in presets}
+
+
+def refuse_loss(target: Path, text: str) -> None:
+    """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
+
+    Nothing is lost if the file equals a preset, is committed, or was written by `set preset=NAME`. Without Git, as in a container, nothing
+    is lost if any other `set` wrote the file, either.
+    """
+    if not is_edited(target) or target.read_bytes() == text.encode() or writer_of(target) == "preset":
+        return
+    changes = uncommitted(target)
+    if changes or (changes is None and writer_of(target) is None):
+        remedy = f"commit it, or undo the changes with `git restore {target}`" if changes else "move the file away"
+        raise Refusal(f"{target} has changes that are not committed and would be lost: {remedy}, and try again")
+
+
+def write(target: Path, text: str) -> None:
+    """Write `text`, a changed params.yaml, to the file `target`. Record it, unless the file before contained changes that were made by hand."""
+    if not is_edited(target) or writer_of(target):
+        record(text, "set")
+    files.write_text(target, text)
+
+
+def record(text: str, writer: str) -> None:
+    """Record that `writer`, "preset" or "set", is about to write params.yaml with the contents `text`.
+
+    The record comes before the file: after a kill, a file without a record would count as edited; a record without a file is harmless.
+    """
+    writers, digest = recorded(), hashlib.sha256(text.encode()).hexdigest()
+    writers[digest] = "preset" if "preset" in (writer, writers.get(digest)) else "set"
+    files.write_text(RECORD, "".join(f"{digest} {writer}\n" for digest, writer in writers.items()))
+
+
+def is_edited(target: Path) -> bool:
+    """Return True if the file exists and equals no preset."""
+    return target.exists() and target.read_bytes() not in [text.encode() for text in texts().values()]
+
+
+def writer_of(target: Path) -> str | None:
+    """Return the writer of the file, "preset" or "set", or None if it was changed by hand."""
+    return recorded().get(files.digest(target))
+
+
+def recorded() -> dict[str, str]:
+    """Return the writer of each recorded file, by the SHA-256 of the file."""
+    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
+    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no writer
+
+
+def uncommitted(path: Path) -> str | None:
+    """Return what git reports of uncommitted changes of the file: "" for none. Return None if git fails, as it does without a repository."""
+    try:
+        answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def add_keys(paths: Sequence[Path]) -> None:
+    """Upgrade all files, or none if one cannot be upgraded, and print the keys that were added."""
+    results = {path: upgraded(path) for path in paths}
+    for path, (text, added) in results.items():
+        if not added:
+            print(f"set: {path} has all keys already")
+            continue
+        write(path, text) if path == Paths().params else files.write_text(path, text)
+        for location, value in added.items():
+            print(f"set: {path}: added {dotted(location)}: {on_one_line(value)}")
+
+
+def upgraded(path: Path) -> tuple[str, dict[Location, Any]]:
+    """Return the text of the parameter file or search file `path` with the keys that it lacks, and the added values by location."""
+    text = read_text(path)
+    if "space" not in Document.of(text, path).data:
+        return upgraded_text(text, path, STAGE_PARAMS.values(), problems)
+    search = tool("search.settings")  # late: most files are parameter files
+    return upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
+
+
+def assigned(text: str, assignments: Sequence[str]) -> str:
+    """Return `text`, the text of params.yaml, after the assignments.
+
+    Raises Refusal if an assignment is wrong, or if the parameters would be invalid or would not fit each other. What only the data or the
+    machine can tell is left to the command `check`.
+    """
+    after = edited(text, assignments)
+    refuse_misfits(Document.of(after, Paths().params))
+    return after
+
+
+def differences(before: str, after: str) -> list[str]:
+    """Return one line for each value that differs between two texts of params.yaml."""
+    old, new = (Document.of(text, Paths().params).data for text in (before, after))
+    return changes(old, new)

@@ -1,0 +1,260 @@
+"""Edits the text of `params.yaml`: assigns values to keys, and keeps comments, the order of keys and the notation of all other values."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+
+from pipeline.core.params import (
+    COMMON_KEYS,
+    UPGRADE,
+    Problem,
+    SectionTypes,
+    dotted,
+    keys_of,
+    section_types,
+    suggestion,
+    unknown_name,
+    unknown_sections,
+    upgraded,
+    validate,
+    without_echoes,
+)
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import SOURCES
+from pipeline.core.section import SECTIONS
+from pipeline.core.untrusted import shown
+from pipeline.core.yaml_document import MAX_BYTES, Document, Location, to_plain_data
+from pipeline.tools.params import commented_yaml
+from pipeline.tools.params.commented_yaml import on_one_line
+from pipeline.tools.params.reference import STAGE_PARAMS
+
+GIVEN = Path("the value")
+"""Stands for the name of the file in messages about a value that is not valid YAML."""
+LINE = re.compile(rf"^{GIVEN}:\d+: ")
+MAX_SHOWN = 80
+Check = Callable[[Mapping[str, Any]], list[Problem]]
+"""A function that returns the problems in the data of a file."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An assignment `KEY=VALUE`. `given` is the user's text, `location` the parts of KEY, `written` the text of VALUE, and `value` its data."""
+
+    given: str
+    location: Location
+    written: str
+    value: Any
+
+    @classmethod
+    def parse(cls, given: str) -> "Assignment":
+        """Parse an assignment such as `train.epochs=3`. Raises Refusal if it has no key or no `=`, or if VALUE is not valid YAML."""
+        key, equals, written = given.partition("=")
+        location = tuple(int(part) if part.isdecimal() else part for part in key.strip().split("."))
+        if not equals or "" in location:
+            raise Refusal(f"{shown(given, MAX_SHOWN)}: is not of the form KEY=VALUE: write for example train.epochs=3")
+        if location[0] not in SECTIONS:
+            raise Refusal(f"{shown(given, MAX_SHOWN)}: {shown(str(location[0]), MAX_SHOWN)} is not a section: {nearest(location)}")
+        written = written.strip()
+        try:
+            (value,) = Document.of(f"value: {written}", GIVEN).data.values()
+        except ValueError as error:  # a Refusal, or other keys in further lines
+            reason = LINE.sub("", str(error)) if isinstance(error, Refusal) else "is not a single value"
+            quoted = shown(json.dumps(written, ensure_ascii=False), MAX_SHOWN)
+            raise Refusal(f"{shown(given, MAX_SHOWN)}: {reason}: if it is text, write it in quotes: '{key}={quoted}'") from None
+        return cls(shown(given, MAX_SHOWN), location, written, value)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Return the sort key: assignments of whole sections come first, and `source`, which decides the task, before `model`."""
+        return len(self.location), SECTIONS.index(str(self.location[0]))
+
+
+def nearest(location: Location) -> str:
+    """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
+    fields = {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
+    owners = [name for name, field in fields.items() if location[-1] in keys_of(field.annotation)]
+    return (
+        f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS, COMMON_KEYS)
+    )
+
+
+def edited(text: str, assignments: Sequence[str]) -> str:
+    """Return `text`, the text of `params.yaml`, after `assignments`, each of the form `KEY=VALUE`.
+
+    VALUE is YAML, as in the file. The name of a member for a whole section, such as `model=mlp`, replaces the section by the member's
+    recommended values; such assignments take effect before those of single keys. Comments, the order of keys, quotes and the notation of
+    numbers stay; indentation and line breaks become those of the presets. If no value changes, `text` is returned as it is. Raises Refusal
+    if `text` or an assignment is invalid, if a value to change has an anchor, or if the parameters would be invalid afterwards.
+    """
+    before = Document.of(text, Paths().params)
+    parsed = [Assignment.parse(given) for given in assignments]
+    content = commented_yaml.load(text)
+    for assignment in sorted(parsed, key=lambda assignment: assignment.rank):
+        for location, value in replacements(assignment, content):
+            assign(content, location, value, assignment.given)
+    return written(content, before, text, parsed, problems)
+
+
+def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check: Check) -> tuple[str, dict[Location, Any]]:
+    """Add to `text`, the text of the older parameter file or search file `path`, the keys that it lacks, with the values in `Section.ADDED`.
+
+    Return the pair (text, added values by location). `kinds` are the classes of all sections. Everything else stays as in `edited`. Raises
+    Refusal if `check` then finds problems, for example because a key was removed since, or if a section to change has an anchor.
+    """
+    before, content, added = Document.of(text, path), commented_yaml.load(text), dict[Location, Any]()
+    for kind in kinds:
+        added |= upgraded(before.data, kind)[1]
+    for location, value in added.items():
+        new = commented_yaml.load(f"value: {on_one_line(value)}")["value"]
+        assign(content, location, new, f"{path}:{before.line(location)}: {dotted(location)}")
+        if isinstance(new, CommentedMap):  # a section, with a blank line above it, as in the presets
+            new.fa.set_block_style()
+            content.yaml_set_comment_before_after_key(location[0], before="\n")
+    return written(content, before, text, [], check), added
+
+
+def written(content: Any, before: Document, text: str, assignments: Sequence[Assignment], check: Check) -> str:
+    """Return the text of `content`, the changed values of the file `before`, or `text`, the text before, if no value differs.
+
+    Raises Refusal if the text is too large or does not have exactly these values, or if `check` finds problems in them.
+    """
+    result = commented_yaml.dump(content)
+    after = Document.of(result, before.path)
+    if len(result.encode()) > MAX_BYTES:
+        raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
+    if found := check(after.data):
+        raise Refusal("\n".join(dict.fromkeys(describe(problem, before, assignments) for problem in found)))
+    if after.data != to_plain_data(content):
+        raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
+    if after.data == before.data:
+        return text
+    return result.replace("\n", "\r\n") if "\r\n" in text else result
+
+
+def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator[tuple[Location, Any]]:
+    """Yield the changes that `assignment` makes, as pairs (location, value). `content` has the parameters before the change."""
+    section, *keys = assignment.location
+    types = types_of(str(section))
+    if keys or types is None or not isinstance(assignment.value, str):
+        yield assignment.location, commented_yaml.load(f"value: {assignment.written}")["value"]
+        return
+    values = commented_yaml.load(
+        "\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items())
+    )
+    present = content.get(str(section))
+    if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
+        for key, value in values.items():  # key by key, so that comments stay
+            if value != present[key]:
+                yield (section, key), value
+    else:
+        yield (section,), values
+
+
+def types_of(section: str) -> SectionTypes | None:
+    """Return the members from which the key `name` of the section chooses; None if the section has no key `name`."""
+    return next(section_types(section, params.model_fields[section]) for params in STAGE_PARAMS.values() if section in params.model_fields)
+
+
+def task_of(data: Mapping[str, Any]) -> str:
+    """Return the task of the dataset that the parameters `data` name; "classification", the task of most datasets, if they name none."""
+    source = data.get("source")
+    name = source.get("name") if isinstance(source, Mapping) else None
+    return str(SOURCES.settings(name).task) if name in SOURCES.names else "classification"
+
+
+def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[str, Any]:
+    """Return the whole section of the member that `assignment` names, with its recommended values, in the order of its keys.
+
+    Raises Refusal if there is no such member, or if it does not state a value for each of its keys.
+    """
+    section, name = str(assignment.location[0]), assignment.value
+    if name not in types.names:
+        raise Refusal(f"{assignment.given}: {unknown_name(section, {'name': name}, types)[1]}")
+    settings = types.settings(name)
+    values: dict[str, Any] = {"name": name, **settings.recommended(name=name, task=task)}  # type: ignore[attr-defined]
+    if missing := [key for key in settings.model_fields if key not in values]:
+        file = settings.__module__.replace(".", "/") + ".py"
+        raise Refusal(
+            f"{assignment.given}: {name} has no recommended value for {', '.join(missing)}: add them to the class {settings.__name__} in {file}, "
+            f"as `RECOMMENDED = {{{json.dumps(missing[0])}: ...}}`, or give all keys: '{section}={{name: {name}, {missing[0]}: ...}}'"
+        )
+    return {key: values[key] for key in settings.model_fields}
+
+
+def assign(content: CommentedMap, location: Location, value: Any, given: str) -> None:
+    """Put `value` at `location` of `content`. Keys that are missing are added.
+
+    Raises Refusal if a part of `location` does not exist in a list or a single value, or if a value on the path has an anchor (`&name`),
+    because an alias (`*name`) may use the same value elsewhere. The message begins with `given`, the user's assignment.
+    """
+    container: Any = content
+    for depth, part in enumerate(location):
+        is_list = isinstance(container, CommentedSeq)
+        if not isinstance(container, CommentedMap) and not (is_list and isinstance(part, int) and part < len(container)):
+            parent = f"a list of {len(container)}" if is_list else on_one_line(container)
+            raise Refusal(
+                f"{given}: there is no `{shown(str(part), MAX_SHOWN)}`, because its parent is {parent}: assign to the parent first"
+            )
+        key = part if is_list else str(part)
+        present = container[key] if is_list else container.get(key)
+        if getattr(getattr(present, "anchor", None), "value", None):
+            name = dotted(location[: depth + 1])
+            raise Refusal(
+                f"{given}: {name} has the anchor `&{present.anchor.value}` in {Paths().params}: remove the anchor, or edit the file"
+            )
+        if depth == len(location) - 1:
+            commented_yaml.replace(container, key, value)
+        elif present is None:
+            container[key] = CommentedMap()
+        container = container[key]
+
+
+def problems(data: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems in `data`, the parameters of all stages.
+
+    Sections that need torch are validated only if all others are valid, or if they lack keys that were added since the file was written.
+    """
+    unknown = unknown_sections(data)
+    for without_torch in (True, False):
+        found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
+        is_older = any(message.endswith(UPGRADE) for _, message in found)  # name what else the file lacks, too
+        if (unknown or found) and not (is_older and without_torch):
+            return list(dict.fromkeys(without_echoes([*unknown, *found])))
+    return []
+
+
+def describe(problem: Problem, before: Document, assignments: Sequence[Assignment]) -> str:
+    """Return the message of a problem. It begins with the assignment that caused the problem or, if none did, with the line in `before`."""
+    location, message = problem
+    for assignment in assignments:
+        section, *keys = assignment.location
+        if keys == ["name"] and location[0] == section and location[1:] != ("name",):  # its keys are those of another member
+            return f"{assignment.given}: {assignment.written} has other keys: write `{section}={assignment.written}`, which replaces all of them"
+        common = min(len(location), len(assignment.location))
+        if location[:common] == assignment.location[:common]:
+            key = "" if location == assignment.location else f"{dotted(location)}: "
+            return f"{assignment.given}: {key}{message}"
+    return f"{before.path}:{before.line(location)}: {dotted(location)}: {message}"
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return one line for each key whose value differs between two versions of the parameters, such as `train.epochs: 30 -> 3`.
+
+    A section whose keys or whose `name` differ is one line.
+    """
+    lines = []
+    for section in [*after, *(name for name in before if name not in after)]:
+        old, new = before.get(section), after.get(section)
+        if isinstance(old, Mapping) and isinstance(new, Mapping) and [*old] == [*new] and old.get("name") == new.get("name"):
+            pairs = {f"{section}.{key}": (old[key], new[key]) for key in new}
+        else:
+            pairs = {section: (old, new)}
+        lines += [f"{key}: {on_one_line(one)} -> {on_one_line(other)}" for key, (one, other) in pairs.items() if one != other]
+    return lines

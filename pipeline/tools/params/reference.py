@@ -1,0 +1,135 @@
+"""`make schema`: write the reference of the parameters: params.schema.json for editors, and docs/parameters.md for users."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Union
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
+
+from pipeline.core import files
+from pipeline.core.registry import Registry
+from pipeline.evaluate.params import EvaluateParams
+from pipeline.prepare.params import PrepareParams
+from pipeline.train.params import TrainParams
+
+STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
+
+
+COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
+
+
+def whole_file() -> type[BaseModel]:
+    """Return a pydantic model of the whole `params.yaml`, with the settings of every model and source. Imports all their modules."""
+    fields: dict[str, Any] = {}
+    for params in STAGE_PARAMS.values():
+        for name, field in params.model_fields.items():
+            fields.setdefault(name, definition(field))
+    return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
+    """Return the definition of a section for pydantic's `create_model`: the pair (type, FieldInfo). `field` is its pydantic field.
+
+    A section such as `model` has its variants in a Registry, a package with one module for each variant. The type of such a section is the
+    union of the `Settings` classes of all variants, discriminated by `name`.
+    """
+    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
+    if registry is None:
+        return field.annotation, field
+    members = tuple(registry.settings(name) for name in registry.names)
+    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of `params.yaml` for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole_file().model_json_schema()}
+
+
+def table() -> str:
+    """Return a Markdown table with one row for each key of `params.yaml`."""
+    lines = [line(COLUMNS), line(("---",) * len(COLUMNS)), *(line(row) for row in rows(schema()))]
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+
+
+def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for section, entry in whole["properties"].items():
+        options = [
+            option for option in entry.get("anyOf", [entry]) if "$ref" in option
+        ]  # the options of a nullable section: its type and null
+        members = list(entry.get("oneOf", options))
+        if not members:
+            yield f"`{section}`", values(entry), entry.get("description", "")
+        elif "anyOf" in entry:
+            yield f"`{section}`", "section or `null`", entry["description"]
+        common = common_keys(whole, members)
+        for number, member in enumerate(members):
+            properties = resolve(whole, member)["properties"]
+            owner = properties["name"]["const"] if "const" in properties.get("name", {}) else None
+            for key, field in properties.items():
+                if key in common and number:
+                    continue
+                label = f"`{section}.{key}`" + (f" ({owner})" if owner and key not in common else "")
+                value = names(whole, members) if key == "name" else values(field)
+                yield label, value, field.get("description") or entry.get("description", "")
+
+
+def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
+    """Return the keys that all variants of a section have. `members` refer to the variants in `whole`, the whole JSON schema."""
+    keys = [set(resolve(whole, member)["properties"]) for member in members]
+    return set.intersection(*keys) if keys else set()
+
+
+def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
+    fields = [resolve(whole, member)["properties"]["name"] for member in members]
+    known = [name for field in fields for name in field.get("enum", [field.get("const")])]
+    return ", ".join(f"`{name}`" for name in known)
+
+
+def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
+    definition: dict[str, Any] = whole["$defs"][reference["$ref"].rpartition("/")[2]]
+    return definition
+
+
+def values(field: dict[str, Any]) -> str:
+    """Return a short description of the values that a key may have: their type and bounds. `field` is the JSON schema of the key."""
+    if "anyOf" in field:
+        return " or ".join(values(option) for option in field["anyOf"])
+    if field.get("type") == "array" and "$ref" in field["items"]:
+        return "list of sections"
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field["type"] == "array":
+        return f"list, each: {values(field['items'])}"
+    kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[
+        field["type"]
+    ]
+    signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    bounds = [f"{sign} {field[name]:g}" for name, sign in signs.items() if name in field]
+    return f"{kind} {', '.join(bounds)}" if bounds else kind
+
+
+SCHEMA, TABLE = Path("params.schema.json"), Path("docs/parameters.md")
+HEADER = """\
+# Parameters
+
+Everything that decides a result is in `params.yaml`; where and how a run happens is in the environment ([training.md](training.md)).
+This page is written by `make schema`.
+
+"""
+
+
+def run() -> None:
+    for path, text in generated().items():
+        files.write_text(path, text)
+
+
+def generated() -> dict[Path, str]:
+    """Return the contents of the two files that `make schema` writes, by the path of each file."""
+    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    return {SCHEMA: text, TABLE: HEADER + table()}

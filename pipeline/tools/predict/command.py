@@ -1,0 +1,92 @@
+"""`python -m pipeline predict`: predict images or texts, in files, folders and archives, with a trained model, as a table or as JSON lines."""
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.progress import Advance, progress
+
+if TYPE_CHECKING:
+    from pipeline.tools.predict.protocols import Prediction, Predictor
+
+TABLE_ROWS = 64
+"""Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
+
+
+def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
+    """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
+
+    Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
+    pass, and `top_k` the number of most likely classes to name. Returns 1 if an input could not be read, else 0.
+    """
+    for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
+        if number < 1:
+            raise Refusal(f"{option}: is {number}: write a number from 1 on")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
+    return predict(model, inputs, batch_size=batch_size, top_k=top_k)
+
+
+def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int:
+    from pipeline.core.environment import Environment
+    from pipeline.inference.machine import Machine, set_determinism
+    from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tools.predict.model import load_model
+    from pipeline.tools.predict.protocols import LineReader
+
+    machine = Machine.set_up(Environment.read())
+    model = load_model(name, device=str(machine.device))
+    set_determinism(model.manifest.inference.train.deterministic)
+    problems = Problems()
+    # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
+    is_table, output = sys.stdout.isatty(), sys.stdout
+    predictor = model.predictor(top_k)
+    with raw_inputs.opened(inputs, model.reader, workers=model.workers) as given:
+        shows_progress = not is_table and given.num_units > 1
+        with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
+            predictions = model.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=problems)
+            if is_table:
+                print_table(predictions, predictor)
+            else:
+                print_lines(predictions, lambda line: print(line, file=output, flush=True))
+    if isinstance(model.reader, LineReader) and (note := model.reader.note()):
+        print(f"note: {shown(note)}", file=sys.stderr)
+    return 1 if problems.count else 0
+
+
+class Problems:
+    """Prints and counts the inputs that cannot be read."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, message: str) -> None:
+        self.count += 1
+        print(f"error: {message}", file=sys.stderr, flush=True)
+
+
+def print_lines(predictions: "Iterable[Prediction]", write: Callable[[str], None]) -> None:
+    for prediction in predictions:
+        write(json.dumps(prediction.record()))  # ASCII only: names may contain control characters and invalid UTF-8
+
+
+def print_table(predictions: "Iterable[Prediction]", predictor: "Predictor") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, rows = Console(), iter(predictions)
+    is_first = True
+    while part := [prediction.cells() for prediction, _ in zip(rows, range(TABLE_ROWS), strict=False)]:
+        table = Table(box=SIMPLE_HEAD if is_first else None, show_header=is_first, expand=True)
+        for title, width in predictor.columns().items():
+            table.add_column(title, width=width, ratio=None if width else 1, overflow="fold")
+        for cells in part:
+            table.add_row(*map(Text, cells))  # `Text`: square brackets in a name are no markup
+        console.print(table)
+        is_first = False

@@ -1,0 +1,160 @@
+"""`python -m pipeline generate`: continue a text with a language model."""
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal, counted
+
+if TYPE_CHECKING:
+    from pipeline.core.inputs.text import TextInputs
+    from pipeline.core.spec import Spec
+    from pipeline.core.tokenizer import Tokenizer
+    from pipeline.evaluate.generation import Generative
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, except tab and line feed. The vocabulary of a stranger's model may contain them, and a terminal obeys them."""
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+WINDOW, KEPT = 64, 4
+"""At most WINDOW tokens are decoded for each new token; then the last KEPT of them stay. No character has more bytes than KEPT."""
+
+
+def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: float | None, seed: int, length: int) -> None:
+    """Print `prompt` and then at most `length` generated tokens, each as soon as it is drawn. If the text ends earlier, print the reason on
+    stderr.
+
+    `model` is a model file, a run, or a model in MLflow. GenerationSettings describes the other parameters. Raises Refusal for an invalid
+    argument, or if the model does not generate text.
+    """
+    refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
+    from pipeline.core.tokenizer import Tokenizer
+    from pipeline.evaluate.generation import GenerationSettings, generate
+    from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
+    from pipeline.inference.machine import Machine, set_determinism
+    from pipeline.tracking import model_source
+
+    environment = Environment.read()
+    with model_source.located(model, Paths(), environment) as path:
+        loaded, manifest = model_file.load(path)
+        tokenizer = Tokenizer(texts_of(manifest.spec, model).tokenizer)
+    tokens = encode(prompt, tokenizer)
+    loaded.to(Machine.set_up(environment).device)
+    set_determinism(manifest.inference.train.deterministic)
+    settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
+    count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
+    if count < length:
+        longest = cast("Generative", loaded.network).longest
+        is_full = longest is not None and count + max(1, len(tokens)) == longest
+        reason = f"a text of this model has at most {longest} tokens, with its prompt" if is_full else "the model ended the text"
+        print(f"generate: stopped after {counted(count, 'token')}: {reason}", file=sys.stderr)
+
+
+def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p: float | None, length: int) -> None:
+    """Raise Refusal with a line for each argument that is invalid."""
+    checks = {
+        "--prompt: is not UTF-8": is_unicode(prompt),
+        f"--temperature: should be a number from 0, not {temperature}": math.isfinite(temperature) and temperature >= 0,
+        f"--top-k: should be at least 1, not {top_k}": top_k is None or top_k >= 1,
+        f"--top-p: should be above 0 and at most 1, not {top_p}": top_p is None or 0 < top_p <= 1,
+        f"--length: should be at least 1, not {length}": length >= 1,
+    }
+    if not all(checks.values()):
+        raise Refusal("\n".join(message for message, is_valid in checks.items() if not is_valid))
+
+
+def is_unicode(text: str) -> bool:
+    """Return True if `text` can be encoded as UTF-8.
+
+    Text from the command line cannot, if its bytes are not UTF-8: Python represents such bytes as lone surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def texts_of(spec: "Spec", name: str) -> "TextInputs":
+    """Return the description of the texts that the model was trained on, with its tokenizer.
+
+    `spec` is the description of the model's inputs and targets. `name` is the model as the user named it. Raises Refusal if
+    the model is no language model.
+    """
+    from pipeline.core.inputs.text import TextInputs
+
+    if not spec.targets.per_token:
+        raise Refusal(f"{name}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
+    return TextInputs.of(spec)
+
+
+def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
+    """Return the tokens of `prompt`. A token that is not in the vocabulary becomes UNKNOWN; if there are any, print a warning."""
+    from pipeline.core.inputs.text import UNKNOWN
+
+    tokens: list[int] = tokenizer.encode(prompt).tolist()
+    if unknown := tokens.count(UNKNOWN):
+        message = f"{unknown} of its {len(tokens)} tokens are not in the model's vocabulary, so the model cannot tell them apart"
+        print(f"warning: --prompt: {message}", file=sys.stderr)
+    return tokens
+
+
+def show(prompt: str, tokens: Sequence[int], generated: Iterable[int], decode: Callable[[Sequence[int]], str]) -> int:
+    """Print `prompt`, then the text of the `generated` tokens as they arrive. Return how many tokens were generated.
+
+    `tokens` are those of the prompt. `decode` turns tokens into text.
+    """
+    text, count = Text(decode, tokens), 0
+    for token in generated:  # raises Refusal for an unusable prompt before anything is printed
+        write((prompt if count == 0 else "") + text.add(token))
+        count += 1
+    if count == 0:
+        write(prompt)
+    write(text.rest() + "\n")
+    return count
+
+
+def write(text: str) -> None:
+    """Print `text` at once. On a terminal, its control characters are escaped."""
+    if sys.stdout.isatty():
+        text = CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+    print(text, end="", flush=True)
+
+
+class Text:
+    """Decodes generated tokens as they arrive, and returns the text that each of them adds.
+
+    The tokens of the prompt come first, because the first generated token may complete the last character of the prompt.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
+        self.decode = decode
+        self.keep(prompt)
+
+    def keep(self, tokens: Sequence[int]) -> None:
+        """Forget `tokens` except for the last KEPT, which may be needed to decode a character that is still incomplete.
+
+        All complete characters of `tokens` count as printed: `add` does not return them again.
+        """
+        self.window = list(tokens[-KEPT:])
+        self.num_returned = len(self.complete())
+
+    def complete(self) -> str:
+        """Return the text of the kept tokens. If its last character is incomplete, leave it out: its other bytes may be in the next tokens."""
+        return self.decode(self.window).removesuffix(INCOMPLETE)
+
+    def add(self, token: int) -> str:
+        """Append `token`. Return the new text: all complete characters that no earlier call returned."""
+        self.window.append(token)
+        text = self.complete()
+        piece, self.num_returned = text[self.num_returned :], len(text)
+        if len(self.window) == WINDOW:
+            self.keep(self.window)
+        return piece
+
+    def rest(self) -> str:
+        """Return the text that `add` has not returned, at the end of the generation. An incomplete last character is included as U+FFFD."""
+        return self.decode(self.window)[self.num_returned :]

@@ -1,0 +1,110 @@
+"""Turns texts, and the lines of text files, into stored samples, to use a model with nothing but its model file."""
+
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import IO, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.inference.batch import Batch, without_padding
+from pipeline.prepare.reading.file_tree import Member
+
+Row = NDArray[np.int32]
+MOST_LINE_BYTES = 4 * 2**20
+"""A longer line is refused. As many bytes are read at once."""
+
+
+class Reader:
+    """Reads texts for a model: each line of a file is one."""
+
+    strings_are_paths: ClassVar[bool] = False
+    noun: ClassVar[str] = "texts"
+
+    def __init__(self, inputs: TextInputs) -> None:
+        self.inputs, self.tokenizer = inputs, Tokenizer(inputs.tokenizer)
+        self.num_truncated, self.first_truncated = 0, ""
+
+    def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
+        """Yield the texts of a file that fits into memory. Raises what `file.read` raises."""
+        yield from self.lines(file.name, BytesIO(file.read()))
+
+    def lines(self, name: str, stream: IO[bytes]) -> Iterator[tuple[str, Row | Refusal]]:
+        """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
+
+        Raises Refusal if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
+        """
+        if stream.seekable():
+            refuse_binary(stream)
+        for number, line in enumerate(bounded_lines(stream), start=1):
+            place = f"{name}:{number}"
+            try:
+                yield place, self.tokenized(decoded(line, is_first=number == 1), place)
+            except Refusal as refusal:
+                yield place, refusal
+
+    def row(self, value: Any) -> Row:
+        """Return a text as a stored sample. Raises Refusal for anything else, and for a text without tokens."""
+        if not isinstance(value, str):
+            raise Refusal(f"is of type {type(value).__name__}: give a text (str), or the path of a text file (pathlib.Path)")
+        return self.tokenized(value, repr(value[:40]))
+
+    def tokenized(self, text: str, place: str) -> Row:
+        """Return the row of a text as `prepare` stores it. Count it if it is truncated. `place` is its name for the note."""
+        rows, lengths = self.tokenizer.rows([text], self.inputs.length)
+        if not lengths[0]:
+            raise Refusal("has no tokens: write a text" if text else "is empty: write a text")
+        if lengths[0] > self.inputs.length:
+            self.first_truncated = self.first_truncated or place
+            self.num_truncated += 1
+        row: Row = rows[0]
+        return row
+
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        """Return the samples as the input of a forward pass, (n, length), cut to the longest one as in training."""
+        stacked = np.stack(rows)
+        return Batch(without_padding(torch.from_numpy(stacked), torch.from_numpy(self.inputs.lengths(stacked))))
+
+    def note(self) -> str:
+        """Say how many texts were truncated so far; "" if none was."""
+        if not self.num_truncated:
+            return ""
+        texts = "1 text has" if self.num_truncated == 1 else f"{self.num_truncated} texts have"
+        return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
+
+
+def refuse_binary(stream: IO[bytes]) -> None:
+    """Raise Refusal if the rest of the stream has a NUL byte. The position in the stream stays as it is."""
+    start = stream.tell()
+    while block := stream.read(MOST_LINE_BYTES):
+        if b"\0" in block:
+            raise Refusal("has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`")
+    stream.seek(start)
+
+
+def bounded_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield each line without its end, or None for a line of more than MOST_LINE_BYTES, which is skipped piece by piece."""
+    while line := stream.readline(MOST_LINE_BYTES + 1):
+        if len(line) <= MOST_LINE_BYTES or line.endswith(b"\n"):
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MOST_LINE_BYTES)
+        yield None
+
+
+def decoded(line: bytes | None, *, is_first: bool) -> str:
+    """Return a line as text, without a byte order mark if it is the first. Raises Refusal if it is too long or no text."""
+    if line is None:
+        raise Refusal(f"has more than {MOST_LINE_BYTES} bytes: divide the line")
+    try:
+        text = line.decode("utf-8-sig" if is_first else "utf-8")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"is not UTF-8 (byte 0x{line[error.start]:02X}): convert the file, such as by `iconv -f LATIN1 -t UTF-8`") from None
+    if "\0" in text:
+        raise Refusal("has a NUL character, so it is no text: remove it")
+    return text

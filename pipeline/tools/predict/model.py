@@ -1,0 +1,178 @@
+"""`load_model`: from a model file, a run or a registered model to predictions, in Python."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+
+from pipeline.core import limits
+from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import Registry
+from pipeline.core.untrusted import shown
+from pipeline.inference import machine, model_file, networks, precision, torch_errors
+from pipeline.inference.batch import Batch
+from pipeline.inference.model_file import Manifest
+from pipeline.inference.networks import Model
+from pipeline.inference.precision import ChosenPrecision
+from pipeline.tools.predict import raw_inputs
+from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
+from pipeline.tracking import model_source
+
+READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
+PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
+BATCH_SIZE, TOP_K = 64, 3
+
+
+def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel":
+    """Return a trained model that is ready to predict.
+
+    `model` is the path of a model file, a run, or a model in MLflow (`models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`). A
+    run is given by its id in MLflow, or by the name of its journal, the local folder that records the run.
+
+    `device` is `auto`, `cpu`, `cuda` or `cuda:N`. If it is None, PIPELINE_DEVICE is used, or `auto` if that is not set. Raises Refusal, a
+    ValueError, if the model cannot be found or is damaged, if the device is unavailable, or if this pipeline has no predictions for the
+    model's task or kind of inputs.
+    """
+    environment = Environment.read()
+    if device is not None and not re.fullmatch(DEVICE, device):
+        raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
+    with model_source.located(str(model), Paths(), environment) as path:
+        network, manifest = model_file.load(path)
+    workers = environment.workers or limits.usable_cpus()
+    return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers)
+
+
+class LoadedModel:
+    """A trained model, with its preprocessing, on one device. Predicting leaves the global settings of torch as they were."""
+
+    def __init__(self, network: Model, manifest: Manifest, device: torch.device, *, workers: int) -> None:
+        """Move the model to the device. `workers` is the number of threads that read files.
+
+        Raises Refusal if this pipeline cannot read the model's kind of inputs, if it has no predictions for the model's task, as for a
+        language model, or if the GPU does not support the model's precision.
+        """
+        self.manifest, self.spec, self.device, self.workers = manifest, manifest.spec, device, workers
+        inputs, targets = self.spec.inputs, self.spec.targets
+        refuse_missing(READERS, inputs.kind, "files and values cannot be turned into such inputs")
+        if targets.per_token:
+            raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
+        refuse_missing(PREDICTORS, targets.kind, "this task has no prediction for a single input")
+        self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
+        self.precision = precision_on(device, manifest.precision)
+        self.network = network.to(device)
+
+    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, top_k: int = TOP_K) -> Iterator[Prediction]:
+        """Yield one prediction for each input, in order.
+
+        `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a folder, an archive, an `.npy`
+        file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
+        pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
+        text, or a folder or archive of such files. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
+        the first input that cannot be read.
+        """
+        is_single = isinstance(inputs, str | Path) or not hasattr(inputs, "__iter__")
+        readings = self.readings([inputs] if is_single else inputs)
+        yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
+
+    def predictor(self, top_k: int) -> Predictor:
+        """Return the object that turns the model's outputs into predictions. `top_k` is the number of classes in a prediction."""
+        return cast("Predictor", PREDICTORS.module(self.spec.targets.kind).Predictor(self.spec, top_k=top_k))
+
+    def readings(self, inputs: Iterable[Any]) -> Iterator[Reading]:
+        """Yield the name of each input, in order, and the input as a stored sample, or a Refusal if it cannot be read.
+
+        The name of an input from a path begins with this path. The name of any other input, such as an array, is its position, such as
+        `[3]`.
+        """
+        for position, value in enumerate(inputs):
+            if isinstance(value, Path) or (isinstance(value, str) and self.reader.strings_are_paths):
+                with raw_inputs.opened([value], self.reader, workers=self.workers) as given:
+                    yield from given.read()
+                continue
+            try:
+                yield f"[{position}]", self.reader.row(value)
+            except Refusal as refusal:
+                yield f"[{position}]", refusal
+
+    def predictions(
+        self, readings: Iterable[Reading], predictor: Predictor, *, batch_size: int, on_problem: Callable[[str], None]
+    ) -> Iterator[Prediction]:
+        """Yield a prediction for each input that can be read, computed in batches. Call `on_problem` with a message for each other input.
+
+        `readings` are the inputs, as `self.readings` yields them. `predictor` is the result of `self.predictor`.
+        """
+        samples = readable(readings, on_problem)
+        while batch := list(islice(samples, batch_size)):
+            names, rows = zip(*batch, strict=True)
+            yield from predictor.predictions(names, self.outputs(rows))
+
+    def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
+        """Return the model's outputs for one batch, a float32 array. `rows` are stored samples, the form in which `prepare` stores inputs.
+
+        Raises Refusal if the batch does not fit in memory.
+        """
+        batch = self.reader.batch(rows)
+        on_device = Batch(batch.inputs.to(self.device))
+        with torch_errors.with_remedies(size="batch size"), tf32_allowed():
+            ((outputs, _),) = networks.predict(self.network, [(on_device, len(rows))], precision=self.precision, device=self.device)
+        return outputs.cpu().numpy()
+
+
+def readable(readings: Iterable[Reading], on_problem: Callable[[str], None]) -> Iterator[Sample]:
+    for name, row in readings:
+        if isinstance(row, Refusal):
+            text = str(row)
+            on_problem(text if text.startswith(f"{shown(name)}/") else f"{shown(name)}: {text}")
+        else:
+            yield name, row
+
+
+def refuse(message: str) -> None:
+    raise Refusal(message)
+
+
+def refuse_missing(registry: Registry, kind: str, reason: str) -> None:
+    """Raise Refusal if `registry`, READERS or PREDICTORS, has no module for the kind of inputs or the task called `kind`.
+
+    `reason` is the end of the message: it says what is impossible because the module is missing.
+    """
+    if kind not in registry.names:
+        raise Refusal(f"`predict` does not support the {registry.noun} `{kind}` of this model: {reason}")
+
+
+def precision_on(device: torch.device, trained: ChosenPrecision) -> ChosenPrecision:
+    """Return the precision in which to predict on `device`. `trained` is the precision of the training.
+
+    - A GPU that supports `trained` predicts in `trained`.
+    - Otherwise, a model that was trained with autocast is predicted in float32, the precision of its weights. This includes every CPU,
+      because autocast on a CPU would take ten times as long.
+    - A model trained in `bf16-true` has bf16 weights. A CPU predicts in `bf16-true`, too. Raises Refusal if a GPU does not support
+      `bf16-true`.
+    """
+    if device.type == "cpu":
+        return "fp32" if trained in precision.DTYPES else trained
+    try:
+        return precision.choose(trained, device)
+    except Refusal:
+        if trained in precision.DTYPES:
+            return "fp32"
+        raise Refusal(f"this GPU cannot compute in the precision of the model, {trained}: set PIPELINE_DEVICE=cpu") from None
+
+
+@contextmanager
+def tf32_allowed() -> Iterator[None]:
+    """Within this context, allow TF32 on GPUs, as training and evaluation do. Afterwards, restore the settings for the caller's own code."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = True
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before

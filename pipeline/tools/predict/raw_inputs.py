@@ -1,0 +1,266 @@
+"""Reads the inputs that a user names: files, folders, archives, arrays and standard input. Only file names are held in memory."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.core import untrusted
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason
+from pipeline.prepare.reading import archives
+from pipeline.prepare.reading.arrayfile import ArrayFile
+from pipeline.prepare.reading.class_folders import visible_parts
+from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, FileReader, Member
+from pipeline.prepare.reading.workers import on_threads
+from pipeline.tools.predict.protocols import LineReader, Reader, Reading
+
+STANDARD_INPUT = "-"
+STREAM = Path("/dev/stdin")
+"""Stands for standard input that is read as it arrives."""
+MAX_STANDARD_INPUT_BYTES = 4 * 2**30
+BLOCK_BYTES = 1 << 20
+NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
+TAR_MARK = slice(257, 262)
+"""The bytes of a tar archive that contain the word `ustar`."""
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One part of the inputs: files that the user named one after the other, or the contents of a folder, an archive or an `.npy` file.
+
+    `read(advance)` yields the inputs of this part. For the progress bar, it calls `advance(n)` whenever it has read n more files or array
+    rows. `num_units` is the number of all files or rows.
+    """
+
+    num_units: int
+    read: Callable[[Advance], Iterator[Reading]]
+
+
+@dataclass(frozen=True)
+class RawInputs:
+    """All inputs that a user named. `sources` read the inputs. `problems` are the names that could not be opened, each with a Refusal."""
+
+    sources: list[Source] = field(default_factory=list)
+    problems: list[Reading] = field(default_factory=list)
+
+    @property
+    def num_units(self) -> int:
+        """Return the number of files and of array rows."""
+        return sum(source.num_units for source in self.sources)
+
+    def read(self, advance: Advance = lambda _: None) -> Iterator[Reading]:
+        """Yield every input with its name, as a stored sample or as a Refusal that says why it cannot be read."""
+        yield from self.problems
+        for source in self.sources:
+            yield from source.read(advance)
+
+
+@contextmanager
+def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iterator[RawInputs]:
+    """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
+
+    The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
+    `RawInputs.problems`. `workers` is the number of threads that will decode files.
+    """
+    raw_inputs = RawInputs()
+    with ExitStack() as stack:
+        located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
+        for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
+            if kind == "file" and isinstance(reader, LineReader):
+                raw_inputs.sources.extend(Source(1, partial(read_lines, name, path, reader)) for name, path in group)
+            elif kind == "file":  # neighbouring files are one source, so that they are decoded side by side
+                neighbours = list(group)
+                files = Files(dict(neighbours))
+                members = [Member(name, files) for name, _ in neighbours]
+                raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
+            else:
+                for name, path in group:
+                    try:
+                        source = open_array(name, path, reader) if kind == "array" else open_tree(name, path, reader, workers)
+                        raw_inputs.sources.append(source)
+                    except (Refusal, OSError) as error:
+                        raw_inputs.problems.append((name, problem(error, path)))
+        yield raw_inputs
+
+
+@contextmanager
+def standard_input(reader: Reader) -> Iterator[Path]:
+    """Within this context, give the path of a temporary file with a copy of standard input. An archive is read twice, so it needs a file.
+
+    If `reader` reads lines, nothing is copied, and the path is that of standard input itself. Raises Refusal if standard input has more
+    than MAX_STANDARD_INPUT_BYTES bytes.
+    """
+    if isinstance(reader, LineReader):
+        yield STREAM
+        return
+    with tempfile.NamedTemporaryFile(prefix="predict-") as file:
+        copied = 0
+        while block := sys.stdin.buffer.read(BLOCK_BYTES):
+            copied += file.write(block)
+            if copied > MAX_STANDARD_INPUT_BYTES:
+                raise Refusal(f"standard input: has more than {MAX_STANDARD_INPUT_BYTES} bytes: give files by their names")
+        file.flush()
+        yield Path(file.name)
+
+
+def kind_of(path: Path) -> str:
+    """Return what is at `path`: "folder", "archive" (tar or zip), "array" (.npy) or "file". The first bytes decide; the name does not.
+
+    If the path cannot be opened, return "file": reading it later raises the error that says why.
+    """
+    try:
+        if path == STREAM:
+            return "file"
+        if path.is_dir():
+            return "folder"
+        untrusted.size_bytes(path)
+        with path.open("rb") as file:
+            start = file.read(TAR_MARK.stop)
+    except (OSError, ValueError):
+        return "file"
+    if start.startswith(NUMPY_START):
+        return "array"
+    packed = start.startswith((*ZIP_STARTS, *archives.DECOMPRESSORS)) or start[TAR_MARK] == b"ustar"
+    return "archive" if packed else "file"
+
+
+@dataclass(frozen=True)
+class Files:
+    """Reads files that the user named one by one. `paths` is a dict from each name, as the user wrote it, to its path."""
+
+    paths: dict[str, Path]
+
+    def read(self, name: str) -> bytes:
+        return untrusted.read(self.paths[name], MAX_MEMBER_BYTES)
+
+
+@dataclass(frozen=True)
+class Prefixed:
+    """Reads the files of a folder or archive by the names that a user sees, such as `photos.zip/cat.png`.
+
+    `prefix` is the start of these names, `photos.zip/`. `reader` reads the same files by their names inside the archive, such as `cat.png`.
+    """
+
+    prefix: str
+    reader: FileReader
+
+    def read(self, name: str) -> bytes:
+        return self.reader.read(name.removeprefix(self.prefix))
+
+
+def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
+    """Return the files of the folder or archive at `path`, without hidden files, as a Source. The name of each file will begin with `name`.
+
+    Raises Refusal if the folder or archive cannot be listed, or if it has no files.
+    """
+    tree = archives.open_tree(path)
+    found = [each for each in tree.listing().files if visible_parts(each)]
+    if not found:
+        raise Refusal("has no files")
+    prefix = f"{name.rstrip('/')}/"
+
+    def read(advance: Advance) -> Iterator[Reading]:
+        try:
+            with tree.contents(found) as members:
+                yield from read_files((prefixed(member, prefix) for member in members), reader, workers, advance)
+        except Refusal as error:  # the archive is damaged from here on
+            yield name, problem(error, path)
+
+    return Source(len(found), read)
+
+
+def prefixed(member: Member, prefix: str) -> Member:
+    content = member.content if isinstance(member.content, bytes) else Prefixed(prefix, member.content)
+    return Member(prefix + member.name, content)
+
+
+def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:
+    """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
+    if isinstance(reader, LineReader):
+        for member in members:
+            yield from without_failure(member.name, partial(reader.read, member))
+            advance(1)
+        return
+
+    def readings_of(member: Member) -> list[Reading]:
+        return list(without_failure(member.name, partial(reader.read, member)))
+
+    for _, readings in on_threads(readings_of, members, workers=workers):
+        yield from readings
+        advance(1)
+
+
+def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading]:
+    """Yield the input of each line of a file of any size, or of standard input."""
+
+    def lines() -> Iterator[Reading]:
+        if path == STREAM:
+            yield from reader.lines(name, sys.stdin.buffer)
+            return
+        if not os.path.lexists(path):
+            raise Refusal("there is no such file; a text itself is piped to the input `-`, or in Python passed as a str")
+        untrusted.size_bytes(path)  # raises OSError for a pipe or a device, from which reading might never end
+        with path.open("rb") as stream:
+            yield from reader.lines(name, stream)
+
+    yield from without_failure(name, lines)
+    advance(1)
+
+
+def without_failure(name: str, read: Callable[[], Iterable[Reading]]) -> Iterator[Reading]:
+    """Yield what `read()` yields, and at its end, if it raised an exception, the reason why the rest of the file `name` cannot be read."""
+    try:
+        yield from read()
+    except Refusal as refusal:
+        yield name, problem(refusal, Path(name))
+    except OSError as error:
+        yield name, Refusal(f"cannot be read: {error.strerror or reason(error)}")
+    except (*READ_ERRORS, MemoryError) as error:
+        yield name, Refusal(f"cannot be read: {reason(error)}")
+
+
+def open_array(name: str, path: Path, reader: Reader) -> Source:
+    """Open an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
+    array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
+    if not array.shape or not array.shape[0]:
+        raise Refusal(f"has shape {array.shape}, so it has no rows")
+    row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says
+    try:
+        reader.row(row)
+    except Refusal as refusal:
+        raise Refusal(f"each row {refusal}") from None
+
+    def read(advance: Advance) -> Iterator[Reading]:
+        number = 0
+        try:
+            for block in array.blocks(max(1, BLOCK_BYTES // max(1, row.nbytes))):
+                for each in block:
+                    yield f"{name}[{number}]", reader.row(each)
+                    number += 1
+                advance(len(block))
+        except Refusal as error:
+            yield name, problem(error, path)
+
+    return Source(array.shape[0], read)
+
+
+def problem(error: Exception, path: Path) -> Refusal:
+    """Return a Refusal whose message is only the reason why `path` cannot be read. The caller adds the name of the input.
+
+    The message of `error` may begin with the key `source.root` and with the path. Both are removed. The functions that read a dataset add
+    the key, but it has no meaning for a prediction.
+    """
+    if not isinstance(error, Refusal):
+        return Refusal(f"cannot be read: {reason(error)}")
+    text = str(error).removeprefix("source.root: ")
+    return Refusal(text.removeprefix(f"{path}: ").removeprefix(f"{untrusted.shown(path)}: "))

@@ -1,0 +1,75 @@
+"""Turns the logits of a classification into class names and probabilities."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.untrusted import shown
+
+WIDEST_CLASS, WIDEST_NEXT = 30, 32
+DIGITS = 7
+"""Significant digits of a probability in a record: those of float32."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The most likely class of one input, and its softmax probability. `top` has the `top_k` most likely classes, most likely first."""
+
+    input: str
+    label: str
+    probability: float
+    top: tuple[tuple[str, float], ...]
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction for a line of JSON."""
+        top = [{"class": label, "probability": rounded(probability)} for label, probability in self.top]
+        return {"input": self.input, "class": self.label, "probability": rounded(self.probability), "top": top}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
+        others = ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in self.top[1:])
+        return shown(self.input), shown(self.label, WIDEST_CLASS), f"{self.probability:.4f}", *([others] if others else [])
+
+
+class Predictor:
+    """Makes predictions from logits. Each prediction lists the `top_k` most likely classes, or all classes if there are fewer."""
+
+    def __init__(self, spec: Spec, *, top_k: int) -> None:
+        assert isinstance(spec.targets, ClassTargets)
+        self.classes = spec.targets.classes
+        self.top_k = min(top_k, len(self.classes))
+
+    def columns(self) -> dict[str, int | None]:
+        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
+        widest = max(len(shown(label, WIDEST_CLASS)) for label in self.classes)
+        columns: dict[str, int | None] = {"input": None, "class": max(widest, len("class")), "probability": len("probability")}
+        if self.top_k > 1:
+            columns["next"] = min((self.top_k - 1) * (widest + len(" 0.1234, ")), WIDEST_NEXT)
+        return columns
+
+    def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
+        """Yield the prediction for each input. `names` has the name of each input, and `logits` (n, classes) has its logits.
+
+        Of two classes with equal logits, the one with the lower number counts as more likely. Raises Refusal if a logit is not finite.
+        """
+        for name, row in zip(names, logits.astype(np.float64), strict=True):
+            if not np.isfinite(row).all():
+                raise Refusal(
+                    f"{shown(name)}: the model's logits are not finite: its training diverged; "
+                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                )
+            exponentials = np.exp(row - row.max())
+            probabilities = exponentials / exponentials.sum()
+            best = np.argsort(-row, kind="stable")[: self.top_k]
+            top = tuple((self.classes[number], float(probabilities[number])) for number in best)
+            yield Prediction(name, *top[0], top)
+
+
+def rounded(probability: float) -> float:
+    return float(f"{probability:.{DIGITS}g}")

@@ -1,0 +1,247 @@
+"""Profiles some steps of a training, describes the result as text, JSON and a table of memory, and says what limits the speed and what to change."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.core import files, limits
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import counted
+from pipeline.inference.machine import Machine
+from pipeline.tools.profile.shares import BLOCKS, Shares, Timed, Traced, block, shares, timed, traced
+from pipeline.tools.profile.trial import Trial, note, peak_bytes, reset_peak, stepping, steps_for
+from pipeline.train.engine.fit import Report
+from pipeline.train.params import TrainParams
+
+WARMUP_STEPS = 10
+CALIBRATION_STEPS = 3
+BUDGET_S = 3.0
+"""Seconds that all steps without the profiler take together, unless `--steps` gives their number."""
+TRACED_S, MOST_TRACED = 1.0, 10
+MEMORY_S, MOST_MEMORY = 2.0, 100
+LEAST_FOR_GROWTH, GROWTH = 20, 5e-4
+"""Memory counts as growing if it increases by more than GROWTH times its peak per step. Fewer than LEAST_FOR_GROWTH steps do not show growth."""
+NAMES = {
+    "data": "waiting for data",
+    "copying": "copying to the device",
+    "computing": "computing",
+    "host": "host overhead",
+    "idle": "idle",
+}
+BAR = 30
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The profile of a training: times, shares, heaviest operations and memory."""
+
+    title: str
+    device: str
+    samples: int
+    """Number of samples in a step."""
+    steps: int
+    """Number of steps that were timed without the profiler."""
+    timed: Timed
+    traced: Traced
+    shares: Shares
+    advice: str
+    memory_bytes: Sequence[int]
+    """The memory peak of each of some steps."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that the user sees."""
+        rate = self.samples / self.timed.step_s
+        yield f"{self.title}: {milliseconds(self.timed.step_s)} a step, {rate:,.0f} samples a second"
+        yield f"({counted(self.steps, 'step')} after warm-up, without the profiler; times are those of the median of {BLOCKS} blocks)"
+        yield ""
+        for key, value in asdict(self.shares).items():
+            yield f"  {NAMES[key]:22} {value:6.1%} {milliseconds(value * self.timed.step_s):>11}  {'#' * round(BAR * value)}".rstrip()
+        yield ""
+        yield self.advice
+        if warning := note(self.timed.cpu_wait_s / self.timed.step_s):
+            yield warning
+        yield ""
+        yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"
+        for each in self.traced.operations:
+            yield f"  {each.name[:52]:52} {each.share:6.1%} {1000 * each.step_s:10.3f} {each.calls:13.1f}"
+        yield ""
+        yield f"memory: {memory_line(self.memory_bytes, self.device)}"
+
+    def record(self) -> dict[str, Any]:
+        """Return the profile as JSON data, without the trace and the memory of each step."""
+        return {
+            "title": self.title,
+            "steps": self.steps,
+            "step_s": self.timed.step_s,
+            "samples_per_second": self.samples / self.timed.step_s,
+            "shares": asdict(self.shares),
+            "advice": self.advice,
+            "operations": [each._asdict() for each in self.traced.operations],
+            "memory_peak_bytes": max(self.memory_bytes),
+        }
+
+    def memory_table(self) -> str:
+        """Return the memory peaks of the steps as CSV."""
+        return files.as_csv(["step", "peak_bytes"], enumerate(self.memory_bytes, 1))
+
+
+def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:
+    """Profile a training. `steps` is the number of steps without the profiler; None for as many as take BUDGET_S seconds."""
+    trial = Trial.of(params, prepared, machine)
+    on_gpu = machine.device.type == "cuda"
+    with stepping(trial) as reports, tempfile.TemporaryDirectory(prefix="profile-") as folder:
+        block(trial, reports, WARMUP_STEPS)
+        step_s = block(trial, reports, CALIBRATION_STEPS).step_s
+        each = -(-steps // BLOCKS) if steps else steps_for(BUDGET_S / BLOCKS, step_s, least=2)
+        measured = timed(trial, reports, each)
+        used = memory_of_steps(trial, reports, steps_for(MEMORY_S, step_s, least=5, most=MOST_MEMORY))
+        trace = traced(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED), Path(folder))
+    found = shares(measured, trace, on_gpu=on_gpu)
+    situation = Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
+    settings = params.train
+    parts = f"{counted(settings.batch_size, 'sample')}" + (
+        f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
+    )
+    return Profile(
+        title=f"{params.model.title} on {machine.device} ({machine.name}) in {trial.state.precision}, {parts}",
+        device=machine.device.type,
+        samples=settings.batch_size,
+        steps=BLOCKS * each,
+        timed=measured,
+        traced=trace,
+        shares=found,
+        advice=sentence(found, situation),
+        memory_bytes=used,
+    )
+
+
+def memory_of_steps(trial: Trial, reports: Iterator[Report], steps: int) -> list[int]:
+    """Make `steps` steps, and return the peak of the memory in each."""
+    device, peaks = trial.machine.device, []
+    for _ in range(steps):
+        reset_peak(device)
+        next(reports)
+        peaks.append(peak_bytes(device))
+    return peaks
+
+
+def memory_line(peaks: Sequence[int], device: str) -> str:
+    """Describe the memory of steps: its peak, and whether it grows. `peaks` are those of each step.
+
+    The first half of the steps is left out, because a process takes memory for caches in its first steps.
+    """
+    kind = "allocated on the GPU" if device == "cuda" else "resident memory of this process"
+    line = f"{max(peaks) / 1e6:,.0f} MB at its peak ({kind})"
+    if len(peaks) < LEAST_FOR_GROWTH:
+        return line
+    quarter = len(peaks) // 4
+    growth = (max(peaks[3 * quarter :]) - max(peaks[2 * quarter : 3 * quarter])) / quarter
+    if growth > GROWTH * max(peaks):
+        return f"{line}; it grows by {growth / 1e6:.2f} MB a step: a leak, if it goes on"
+    return f"{line}; it does not grow from step to step"
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutmix")
+"""The augmentations that take far more time than the others (docs/performance.md)."""
+
+
+class Situation(NamedTuple):
+    """The facts that a remedy depends on.
+
+    `is_resident` is True if the train split is held in the memory of the device, and `has_images` if the inputs are images.
+    """
+
+    params: TrainParams
+    machine: Machine
+    is_resident: bool
+    has_images: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.machine.device.type == "cuda"
+
+
+def sentence(shares: Shares, situation: Situation) -> str:
+    """Return a sentence that names the largest of the shares and its remedy."""
+    largest = shares.largest
+    texts: Mapping[str, str] = {
+        "data": "Most of the time, steps wait for data",
+        "copying": "Most of the time, the GPU waits for copies from the host",
+        "computing": f"Most of the time, the {'GPU' if situation.on_gpu else 'CPU'} computes, as it should",
+        "host": f"Most of the time, {'the GPU waits for' if situation.on_gpu else 'the CPU runs'} Python code between the operations",
+        "idle": "Most of the time, this process does nothing",
+    }
+    remedies = {"data": data, "copying": copying, "computing": computing, "host": host, "idle": idle}
+    return f"{texts[largest]} ({getattr(shares, largest):.0%}): {remedies[largest](situation)}."
+
+
+def data(situation: Situation) -> str:
+    if not situation.is_resident:
+        return (
+            "the train split is read from the disk, so put data/prepared on a faster disk, or free memory until the split takes at most half "
+            f"of what is free on the {situation.machine.device}"
+        )
+    augment = situation.params.augment
+    if costly := [f"augment.{name}" for name in COSTLY if augment and getattr(augment, name)]:
+        return f"batches are made on the device that trains, so switch off costly augmentations ({', '.join(costly)})" + more_threads(
+            situation
+        )
+    return "batches are made on the device that trains, so make samples smaller or augment them less" + more_threads(situation)
+
+
+def more_threads(situation: Situation) -> str:
+    usable = limits.usable_cpus()
+    if situation.on_gpu or situation.machine.threads >= usable:
+        return ""
+    return f", or set PIPELINE_THREADS={usable}, because it uses {situation.machine.threads} of {usable} CPUs"
+
+
+def copying(situation: Situation) -> str:
+    if situation.is_resident:
+        return "use a larger train.batch_size, so that fewer copies are made"
+    return (
+        "free GPU memory until the train split takes at most half of what is free; it is then held on the GPU and not copied in each step"
+    )
+
+
+def computing(situation: Situation) -> str:
+    settings, changes = situation.params.train, []
+    if situation.on_gpu:
+        if settings.precision == "fp32":
+            changes.append("`train.precision: auto`")
+        if situation.has_images and not settings.channels_last:
+            changes.append("`train.channels_last: true`")
+    if settings.compile == "off":
+        changes.append("`train.compile: default`")
+    if settings.activation_checkpointing:
+        changes.append("`train.activation_checkpointing: false`")
+    tried = f"`python -m pipeline profile --speedup` measures what {', '.join(changes)} would change here; else " if changes else ""
+    device = "a faster GPU" if situation.on_gpu else "a GPU"
+    return f"{tried}use {device} or a smaller model{more_threads(situation)}"
+
+
+def host(situation: Situation) -> str:
+    settings = situation.params.train
+    changes = []
+    if settings.compile == "off" and not settings.activation_checkpointing:
+        whole = settings.micro_batch_size == settings.batch_size and settings.lanes == 1
+        changes.append(f"`train.compile: {'graphs' if situation.on_gpu and whole else 'default'}`")
+    if settings.micro_batch_size < settings.batch_size:
+        changes.append(
+            "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)"
+        )
+    if settings.report_every_steps < 10:
+        changes.append("fewer reports (`train.report_every_steps`)")
+    changes.append("a larger train.batch_size")
+    return f"try {', or '.join(changes)}; the trace shows which Python code it is"
+
+
+def idle(_: Situation) -> str:
+    return "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where"

@@ -1,0 +1,296 @@
+"""Compares the speed of a training on this machine: as configured, on the other device, and with each option that could make it faster.
+
+Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.core import files
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.untrusted import reason
+from pipeline.evaluate.reports.figures.canvas import BLUE, GREEN, INK, MUTED, VERMILION, figure
+from pipeline.inference.machine import Machine, obstacle, set_determinism, usable_gpus
+from pipeline.tools.profile import trial as trials
+from pipeline.tools.profile.trial import Spread, Trial
+from pipeline.train.engine.fit import Report
+from pipeline.train.params import TrainParams
+
+CONFIGURED = "as configured"
+SAME = Spread(1.0, 1.0, 1.0)
+"""The speed of the training that others are compared with."""
+ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
+BLOCK_S = 0.5
+PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A change of the training. `changes` are new values in the section `train`; `device` is None for the configured device.
+
+    If `unfused` is True, the optimizer uses no fused kernels. `obstacle` is the reason if this machine or this model is known not to support
+    the option, else None.
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str | None = None
+    unfused: bool = False
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The measurement of an option. `speed` is the ratio of its speed to that of the training as configured.
+
+    `peak_bytes` is the peak memory of its tensors on the GPU; None on a CPU. If the option could not be measured, `obstacle` is the reason,
+    and the other values are None.
+    """
+
+    name: str
+    step_s: float | None = None
+    speed: Spread | None = None
+    peak_bytes: int | None = None
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
+
+    trial: Trial
+    reports: Iterator[Report]
+    held_bytes: int
+
+    def warm_up(self, steps: int | None) -> int:
+        """Make the first steps, in which kernels are chosen or compiled. Return the number of steps of a block.
+
+        This is `steps`, but at most about 10 * BLOCK_S seconds of steps; None stands for BLOCK_S seconds.
+        """
+        self.claim()
+        self.run(WARMUP_STEPS)
+        step_s = self.run(CALIBRATION_STEPS)
+        return trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
+
+    def run(self, steps: int) -> float:
+        """Make `steps` steps, and return the seconds per step."""
+        return trials.time_block(partial(next, self.reports), steps, partial(trials.synchronize, self.trial.machine.device))
+
+    def claim(self) -> None:
+        """Set PyTorch's determinism as this training has it, and reset the memory peak."""
+        set_determinism(self.trial.params.train.deterministic)
+        if self.trial.machine.device.type == "cuda":
+            trials.reset_peak(self.trial.machine.device)
+
+    def taken_bytes(self) -> int | None:
+        """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
+        device = self.trial.machine.device
+        return trials.peak_bytes(device) - self.held_bytes if device.type == "cuda" else None
+
+
+def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None, output: Path | None) -> None:
+    """Print a table of the training as configured and of each option, and how it was measured.
+
+    `steps` is as in `compare_options`. `output` is a folder for the table, its numbers as JSON and a figure; None to write nothing.
+    """
+    title = f"{params.model.title} on {machine.device} ({machine.name})"
+    print(title)
+    rows: list[Row] = []
+
+    def collected() -> Iterator[Row]:
+        for row in compare_options(params, prepared, machine, steps=steps):
+            rows.append(row)
+            yield row
+
+    start_s, start_wait_s = time.perf_counter(), trials.cpu_wait_s()
+    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, collected(), params.train.batch_size):
+        print(text, flush=True)
+    warning = trials.note((trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
+    how = "\n\n".join(filter(None, (method(params, machine.device), warning)))
+    faster = always_faster(rows)
+    print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
+    if output:
+        write(output, rows, title=title, method=how, samples=params.train.batch_size)
+        print(f"profile: the comparison was written to {output}")
+
+
+def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Option]:
+    """Yield the options that differ from the training as configured."""
+    settings, on_gpu = params.train, machine.device.type == "cuda"
+    effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
+    for name in PRECISIONS:
+        if name != effective:
+            yield Option(f"precision: {name}", {"precision": name})
+    no_images = None if isinstance(prepared.spec.inputs, ImageInputs) else "the inputs are not images"
+    yield Option(
+        f"channels_last: {str(not settings.channels_last).lower()}", {"channels_last": not settings.channels_last}, obstacle=no_images
+    )
+    for mode in ("off", "default", "graphs"):
+        if mode != settings.compile:
+            yield Option(
+                f"compile: {mode}", {"compile": mode}, obstacle="CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None
+            )
+    yield Option("optimizer not fused", unfused=True)
+    yield Option("lanes: 2", {"lanes": 2}) if settings.lanes == 1 else Option("lanes: 1", {"lanes": 1})
+    changed = not settings.activation_checkpointing
+    yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
+    yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
+    other = None if on_gpu or usable_gpus() else obstacle() or "this machine has no NVIDIA GPU"
+    # last: on a CPU, a training that suits a GPU may take longer than all other options together
+    yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
+
+
+def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[Row]:
+    """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
+
+    `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
+    """
+    with begun(Option(CONFIGURED), params, prepared, machine) as configured:
+        count = configured.warm_up(steps)
+        seconds = [configured.run(count) for _ in range(ROUNDS)]
+        yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
+        for option in options(params, prepared, machine):
+            yield row(option, configured, count, params, prepared, steps=steps)
+    set_determinism(params.train.deterministic)
+
+
+@contextmanager
+def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Candidate]:
+    """Begin the training with `option`, for the block. Raises Refusal if the option does not fit the model, the data or the machine."""
+    device = torch.device(option.device) if option.device else machine.device
+    held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": trials.NEVER, **option.changes})
+    if option.unfused:
+        unfuse(trial.state.optimizer)
+    with trials.stepping(trial) as reports:
+        yield Candidate(trial, reports, held_bytes)
+
+
+def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
+    """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
+
+    `steps` is the number of steps in the blocks of the option, as in `compare_options`.
+    """
+    if option.obstacle:
+        return Row(option.name, obstacle=option.obstacle)
+    try:
+        with begun(option, params, prepared, configured.trial.machine) as contestant:
+            both = {CONFIGURED: configured, option.name: contestant}
+            counts = {CONFIGURED: count, option.name: contestant.warm_up(steps)}
+            seconds = trials.interleaved(
+                {name: (partial(next, each.reports), counts[name]) for name, each in both.items()},
+                rounds=ROUNDS,
+                synchronize=partial(trials.synchronize, *(each.trial.machine.device for each in both.values())),
+                before=lambda name: both[name].claim(),
+            )
+            speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
+            return Row(option.name, trials.spread(seconds[option.name]).median, speed, contestant.taken_bytes())
+    except Refusal as refusal:
+        return Row(option.name, obstacle=first_line(str(refusal).removeprefix("params.yaml: ")))
+    except Exception as error:  # an option that torch cannot do here must not end the comparison
+        return Row(option.name, obstacle=first_line(f"{type(error).__name__}: {reason(error)}"))
+
+
+def unfuse(optimizer: torch.optim.Optimizer) -> None:
+    """Switch off the fused kernels of `optimizer`. Raises Refusal if it has none."""
+    if not all("fused" in group for group in optimizer.param_groups):
+        raise Refusal(f"{type(optimizer).__name__} has no fused kernels")
+    for group in optimizer.param_groups:
+        group["fused"] = False
+    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
+
+
+def first_line(text: str) -> str:
+    return text.splitlines()[0] if text else "failed"
+
+
+def method(params: TrainParams, device: torch.device) -> str:
+    """Return a paragraph that says how the rows were measured."""
+    waits = ", at whose beginning and end only the host waits for the GPU" if device.type == "cuda" else ""
+    return (
+        f"Steps of {counted(params.train.batch_size, 'sample')}: batch, forward, backward and update, without reports, validations, checkpoints and tracking. "
+        f"Medians of {ROUNDS} blocks of steps{waits}. The blocks of each option alternate with those of the training as configured; the speed is "
+        f"the ratio within a round: median (minimum to maximum). The first {WARMUP_STEPS + CALIBRATION_STEPS} steps, in which kernels are chosen "
+        "and compiled, are not counted."
+    )
+
+
+def cells(row: Row, samples: int) -> tuple[str, ...]:
+    """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
+    if row.step_s is None or row.speed is None:
+        return (row.name, "", "", f"not available: {row.obstacle}", "")
+    speed = f"{row.speed.median:.2f}" + ("" if row.speed == SAME else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
+    used = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}"
+    return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed, used)
+
+
+HEADINGS = ("option", "ms a step", "samples/s", "speed")
+WIDTHS = (31, 10, 10, 22, 16)
+GPU_MEMORY = "GPU memory in MB"
+
+
+def table(memory: str | None, rows: Iterable[Row], samples: int) -> Iterator[str]:
+    """Yield the lines of a Markdown table of `rows`, with cells of fixed width. `samples` is the number of samples of a step.
+
+    `memory` is the heading of the column of memory; without this column if it is None.
+    """
+    yield line(HEADINGS, memory)
+    yield line(("---",) * len(HEADINGS), memory and "---")
+    for row in rows:
+        *others, used = cells(row, samples)
+        yield line(others, memory and used)
+
+
+def line(cells: Sequence[str], memory: str | None) -> str:
+    shown = cells if memory is None else (*cells, memory)
+    return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
+
+
+def always_faster(rows: list[Row]) -> str:
+    """Return the options that were faster than the training as configured in every round, the fastest first, as a text; "" if there is none."""
+    faster = [(row.speed.median, row.name) for row in rows if row.speed and row.speed.least > 1.0]
+    return ", ".join(f"{name} ({speed:.2f} times as fast)" for speed, name in sorted(faster, reverse=True))
+
+
+def write(folder: Path, rows: Sequence[Row], *, title: str, method: str, samples: int) -> None:
+    """Write `speedup.md`, `speedup.json` and `speedup.png` to `folder`. `samples` is the number of samples of a step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    memory = GPU_MEMORY if any(row.peak_bytes is not None for row in rows) else None
+    files.write_text(folder / "speedup.md", "\n".join([f"# {title}", "", *table(memory, rows, samples), "", method, ""]))
+    record = {
+        "title": title,
+        "method": method,
+        "samples": samples,
+        "options": [{**asdict(row), "speed": row.speed and row.speed._asdict()} for row in rows],
+    }
+    files.write_text(folder / "speedup.json", json.dumps(record, indent=1) + "\n")
+    plot(folder / "speedup.png", [row for row in rows if row.speed], title)
+
+
+def plot(path: Path, rows: Sequence[Row], title: str) -> None:
+    """Plot a bar for the speed of each row, with minimum and maximum of all rounds as a line."""
+    with figure(path, 7, 1.2 + 0.34 * len(rows)) as canvas:
+        axes = canvas.subplots()
+        for position, row in enumerate(rows):
+            assert row.speed
+            colour = GREEN if row.speed.least > 1 else VERMILION if row.speed.most < 1 else BLUE if row.name == CONFIGURED else MUTED
+            axes.barh(position, row.speed.median, color=colour, height=0.7)
+            axes.plot([row.speed.least, row.speed.most], [position, position], color=INK, linewidth=1)
+            axes.text(row.speed.most, position, f"  {row.speed.median:.2f}", va="center")
+        axes.set_yticks(range(len(rows)), [row.name for row in rows])
+        axes.invert_yaxis()
+        axes.axvline(1, color=INK, linewidth=0.6)
+        axes.set_xlim(0, 1.12 * max(row.speed.most for row in rows if row.speed))
+        axes.grid(visible=False, axis="y")
+        canvas.supxlabel("speed relative to the training as configured (lines: from the slowest to the fastest round)", fontsize=9)
+        canvas.suptitle(title)

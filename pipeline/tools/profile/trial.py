@@ -1,0 +1,283 @@
+"""Runs the steps of a training for measurements, without validations, checkpoints and files, and measures their time and memory.
+
+Several trainings are timed in one process, in blocks of steps that alternate, so that a drift of the machine's speed affects all alike.
+"""
+
+import io
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import psutil
+import torch
+from torch.profiler import record_function
+
+from pipeline.core import limits
+from pipeline.core.environment import Environment
+from pipeline.core.params import from_data
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared
+from pipeline.inference import torch_errors
+from pipeline.inference.batch import Batch
+from pipeline.inference.machine import Machine, set_determinism
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.engine.fit import Report
+from pipeline.train.engine.update import WholeBatch
+from pipeline.train.group.processes import ALONE, Group
+from pipeline.train.params import TrainParams
+from pipeline.train.training import Training
+
+WAITING = "waiting for data"
+"""The name of the waits for data in a trace."""
+NO_CHECKPOINTS = Path("/dev/null/no-checkpoints")
+"""A folder that cannot exist: no checkpoint is found there, and none can be written."""
+MANY_REPORTS = 100_000
+NEVER = 1_000_000
+"""A value of `train.report_every_steps` that no measurement reaches."""
+SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
+"""The main thread's nanoseconds on a CPU, its nanoseconds of waiting for a CPU, and the number of its time slices (the kernel's
+sched-stats.rst)."""
+CROWDED = 0.1
+"""If the main thread waits for a CPU for a larger share of the time, the measurement gets a warning."""
+RESET_PEAK = "5"
+"""The text that resets the peak of the resident memory when it is written to `/proc/self/clear_refs` (man 5 proc)."""
+Step = Callable[[], object]
+
+
+def set_up(params: TrainParams, paths: Paths, environment: Environment) -> tuple[Prepared, Machine]:
+    """Open the prepared data, and set up the machine for one process with the whole batch. Raises Refusal like the stage `train`."""
+    machine = Machine.set_up(environment.model_copy(update={"local_world_size": 1}))
+    set_determinism(params.train.deterministic)
+    return Prepared.open(paths.prepared), machine
+
+
+@dataclass
+class DataClock:
+    """Measures how long steps wait for the samples of their batches.
+
+    `elapsed_s` is wall-clock time, and `processor_s` the CPU time of all threads of this process meanwhile. If `marks` is True, the waits
+    also appear in the trace of a profiler.
+    """
+
+    elapsed_s: float = 0.0
+    processor_s: float = 0.0
+    marks: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with record_function(WAITING) if self.marks else nullcontext():
+            elapsed_s, processor_s = time.perf_counter(), time.process_time()
+            try:
+                yield
+            finally:
+                self.elapsed_s += time.perf_counter() - elapsed_s
+                self.processor_s += time.process_time() - processor_s
+
+
+@dataclass(frozen=True)
+class TimedBatch:
+    """A batch that measures how long its micro-batches take to make."""
+
+    batch: WholeBatch
+    clock: DataClock
+
+    @property
+    def num_targets(self) -> int:
+        return self.batch.num_targets
+
+    @property
+    def lane_size(self) -> int:
+        return self.batch.lane_size
+
+    def num_parts(self, max_size: int) -> int:
+        return self.batch.num_parts(max_size)
+
+    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
+        parts = self.batch.parts(max_size, lane)
+        for _ in range(self.num_parts(max_size)):
+            with self.clock.running():
+                part = next(parts)
+            yield part
+
+
+@dataclass
+class Trial(Training):
+    """A training for a measurement. `clock` measures how long its steps wait for data."""
+
+    clock: DataClock = field(default_factory=DataClock)
+
+    @classmethod
+    def of(
+        cls,
+        params: TrainParams,
+        prepared: Prepared,
+        machine: Machine,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        group: Group = ALONE,
+    ) -> Self:
+        """Begin a trial of `params`, with `changes` in the section `train`, such as `{"precision": "bf16"}`. It never ends and never validates.
+
+        The weights in `model.weights` are not loaded, because they do not affect the speed. Raises Refusal if the settings do not fit each
+        other, the data, the model or the machine.
+        """
+        with redirect_stdout(io.StringIO()), torch_errors.with_remedies(size="model"):
+            trial = cls.begin(endless(params, changes or {}), prepared, machine, Checkpoints(NO_CHECKPOINTS, 1), group=group)
+        assert isinstance(trial, cls)
+        return trial
+
+    def batches(self, start: int) -> Generator[WholeBatch]:
+        """Yield the batches of the training, and measure how long each takes to make.
+
+        On a GPU, kernels gather the inputs of micro-batches, which counts as computing. On a CPU, the step waits for these inputs.
+        """
+        on_cpu = self.machine.device.type == "cpu"
+        with closing(super().batches(start)) as batches:
+            while True:
+                with self.clock.running():
+                    batch = next(batches)
+                yield TimedBatch(batch, self.clock) if on_cpu else batch
+
+
+def endless(params: TrainParams, changes: Mapping[str, Any]) -> TrainParams:
+    """Return `params` with `changes` of the section `train`, for a training that never validates and never ends. Raises Refusal if they do not fit."""
+    data = params.model_dump(mode="json")
+    loop = data["train"] | changes
+    steps = MANY_REPORTS * loop["report_every_steps"]
+    length = {"epochs": None, "steps": steps, "validate_every_steps": steps, "patience": None, "export_weights": "last"}
+    return from_data({**data, "model": {**data["model"], "weights": None}, "train": {**loop, **length}}, TrainParams, "params.yaml")
+
+
+@contextmanager
+def stepping(trial: Training) -> Iterator[Iterator[Report]]:
+    """Give an iterator within the block: each `next` makes one step of `trial`. At the end of the block, its reader thread is stopped.
+
+    Raises Refusal with the parameter to change for errors of torch that the user can fix.
+    """
+    reports = trial.reports()
+    with closing(reports) if isinstance(reports, Generator) else nullcontext(), torch_errors.with_remedies(size="train.micro_batch_size"):
+        yield reports
+
+
+def synchronize(*devices: torch.device) -> None:
+    """Wait until the devices have run everything that was launched. On a CPU, there is nothing to wait for."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+
+def steps_for(budget_s: float, step_s: float, *, least: int = 1, most: int = 2000) -> int:
+    """Return the number of steps of `step_s` seconds that take about `budget_s` seconds, from `least` to `most`."""
+    return max(least, min(most, round(budget_s / step_s)))
+
+
+class Spread(NamedTuple):
+    """The median, minimum and maximum of a value that was measured several times."""
+
+    median: float
+    least: float
+    most: float
+
+
+def time_block(step: Step, count: int, synchronize: Callable[[], object]) -> float:
+    """Call `step()` `count` times, and return the seconds per call.
+
+    `synchronize()` waits for the device; it is called only at the beginning and the end, so that the host may run ahead in between, as in a
+    training.
+    """
+    synchronize()
+    start_s = time.perf_counter()
+    for _ in range(count):
+        step()
+    synchronize()
+    return (time.perf_counter() - start_s) / count
+
+
+def interleaved(
+    steps: Mapping[str, tuple[Step, int]],
+    *,
+    rounds: int,
+    synchronize: Callable[[], object],
+    before: Callable[[str], object] = lambda _: None,
+) -> dict[str, list[float]]:
+    """Run one block of each of `steps` in every round, and reverse their order in every second round. Return seconds per step by name.
+
+    `steps` maps a name to a pair: a function that makes one step, and the number of steps in its block. The result has a value for each
+    block. `synchronize` is as for `time_block`. `before(name)` is called before each block and is not timed.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds):
+        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
+            before(name)
+            seconds[name].append(time_block(*steps[name], synchronize))
+    return seconds
+
+
+def spread(values: list[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def ratios(numerators: list[float], denominators: list[float]) -> Spread:
+    """Return the spread of the ratios of values that were measured in the same rounds."""
+    return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
+
+
+def cpu_wait_s() -> float:
+    """Return how long the main thread of this process has waited for a CPU since its start; 0 if the kernel does not report it."""
+    try:
+        return int(SCHEDULER_STATISTICS.read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def note(share: float) -> str | None:
+    """Return a warning if `share`, the share of the time in which the main thread waited for a CPU, exceeds CROWDED. Else return None."""
+    if share <= CROWDED:
+        return None
+    return (
+        f"Other processes use the CPUs: for {share:.0%} of the time, this process had to wait for one. Measure again when they have ended."
+    )
+
+
+def reset_peak(device: torch.device) -> None:
+    """Reset the peak that `peak_bytes` returns. If the kernel cannot reset it on a CPU, it stays the peak since the start of the process."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="ascii")
+    except OSError:
+        return
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the peak since the last `reset_peak`: that of the tensors on the GPU, or of this process's resident memory on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def available_bytes() -> int:
+    """Return how much memory a new process can use: the free memory of the machine, or what the limit of a cgroup leaves, if that is less."""
+    return min([psutil.virtual_memory().available, *map(left_bytes, limits.folders("memory"))])
+
+
+def left_bytes(folder: Path) -> int:
+    """Return how much memory a cgroup may still take, given its `folder`. Cached files count as free, because the kernel drops them first."""
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit_bytes, used_bytes = limits.read_or_empty(folder / limit).strip(), limits.read_or_empty(folder / used).strip()
+        if limit_bytes.isdigit() and used_bytes.isdigit():
+            statistics = dict(line.split() for line in limits.read_or_empty(folder / "memory.stat").splitlines())
+            return int(limit_bytes) - int(used_bytes) + int(statistics.get(cached, 0))
+    return sys.maxsize

@@ -1,0 +1,138 @@
+"""`python -m pipeline report`: write what is known about a model as one HTML page and as a model card."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any
+
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.params import data_name
+from pipeline.tools.report import page
+from pipeline.tools.report.page import UNKNOWN_DATASET, ModelReport, Page, Section, Table
+
+if TYPE_CHECKING:
+    from pipeline.tools.report.evidence import Evidence
+
+CARD = "{}-model-card.md"
+"""The name of the model card, from the name of the page, so that the reports in one folder do not replace each other's."""
+
+
+def run(subjects: list[str], output: str) -> None:
+    """Write the report of the models that `subjects` name to the HTML file `output`, and the model card to the same folder.
+
+    Without `subjects`, the report is of the checkout's model file. The report of several models begins with their comparison. Raises
+    Refusal if `output` is no HTML file, if a model cannot be found, or if its scores are neither in `metrics/` nor can be computed.
+    """
+    target = Path(output)
+    if target.suffix not in (".html", ".htm") or target.is_dir():
+        raise Refusal(f"--output: {output}: should be an HTML file, such as reports/report.html")
+    from pipeline.core import files  # late: torch takes seconds to import, and an invalid argument is reported before
+    from pipeline.tools.report import evidence
+
+    paths, environment = Paths(), Environment.read()
+    names = subjects or [str(paths.model)]
+    compared = comparison(names, paths, environment)
+    with ExitStack() as stack:
+        content = page_of([stack.enter_context(evidence.collect(name, paths, environment)) for name in names], compared)
+    card = target.with_name(CARD.format(target.stem))
+    files.write_text(target, page.render_html(content))
+    files.write_text(card, page.render_markdown(content))
+    print(f"report: {target} ({target.stat().st_size / 1e3:,.0f} kB), {card}")
+
+
+LONGEST_NAME = 60
+HUB_TASKS = {
+    ("image", "classification"): "image-classification",
+    ("text", "classification"): "text-classification",
+    ("text", "language_modeling"): "text-generation",
+}
+"""The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
+HUB_METRICS = {"macro_f1": "f1"}
+"""The names of metrics on the Hugging Face Hub, where they differ from ours."""
+NOT_OF_MODEL = ("samples", "tokens", "majority_class_accuracy")
+
+
+def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> tuple[Section, ...]:
+    """Return the comparison of each model with the first, as `compare` prints it; () for one model. Raises Refusal if there are too many."""
+    if len(names) < 2:
+        return ()
+    from pipeline.tools.compare import rendering
+    from pipeline.tools.compare.comparing import compare
+
+    if len(names) > rendering.MOST_MODELS:
+        raise Refusal(f"report: names {len(names)} models: name {rendering.MOST_MODELS} at most")
+    blocks = (each if isinstance(each, str) else table(*each) for each in rendering.blocks(compare(names, paths, environment)))
+    return (Section("What differs", tuple(blocks)),)
+
+
+def table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return the table without the columns that are empty, such as that of remarks where there are none."""
+    filled = [column for column in zip(header, *rows, strict=True) if any(column)]
+    kept_header, *kept_rows = zip(*filled, strict=True)
+    return Table(kept_header, tuple(kept_rows), title)
+
+
+def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -> Page:
+    """Return the page of one or more models. Several models are labelled A, B and so on, and `compared` has the sections that compare them."""
+    reports = tuple(map(report, evidences))
+    if len(reports) == 1:
+        return Page(reports[0].title, (), reports)
+    labelled = (replace(each, title=f"{label}: {each.title}") for label, each in zip(ascii_uppercase, reports, strict=False))
+    return Page(f"Comparison of {len(reports)} models", tuple(compared), tuple(labelled))
+
+
+def report(evidence: "Evidence") -> ModelReport:
+    """Return the report of one model, without the sections that do not apply to it."""
+    from pipeline.tools.report import model, results, samples  # late: they import torch
+
+    makers = (
+        model.summary,
+        results.result,
+        samples.data,
+        results.training,
+        results.errors,
+        samples.mistakes,
+        results.calibration,
+        samples.generated_texts,
+        samples.passages,
+        results.cost,
+        model.provenance_section,
+        model.reproduction,
+    )
+    found = tuple(section for make in makers if (section := make(evidence)))
+    task = model.task_name(evidence.manifest.spec)
+    settings = evidence.manifest.inference.model
+    tags = tuple(dict.fromkeys(("pytorch", settings.name, settings.title)))
+    return ModelReport(title(evidence), f"{task}; model file {evidence.digest[:12]}", found, tags, metadata(evidence, task))
+
+
+def title(evidence: "Evidence") -> str:
+    """Return the name of the model and of its dataset, such as `convnet on digits`."""
+    source = data_name(evidence.params)
+    name = evidence.manifest.inference.model.title
+    return shown(f"{name} on {source}" if source else name, LONGEST_NAME)
+
+
+def metadata(evidence: "Evidence", task: str) -> dict[str, Any]:
+    """Return the entry of the model in Hugging Face's `model-index`. `task` is its task in words.
+
+    The metrics are all test scores of the model that are single numbers.
+    """
+    spec, source, scores = evidence.manifest.spec, data_name(evidence.params) or UNKNOWN_DATASET, evidence.evaluation.scores
+    kind = HUB_TASKS.get((spec.inputs.kind, spec.targets.kind), spec.targets.kind.replace("_", "-"))
+    digest = evidence.manifest.inputs.get("data")
+    result = {
+        "task": {"type": kind, "name": task},
+        "dataset": {"name": source, "type": source, "split": "test", **({"revision": digest} if digest else {})},
+        "metrics": [
+            {"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value}
+            for name, value in scores.items()
+            if isinstance(value, int | float) and name not in NOT_OF_MODEL
+        ],
+    }
+    return {"name": title(evidence), "results": [result]}

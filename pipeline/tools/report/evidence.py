@@ -1,0 +1,175 @@
+"""Gathers what is known about one model: its file, its scores, the data it was trained on, its history and its run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.params import adding_lines, load
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared, PreparedRecord, read_record
+from pipeline.core.raw_dataset import TEST
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Scalar, flatten
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate import stage
+from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports import recorded
+from pipeline.inference import model_file
+from pipeline.inference.machine import Machine
+from pipeline.inference.model_file import Manifest
+from pipeline.inference.networks import Model
+from pipeline.tools.compare import cached
+from pipeline.tools.report import run_record
+from pipeline.tools.report.run_record import RunRecord
+from pipeline.tracking import journal, model_source
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of a model on the test split. `tables` is the folder of the CSV files of the evaluation.
+
+    `origin` is the file that has the scores; "" if they were computed for the report.
+    """
+
+    scores: Mapping[str, Any]
+    tables: Path
+    origin: str
+
+    def table(self, name: str) -> list[dict[str, str]] | None:
+        """Return the rows of the CSV file `name`; None if the task writes no such file. Raises Refusal if it cannot be parsed."""
+        path = self.tables / name
+        return recorded.read_table(path, "evaluate") if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a report of one model is made of.
+
+    `trained` is the content of `metrics/train.json`, `history` the rows of `history.csv` or of the journal, `prepared` the data that the
+    model was trained on, and `run` the record in the journal. Each is None if this checkout does not have it for this model.
+    """
+
+    path: Path
+    digest: str
+    model: Model
+    manifest: Manifest
+    evaluation: Evaluation
+    trained: Mapping[str, Any] | None
+    history: Sequence[recorded.Row] | None
+    prepared: Prepared | None
+    data: Path
+    """The folder of `prepared`: `data/prepared/`, or links into DVC's cache."""
+    run: RunRecord | None
+    params: Mapping[str, Scalar]
+    """The parameters of the training by dotted key; also those of the source, if they are known."""
+    paths: Paths
+
+
+@contextmanager
+def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evidence]:
+    """Yield the evidence for the model that `name` denotes: a model file, a run or a model in MLflow.
+
+    If `metrics/evaluate.json` has the scores of this model file, they and the tables of that evaluation are used. Otherwise the model is
+    evaluated, and the tables are in a temporary folder until the end of the `with` block. Raises Refusal if the model cannot be found, or if
+    it must be evaluated but `data/prepared/` is not the data that it was trained on.
+    """
+    with ExitStack() as stack:
+        path = stack.enter_context(model_source.located(name, paths, environment))
+        folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
+        model, manifest = model_file.load(path)
+        digest = files.digest(path)
+        found = journal.find(environment.root, digest)
+        run = run_record.read(found) if found else None
+        of_checkout = paths.model.is_file() and files.digest(paths.model) == digest
+        is_own = partial(is_data_of, manifest)
+        data = stack.enter_context(cached.located(paths.prepared, paths.top, is_own))
+        prepared = data_of(manifest, data)
+        evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
+        trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
+        yield Evidence(
+            path=path,
+            digest=digest,
+            model=model,
+            manifest=manifest,
+            evaluation=evaluation,
+            trained=trained,
+            history=recorded.read_table(paths.history, "train") if trained is not None else run.history if run else None,
+            prepared=prepared,
+            data=data,
+            run=run,
+            params=params_of(manifest, run, paths, of_checkout=of_checkout),
+            paths=paths,
+        )
+
+
+def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:
+    return files.digest_of(record.model_dump(mode="json")) == manifest.inputs.get("data")
+
+
+def data_of(manifest: Manifest, folder: Path) -> Prepared | None:
+    """Return the prepared data in `folder` if the model was trained on it, else None. Raises Refusal if its files are damaged."""
+    if not (folder / "spec.json").is_file() or not is_data_of(manifest, read_record(folder)):
+        return None
+    return Prepared.open(folder)
+
+
+def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
+    """Return the evaluation in `metrics/` and `plots/evaluate/` if it is of the model file with this digest, else None.
+
+    Raises Refusal if the tables of a classification are missing or do not match the scores, as after an evaluation that was killed.
+    """
+    path = paths.metrics / "evaluate.json"
+    if not path.is_file():
+        return None
+    scores, label = recorded.read(path)
+    if label != digest[: recorded.DIGITS]:
+        return None
+    evaluation = Evaluation(scores, paths.evaluation_plots, str(path))
+    rows = evaluation.table("confusion.csv")
+    if rows is None and "per_class" in scores:
+        raise Refusal(f"{paths.evaluation_plots}: has no confusion.csv, which belongs to {path}: run `dvc repro -f evaluate`")
+    if rows is not None and (len(rows), sum(row["actual"] == row["predicted"] for row in rows) / max(1, len(rows))) != (
+        scores["samples"],
+        scores.get("accuracy"),
+    ):
+        raise Refusal(f"{paths.evaluation_plots}: has the tables of another evaluation than {path}: run `dvc repro -f evaluate`")
+    return evaluation
+
+
+def evaluate_anew(
+    model: Model, manifest: Manifest, prepared: Prepared | None, environment: Environment, name: str, paths: Paths, folder: Path
+) -> Evaluation:
+    """Evaluate the model with the section `evaluate` of `params.yaml`, and write the tables to `folder`. `name` is the user's name for it.
+
+    Raises Refusal if `prepared` is None, that is, if the data of the model is not in this checkout.
+    """
+    if prepared is None:
+        raise Refusal(
+            f"{name}: {paths.metrics / 'evaluate.json'} has no scores of this model, and neither {paths.prepared} nor DVC's cache has the data "
+            "that it was trained on: run `dvc repro prepare` with its parameters, when no other `dvc repro` runs"
+        )
+    document = Document.read(paths.params)
+    with adding_lines(document):
+        params = load(document, EvaluateParams).for_task(manifest.spec.targets.kind)
+        evaluator, scores = stage.judge(model, manifest, prepared, Machine.set_up(environment), params)
+    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
+    model.cpu()
+    return Evaluation(scores, folder, "")
+
+
+def params_of(manifest: Manifest, run: RunRecord | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:
+    """Return the parameters of the training by dotted key, with those of the source first if they are known.
+
+    The parameters of the source come from the journal `run`. Without a journal, they come from `params.yaml`, if the model is that of this
+    checkout (`of_checkout`). They are left out if the other parameters there differ from those of the model.
+    """
+    trained = flatten(manifest.params)
+    known = run.params if run else flatten(Document.read(paths.params).data) if of_checkout and paths.params.is_file() else {}
+    is_same = trained.items() <= known.items()
+    return {name: value for name, value in known.items() if is_same and name.startswith("source.")} | trained

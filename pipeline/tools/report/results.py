@@ -1,0 +1,213 @@
+"""The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier and its calibration."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.core.refusal import counted
+from pipeline.core.section import leaves
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports.recorded import Row
+from pipeline.tools.report.evidence import Evidence
+from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
+from pipeline.tools.report.run_record import Cost
+from pipeline.tracking.terminal import duration
+
+PER_CLASS = "per_class"
+SPLITS = ("test", "valid", "train")
+
+
+def result(evidence: Evidence) -> Section:
+    return Section("Result", (headline(evidence), *scores_table(evidence), origin(evidence)))
+
+
+def key(evidence: Evidence, name: str) -> str:
+    """Return the key of a test score for `Number`: the file of the scores and the dotted name; "" if no file has them."""
+    return f"{evidence.evaluation.origin}#test.{name}" if evidence.evaluation.origin else ""
+
+
+def headline(evidence: Evidence) -> Headline:
+    scores = evidence.evaluation.scores
+    name = next(name for name in recorded.HEADLINES if name in scores)
+    interval, samples = scores.get(f"{name}_interval"), f"on {counted(scores['samples'], 'test sample', ',')}"
+    if not interval:
+        samples = f"on {counted(scores['tokens'], 'test token', ',')}" if "tokens" in scores else samples
+        return Headline(spoken(name), Number(scores[name], key(evidence, name)), samples)
+    share = confidence_level(evidence)
+    kind = f"{100 * share:g}% interval" if share else "interval"
+    note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {samples}{recorded.about_classes(scores)}"
+    return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
+
+
+def spoken(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def confidence_level(evidence: Evidence) -> float | None:
+    """Return `evaluate.confidence_level` of `params.yaml`, if the recorded interval has this level; else None."""
+    from scipy.stats import binomtest  # late: takes a second to import
+
+    scores = evidence.evaluation.scores
+    settings = Document.read(evidence.paths.params).data.get("evaluate") if evidence.paths.params.is_file() else None
+    level = settings.get("confidence_level") if isinstance(settings, Mapping) else None
+    if not isinstance(level, float) or not 0 < level < 1:
+        return None
+    correct = round(scores["accuracy"] * scores["samples"])
+    interval = binomtest(correct, scores["samples"]).proportion_ci(level, method="exact")
+    same = abs(interval.low - scores["accuracy_interval"]["low"]) < 1e-9 and abs(interval.high - scores["accuracy_interval"]["high"]) < 1e-9
+    return level if same else None
+
+
+def scores_table(evidence: Evidence) -> list[Table]:
+    """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
+    numbers: dict[str, dict[str, Cell]] = {}
+    tested = {name: value for name, value in evidence.evaluation.scores.items() if name != PER_CLASS}
+    for name, value in leaves(tested):
+        numbers.setdefault(name, {})["test"] = Number(value, key(evidence, name))
+    path = evidence.paths.metrics / "train.json"
+    for split in ("valid", "train"):
+        for name, number in of_training(evidence, split):
+            numbers.setdefault(name, {})[split] = number
+    splits = [split for split in SPLITS if any(split in row for row in numbers.values())]
+    rows = tuple((spoken(name).replace(".", ", "), *(row.get(split, "") for split in splits)) for name, row in numbers.items())
+    tables = [Table(("score", *splits), rows)]
+    if best := section_of(evidence.trained, "best"):
+        metric = evidence.params.get("train.metric", "metric")
+        step, value = (Number(best[name], f"{path}#best.{name}") for name in ("step", "value"))
+        tables.append(Table(("best validation", "step", "value"), ((str(metric), step, value),)))
+    return tables
+
+
+def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:
+    """Yield the scores of `split` that the training reported after the step whose weights the model file has, if there was such a report.
+
+    Those of the last step are in `metrics/train.json`, and those of earlier ones in the history alone.
+    """
+    step, trained = evidence.manifest.step, evidence.trained or {}
+    if trained.get("steps") == step:
+        for name, value in section_of(trained, split).items():
+            yield name, Number(value, f"{evidence.paths.metrics / 'train.json'}#{split}.{name}")
+        return
+    rows = evidence.history or ()
+    for column in dict.fromkeys(column for row in rows for column in row if column.startswith(f"{split}/")):
+        yield from ((column.partition("/")[2], Number(value)) for at, value in recorded.points(rows, column) if at == step)
+
+
+def section_of(trained: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
+    found = (trained or {}).get(name, {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def origin(evidence: Evidence) -> str:
+    """Return a sentence about where the scores come from."""
+    if not evidence.evaluation.origin:
+        return "The test scores were computed for this report, because this checkout has none of this model."
+    step = evidence.manifest.step
+    more = (
+        f"; valid and train are the report of step {step}, whose weights the model has."
+        if any(True for _ in of_training(evidence, "train"))
+        else "."
+    )
+    return f"The test scores are those of {evidence.evaluation.origin}{more}"
+
+
+def training(evidence: Evidence) -> Section | None:
+    """Return the curves; None if this checkout has neither the history nor the journal of the training."""
+    if not evidence.history:
+        return None
+    from pipeline.tools.report import figures  # late: matplotlib takes a second to import
+
+    rows, metric = evidence.history, shown_metric(evidence.history, str(evidence.params.get("train.metric", "")))
+    plotted = (figures.losses(rows), figures.metric(metric, rows), figures.learning_rate(rows), figures.gradient_norm(rows))
+    found = tuple(each for each in plotted if each)
+    return Section("Training", (Figures(found),)) if found else None
+
+
+def shown_metric(rows: Sequence[Row], metric: str) -> str:
+    """Return the name, without split, of the metric to plot beside the loss: `train.metric`; if this is the loss, the main score.
+
+    Return "" if the history has no other metric than the loss.
+    """
+    name = metric.partition("/")[2]
+    candidates = (name, *recorded.HEADLINES)
+    return next((each for each in candidates if each not in ("", "loss") and any(f"valid/{each}" in row for row in rows)), "")
+
+
+def cost(evidence: Evidence) -> Section | None:
+    """Return the time, the energy and the memory that the journal recorded; None without a journal of the training."""
+    measured = evidence.run.cost if evidence.run else None
+    if measured is None:
+        return None
+    note = "Measured by the journal of the run: the same training, run again, has the same result at another cost."
+    return Section("Cost", (Pairs(cost_facts(measured)), note))
+
+
+def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
+    sessions = f", in {measured.num_sessions} sessions" if measured.num_sessions > 1 else ""
+    time = duration(measured.time_s) if measured.time_s >= 60 else f"{measured.time_s:.1f} s"
+    facts: list[tuple[str, str | Number]] = [("training time", time + sessions)]
+    if measured.samples_per_second is not None:
+        facts.append(("samples per second (median)", f"{measured.samples_per_second:,.0f}"))
+    if measured.energy_wh is not None:
+        facts.append(("energy of the GPUs", f"{measured.energy_wh:,.3g} Wh"))
+    facts += [
+        (f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()
+    ]
+    return tuple(facts)
+
+
+MOST_CLASSES = 24
+"""With more classes, the most frequent confusions are listed instead of a matrix."""
+MOST_PAIRS, MOST_WORST = 15, 12
+
+Rows = Sequence[Mapping[str, str]]
+
+
+def errors(evidence: Evidence) -> Section | None:
+    rows = evidence.evaluation.table("confusion.csv")
+    if not rows:
+        return None
+    matrix, worst = confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)
+    return Section("Errors", (matrix, worst) if worst else (matrix,))
+
+
+def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
+    """Return the confusion matrix or, with many classes, the most frequent confusions."""
+    pairs = Counter((row["actual"], row["predicted"]) for row in rows)
+    if len(classes) <= MOST_CLASSES:
+        counts: tuple[tuple[Cell, ...], ...] = tuple(
+            (actual, *(Number(pairs[actual, predicted]) for predicted in classes)) for actual in classes
+        )
+        return Confusion(("actual \\ predicted", *classes), counts)
+    wrong = [(pair, count) for pair, count in pairs.most_common() if pair[0] != pair[1]][:MOST_PAIRS]
+    return Table(("actual", "predicted", "samples"), tuple((*pair, Number(count)) for pair, count in wrong), "Most frequent confusions")
+
+
+def worst_classes(evidence: Evidence) -> Table | None:
+    """Return the classes with the lowest F1, the worst first."""
+    per_class = evidence.evaluation.scores.get(PER_CLASS)
+    if not isinstance(per_class, Mapping):
+        return None
+    worst = sorted(per_class.items(), key=lambda item: item[1]["f1"])[:MOST_WORST]
+    columns = tuple(worst[0][1])
+    rows = tuple(
+        (name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst
+    )
+    caption = (
+        f"The {len(worst)} worst of {len(per_class):,} classes by F1" if len(per_class) > len(worst) else "Classes, the worst by F1 first"
+    )
+    return Table(("class", *columns), rows, caption)
+
+
+def calibration(evidence: Evidence) -> Section | None:
+    """Return the reliability diagram and the expected calibration error, from the table of the evaluation."""
+    rows = evidence.evaluation.table("reliability.csv")
+    if not rows:
+        return None
+    from pipeline.tools.report import figures
+
+    name = "expected_calibration_error"
+    facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
+    meaning = "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
+    return Section("Calibration", (Figures((figures.reliability(rows),)), facts, meaning))

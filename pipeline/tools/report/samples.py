@@ -1,0 +1,184 @@
+"""The sections that show samples: the data, wrong samples, and what a language model writes and expects least."""
+
+import re
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+
+import numpy as np
+import PIL.Image
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
+from pipeline.core.raw_dataset import TEST, TRAIN
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.params import data_name
+from pipeline.tools.report.evidence import Evidence
+from pipeline.tools.report.page import Block, Cell, Excerpt, Figures, Gallery, Number, Picture, Section, Table
+
+MOST_CLASSES, SHOWN_CLASSES = 24, 8
+"""With more than MOST_CLASSES classes, only the SHOWN_CLASSES most frequent and rarest ones are listed."""
+MOST_PICTURES, MOST_TEXTS, SPREAD = 20, 12, 3
+MOST_PIXELS, MOST_CHARACTERS = 128, 600
+"""Larger images are made smaller, and longer texts are cut, so that the page stays small."""
+MOST_IN_TABLE, MOST_WRONG = 240, 24
+CONFIDENT_FIRST = "The most confident predictions are first; p is the probability of the predicted class."
+UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
+
+
+def data(evidence: Evidence) -> Section:
+    prepared = evidence.prepared
+    if prepared is None:
+        return Section("Data", (f"{evidence.paths.prepared} is not the data that this model was trained on.",))
+    source, name = evidence.params.get("source.name"), data_name(evidence.params)
+    origin = [f"Source: {source}" + (f", {name}" if name != source else "")] if source else []
+    classes = class_counts(prepared)
+    shared = shared_samples(read_record(evidence.data).splits)
+    warning = [f"Samples with equal inputs stand in two splits: {', '.join(shared)}. Such a test sample is no new data."] if shared else []
+    return Section("Data", (*origin, splits_table(evidence, prepared), *warning, *([classes] if classes else []), *first_samples(prepared)))
+
+
+def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
+    records = read_record(evidence.data).splits
+    texts = isinstance(prepared.spec.inputs, TextInputs)
+    left_out = any(record.left_out for record in records.values())
+    header = ("split", "samples", *(["tokens"] if texts else []), *(["left out"] if left_out else []))
+    rows: list[tuple[Cell, ...]] = []
+    for name, split in prepared.splits.items():
+        tokens = [Number(int(np.count_nonzero(split.inputs)))] if texts else []
+        rows.append((name, Number(len(split)), *tokens, *([Number(records[name].left_out)] if left_out else [])))
+    return Table(header, tuple(rows))
+
+
+def class_counts(prepared: Prepared) -> Table | None:
+    """Return how many samples of each class each split has; None if the targets are not classes."""
+    names = prepared.spec.targets.output_names
+    if not prepared.spec.targets.has_classes:
+        return None
+    counts = {split: np.bincount(part.targets, minlength=len(names)) for split, part in prepared.splits.items()}
+    order, caption = list(range(len(names))), ""
+    if len(names) > MOST_CLASSES:
+        ranked = np.argsort(-counts[TRAIN], kind="stable").tolist()
+        order = [*ranked[:SHOWN_CLASSES], *ranked[-SHOWN_CLASSES:]]
+        caption = f"The {SHOWN_CLASSES} most frequent and the {SHOWN_CLASSES} rarest of {len(names):,} classes"
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (names[number], *(Number(int(column[number])) for column in counts.values())) for number in order
+    )
+    return Table(("class", *counts), rows, caption)
+
+
+def first_samples(prepared: Prepared) -> tuple[Block, ...]:
+    """Return samples of the train split: the first ones of each class, or the first ones if there are no classes."""
+    split, inputs = prepared.train, prepared.spec.inputs
+    names = prepared.spec.targets.output_names if prepared.spec.targets.has_classes else ()
+    if isinstance(inputs, ImageInputs):
+        chosen = first_of_classes(split, len(names), MOST_PICTURES)
+        return (Gallery(tuple(picture(split.inputs[number], *named(names, split, number)) for number in chosen)),)
+    if isinstance(inputs, TextInputs):
+        chosen, tokenizer = first_of_classes(split, len(names), MOST_TEXTS), Tokenizer(inputs.tokenizer)
+        texts = [tokenizer.decode(split.inputs[number], show_unknown=True) for number in chosen]
+        labels = [named(names, split, number) or (f"{number:,}",) for number in chosen]
+        return listed(("class",) if names else ("row",), labels, texts)
+    return ()
+
+
+def listed(header: tuple[str, ...], labels: Sequence[tuple[Cell, ...]], texts: Sequence[str]) -> tuple[Block, ...]:
+    """Return texts with their labels: a table of short texts, or excerpts if one is long or has several lines. `header` names the labels."""
+    caption = f"{UNKNOWN_SIGN} stands for a token that is not in the vocabulary" if any(UNKNOWN_SIGN in text for text in texts) else ""
+    if all(len(text) <= MOST_IN_TABLE and "\n" not in text for text in texts):
+        return (Table((*header, "text"), tuple((*label, text) for label, text in zip(labels, texts, strict=True)), caption),)
+    headings = [", ".join(f"{name} {cell}" for name, cell in zip(header, label, strict=True)) for label in labels]
+    return tuple(Excerpt(heading, cut(text)) for heading, text in zip(headings, texts, strict=True))
+
+
+def named(names: tuple[str, ...], split: Split, number: int) -> tuple[str, ...]:
+    return (names[int(split.targets[number])],) if names else ()
+
+
+def first_of_classes(split: Split, num_classes: int, most: int) -> list[int]:
+    """Return the row numbers of at most `most` samples, the same number of each class, in the order of the classes.
+
+    If there are more classes than `most`, use every n-th class. If there are no classes, return SPREAD rows evenly spread over the split.
+    """
+    if not num_classes:
+        return list(dict.fromkeys(len(split) * place // SPREAD for place in range(SPREAD)))
+    classes = range(0, num_classes, -(-num_classes // most))
+    each = max(1, most // num_classes)
+    return [int(number) for wanted in classes for number in np.flatnonzero(split.targets == wanted)[:each]]
+
+
+def picture(image: NDArray[np.uint8], *caption: Cell) -> Picture:
+    """Return an image (height, width, channels) as PNG. Unless it has three channels, it is shown in grey, as the mean of its channels."""
+    pixels = image if image.shape[-1] == 3 else image.mean(axis=-1).round().astype(np.uint8)
+    opened, stream = PIL.Image.fromarray(np.ascontiguousarray(pixels)), BytesIO()
+    opened.thumbnail((MOST_PIXELS, MOST_PIXELS))
+    opened.save(stream, format="PNG", optimize=True)
+    return Picture(stream.getvalue(), *opened.size, tuple(map(str, caption)))
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ..."
+
+
+def mistakes(evidence: Evidence) -> Section | None:
+    """Return wrong samples of the test split, the most confident predictions first.
+
+    Return None if there are none, or if they are images that are not in this checkout. If only their table is missing, the section names the
+    remedy.
+    """
+    table = evidence.evaluation.table("mistakes.csv")
+    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
+    if table is None and num_wrong:  # as after an evaluation by an older version
+        return Section("Wrong samples", ("The evaluation has no mistakes.csv: run `dvc repro -f evaluate`.",))
+    rows = (table or [])[:MOST_WRONG]
+    if rows and "text" in rows[0]:
+        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in rows]
+        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in rows]), CONFIDENT_FIRST))
+    if not rows or evidence.prepared is None or not isinstance(evidence.manifest.spec.inputs, ImageInputs):
+        return None
+    images = evidence.prepared.split(TEST).inputs
+    pictures = tuple(
+        picture(images[int(row["sample"])], f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {float(row['confidence']):.2f}")
+        for row in rows
+    )
+    return Section("Wrong samples", (Gallery(pictures), f"{len(pictures)} of {num_wrong:,} wrong samples.", CONFIDENT_FIRST))
+
+
+HEADING = "\n## Temperature "
+BODY = re.compile(r"\n\n```text\n(.*)\n```\s*", re.DOTALL)
+MOST_PASSAGES = 8
+
+
+def generated_texts(evidence: Evidence) -> Section | None:
+    """Return the texts that the evaluation generated, one for each temperature; None if it generated none."""
+    path = evidence.evaluation.tables / "samples.md"
+    if not path.is_file():
+        return None
+    excerpts = tuple(generated(path.read_bytes().decode("utf-8")))  # `read_text` would turn carriage returns into line feeds
+    note = "Generated by the evaluation with a fixed seed: the same model writes the same texts."
+    return Section("Generated text", (*excerpts, note)) if excerpts else None
+
+
+def generated(document: str) -> Iterator[Excerpt]:
+    """Yield the texts in the file `samples.md` of the evaluation, each with its temperature."""
+    for part in document.split(HEADING)[1:]:
+        temperature, _, _ = part.partition("\n")
+        if body := BODY.match(part.removeprefix(temperature)):
+            yield Excerpt(f"temperature {temperature}", cut(body[1]))
+
+
+def passages(evidence: Evidence) -> Section | None:
+    """Return the passages with the highest loss, and the loss by position."""
+    rows, positions = evidence.evaluation.table("surprising.csv"), evidence.evaluation.table("loss_by_position.csv")
+    blocks: list[Block] = []
+    if positions:
+        from pipeline.tools.report import figures  # late: matplotlib takes a second to import
+
+        blocks.append(Figures((figures.position_losses([(int(row["position"]), float(row["loss"])) for row in positions]),)))
+    if rows:
+        blocks.append("The passages of the test split with the highest loss. The text before each passage ends at the bar.")
+        for row in rows[:MOST_PASSAGES]:
+            heading = f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token"
+            blocks.append(Excerpt(heading, f"{row['before']}\u2502{row['passage']}"))
+    return Section("Least expected passages", tuple(blocks)) if blocks else None

@@ -1,0 +1,87 @@
+"""`python -m pipeline repro`: run check, `dvc repro` and the summary, which waits until MLflow has the run."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import checkout_lock, interruption
+from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
+from pipeline.core.paths import Paths
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate.reports import recorded
+from pipeline.tools import supervision
+from pipeline.tools.check import command as check
+from pipeline.tools.params import command as set_parameters
+from pipeline.tracking import comparison_view, journal, mirror_process, run_description
+from pipeline.tracking import run as tracking
+from pipeline.tracking.address import Address
+from pipeline.tracking.events import Cursor
+
+
+def summarize() -> None:
+    paths, environment = Paths(), Environment.read()
+    scores = recorded.scores(paths.metrics / "evaluate.json", paths.model)
+    if environment.tracking and not tracking.journal_of(environment, paths.model):
+        record_restored(paths, environment, scores)
+    print(recorded.result_line(scores), flush=True)
+    name = tracking.journal_of(environment, paths.model)
+    print(f"model: {paths.model}    figures: {paths.plots}/" + (f"    run: {name}" if name else ""))
+    if environment.tracking and environment.tracking_mirror and name:
+        mirror_process.wait_for_all(environment)
+        mirror_process.report(journal.journals_folder(environment.root) / name, environment)
+    if hint := comparison_hint(environment, name):
+        print(f"compare runs: {hint}")
+
+
+def comparison_hint(environment: Environment, name: str | None) -> str:
+    """Return where the user can compare the runs: a link to the MLflow server, or `make ui`, the command that starts the local UI.
+
+    `name` is the name of the run's journal, the local record of a run, or None if the run has no journal. Returns the link if the server
+    has received this run. Otherwise returns `make ui` or, if `make` is not installed, as in the container, "".
+    """
+    address = Address.of(environment)
+    if address.is_server and name:
+        experiment_id = Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
+        if experiment_id:
+            return f"{address.shown}/{comparison_view.link(experiment_id)}"
+    return "make ui" if shutil.which("make") else ""
+
+
+def record_restored(paths: Paths, environment: Environment, scores: dict[str, Any]) -> None:
+    """Create a journal, the local record of a run, for a result that DVC checked out without running a stage. `scores` are its scores."""
+    from pipeline.inference import model_file  # late: torch takes seconds to import, and most summaries do not need it
+
+    _, manifest = model_file.load(paths.model)
+    run_description.record_evaluation(Document.read(paths.params).data, paths, environment, manifest=manifest, scores=scores)
+
+
+def run(assignments: Sequence[str] = ()) -> int:
+    """Run the command `check`, then `dvc repro` and, if DVC succeeds, the command `summary`. Return the exit code.
+
+    If there are `assignments`, each `KEY=VALUE`, the command `set` first writes them into params.yaml, where they stay.
+
+    Raises Refusal for bad input, or if another container is using the checkout.
+    """
+    with checkout_lock.held(Path()):
+        if assignments:
+            set_parameters.run(assignments)
+        check.run()
+        if code := dvc_repro():
+            if code not in interruption.EXIT_CODES:
+                mirror_process.wait_for_all(Environment.read())  # `train` has left this to the summary
+            return code
+    summarize()
+    return 0
+
+
+def dvc_repro() -> int:
+    """Run `dvc repro` and return its exit code, or that of the stage that failed, or 128 plus the number of the signal that stopped it.
+
+    The DVC that stands beside this Python is run, and its stages run this Python. Wait until DVC has ended, even after a signal.
+    """
+    sys.stdout.flush()
+    search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return supervision.run_all([("dvc", "repro")], {**os.environ, "PATH": search_path, SUMMARY_FOLLOWS: "true"}, top=Path())

@@ -1,0 +1,385 @@
+"""Runs a search: begins trials, reads their validations, prunes trials, and continues a search that was killed."""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import files, interruption
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted, Interruption
+from pipeline.core.limits import usable_cpus
+from pipeline.core.params import load_without_torch
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import PreparedRecord, read_record
+from pipeline.core.raw_dataset import TRAIN, VALID
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.yaml_document import Document
+from pipeline.tools.params.reference import STAGE_PARAMS
+from pipeline.tools.search import ranking
+from pipeline.tools.search.ranking import STAGE, Row, TrialRuns, of_search
+from pipeline.tools.search.settings import Search, Validate, identity_of
+from pipeline.tools.search.study import FILE, Study, refuse_missing_optuna
+from pipeline.tools.search.trial import Child, TrialFolder, devices
+from pipeline.tracking import run as tracking
+from pipeline.tracking.run import Run
+from pipeline.train.params import LoopSettings
+
+POLL_S = 0.1
+LOCK, TABLE = "lock", "trials.csv"
+CONCLUDED = "concluded.json"
+"""The file with the count of trials when the search was last concluded, and the number of the best trial, whose run is marked as the best."""
+
+
+def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, skip: int | None, validate: Validate) -> int:
+    """Run the remaining trials of the search file and print the ranked table. Return 0 if a trial is complete, else 1.
+
+    With `apply`, write the parameters of the best trial to params.yaml. With `keep_models`, keep the models of all trials. `skip` is the
+    number of an unfinished trial to mark as failed. `validate` is described at `Search.read`.
+
+    Raises Refusal for invalid input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
+    Interrupted after a signal. The same command continues the search after both.
+    """
+    if num_trials is not None and num_trials < 1:
+        raise Refusal(f"--trials: is {num_trials}: write a number from 1 on")
+    refuse_missing_optuna()
+    paths, environment = Paths(), Environment.read()
+    params = Document.read(paths.params)
+    for stage_params in STAGE_PARAMS.values():
+        load_without_torch(params, stage_params)
+    search = Search.read(file, params, validate)
+    record = read_record(paths.prepared)
+    if VALID not in record.splits:
+        raise Refusal(
+            f"{paths.prepared}: has no validation split, which a search needs: set source.valid above 0, and run `dvc repro prepare`"
+        )
+    folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
+    with claimed(folder):
+        runner = SearchRunner(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
+        try:
+            if skip is not None:
+                runner.skip(skip)
+            runner.run()
+            best = runner.print_result()
+            if apply:
+                runner.apply(best)
+            elif best:
+                print(
+                    f"`python -m pipeline search {file} --apply` writes its parameters to {params.path}; `dvc repro` then trains it again"
+                )
+            return 0 if best else 1
+        finally:
+            runner.study.close()
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the lock of the search in `folder`. Raises Refusal if another process holds it."""
+    with files.locked(folder / LOCK, wait=False) as taken:
+        if not taken:
+            raise Refusal(
+                f"{folder}: another process is running this search: wait for it, stop it, or write another `name:` in the search file"
+            )
+        files.sweep(folder)
+        yield
+
+
+@dataclass
+class Active:
+    """A trial that has begun and not finished. `child` is None if no process trains it.
+
+    `last_step` is the length of its training. `validations` is the number of validations that have been reported to the study, and `step`
+    the step of the last of them. `pruned` is True after the study has decided to prune the trial. `invalid` is the reason if its parameters
+    do not fit each other, else "".
+    """
+
+    child: Child | None
+    trial: TrialFolder
+    last_step: int
+    validations: int = 0
+    step: int = 0
+    pruned: bool = False
+    invalid: str = ""
+
+
+@dataclass
+class SearchRunner:
+    """A search that runs in this process. The process holds the lock of the search."""
+
+    search: Search
+    params: Document
+    record: PreparedRecord
+    folder: Path
+    paths: Paths
+    environment: Environment
+    num_trials: int
+    keep_models: bool
+    active: dict[int, Active] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        targets = self.record.spec.targets
+        self.metric, self.direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
+        self.study = Study(
+            self.folder / FILE,
+            self.search,
+            self.direction,
+            identity=self.identity(),
+            num_validations=self.num_validations(self.params.data),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        return identity_of(self.search, self.params, self.paths, metric=self.metric, direction=self.direction)
+
+    def num_steps(self, document: Mapping[str, Any]) -> int:
+        return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
+
+    def num_validations(self, document: Mapping[str, Any]) -> int:
+        return -(-self.num_steps(document) // int(document["train"]["validate_every_steps"]))
+
+    @cached_property
+    def devices(self) -> list[str | None]:
+        return devices(self.environment, self.search.settings.processes)
+
+    def trial(self, number: int) -> TrialFolder:
+        return TrialFolder(self.folder / f"trials/{number:04}", self.study.id)
+
+    @property
+    def is_done(self) -> bool:
+        num_trials = len(self.study.trials)
+        return not self.study.running and num_trials >= self.num_trials and self.concluded().get("trials") == num_trials
+
+    def concluded(self) -> dict[str, int | None]:
+        path = self.folder / CONCLUDED
+        return dict(json.loads(path.read_bytes())) if path.is_file() else {}
+
+    def run(self) -> None:
+        """Run all trials that are left."""
+        if not self.is_done:
+            self.print_begin()
+            info = of_search(self.search, self.params.data, self.environment, self.study.id, num_trials=self.num_trials)
+            with (
+                interruption.deferred() as interrupted,
+                tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE) as tracked,
+            ):
+                runs = TrialRuns(
+                    self.search.settings.name, self.study.id, tracked.folder.name if tracked.folder else None, self.environment
+                )
+                try:
+                    self.run_trials(runs, tracked, interrupted)
+                except Interrupted:
+                    print("search: stopping the trials: the same command resumes them", flush=True)
+                    raise
+                finally:
+                    self.stop_all()
+                    runs.wait(interrupted=interrupted.number is not None)
+                best = self.conclude(runs, tracked)
+            files.write_json(self.folder / CONCLUDED, {"trials": len(self.study.trials), "best": best})
+            runs.deliver([self.trial(each.number) for each in self.study.trials])
+        self.tidy()
+
+    def skip(self, number: int) -> None:
+        """Mark the unfinished trial `number` as failed. Raises Refusal if there is no unfinished trial with this number."""
+        from optuna.trial import TrialState
+
+        if number not in self.study.running:
+            left = ", ".join(map(str, self.study.running)) or "none"
+            raise Refusal(f"--skip: {number} is not the number of an unfinished trial: the unfinished trials are {left}")
+        journal = self.trial(number).journal
+        self.study.finish(number, TrialState.FAIL, run=journal.name if journal else "", step=0, reason="skipped")
+
+    def print_begin(self) -> None:
+        settings, begun = self.search.settings, len(self.study.trials)
+        print(
+            f"search {settings.name}: {counted(self.num_trials, 'trial')} for the best {self.metric}, {settings.processes} at a time"
+            + (f"; {begun - len(self.study.running)} are finished, {len(self.study.running)} will be resumed" if begun else ""),
+            flush=True,
+        )
+        threads = self.environment.threads or usable_cpus()
+        if self.devices == [None] and settings.processes * threads > max(usable_cpus(), threads):
+            print(
+                f"note: {counted(settings.processes, 'trial')} with {counted(threads, 'thread')} each share {usable_cpus()} CPUs: "
+                "set PIPELINE_THREADS=1, also for the `dvc repro` afterwards, because the number of threads changes bits",
+                flush=True,
+            )
+
+    def run_trials(self, runs: TrialRuns, tracked: Run, interrupted: Interruption) -> None:
+        """Begin, watch and finish trials until none is left. Trials that a killed search left come first."""
+        self.tidy()
+        left = self.study.running
+        while left or self.active or len(self.study.trials) < self.num_trials:
+            interrupted.pause()
+            while len(self.active) < self.search.settings.processes and (left or len(self.study.trials) < self.num_trials):
+                number = left.pop(0) if left else self.study.begin()
+                self.active[number] = self.begin(number, runs)
+            for number, active in list(self.active.items()):
+                if self.watch(number, active, runs):
+                    del self.active[number]
+                    self.report(number, tracked)
+            if self.active:
+                time.sleep(POLL_S)
+
+    def begin(self, number: int, runs: TrialRuns) -> Active:
+        """Start or resume the training of a trial. Start no process if its training has already ended, or if its parameters are invalid.
+
+        Raises Refusal if the data, the lock file or the code has changed since the search began.
+        """
+        trial, params = self.trial(number), self.study.params(number)
+        try:
+            text = self.search.text_of(params)
+        except Refusal as refused:  # each value is valid by itself
+            return Active(None, trial, 0, invalid=str(refused).replace("\n", "; "))
+        trial.write(text, runs.journals)
+        active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
+        self.report_validations(number, active)
+        if not active.pruned and not trial.is_complete:
+            slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
+            device = self.devices[slot % len(self.devices)]
+            self.study.refuse_changed(self.identity())  # the code or the data may have been changed while the search runs
+            active.child = Child(trial, slot, device, runs.tags(number, params))
+        return active
+
+    def report_validations(self, number: int, active: Active) -> None:
+        """Report the new validations of a trial to the study, one by one, until it asks to prune the trial.
+
+        The decision thus depends only on the validations, and not on the time at which this process reads them. A trial that has made its
+        last step is not pruned.
+        """
+        for step, value in active.trial.reports(self.metric)[active.validations :]:
+            if active.pruned:
+                return
+            active.validations, active.step = active.validations + 1, step
+            should_prune = self.study.report(number, active.validations, value)
+            active.pruned = should_prune and step < active.last_step
+
+    def watch(self, number: int, active: Active, runs: TrialRuns) -> bool:
+        """Read the state of a trial, and prune it if the study decides so. Return True if it has finished; the study then has its outcome.
+
+        Raises Refusal if its process ended for another reason than its parameters.
+        """
+        child, was_pruned = active.child, active.pruned
+        has_ended = child is None or child.exit_code is not None  # before the journal is read to its end
+        runs.mirror(active.trial)
+        self.report_validations(number, active)
+        if child and active.pruned and not was_pruned:
+            child.stop()
+        if not has_ended:
+            return False
+        self.finish(number, active, runs)
+        return True
+
+    def finish(self, number: int, active: Active, runs: TrialRuns) -> None:
+        """Record the outcome of a trial in the study. Raises Refusal if its process ended for another reason than its parameters."""
+        from optuna.trial import TrialState
+
+        trial, child = active.trial, active.child
+        journal = trial.journal
+        run = journal.name if journal else ""
+        if active.pruned:
+            runs.mark_pruned(trial, active.validations, active.step)
+            self.study.finish(number, TrialState.PRUNED, run=run, step=active.step)
+        elif trial.is_complete:
+            value, step = trial.result(self.metric)
+            self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
+        elif reason := active.invalid or ("" if child is None or self.concerns_all(child.parameter_error) else child.parameter_error):
+            self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
+        else:
+            assert child
+            raise Refusal(
+                f"trial {number} ended with exit code {child.exit_code}{f' ({child.error})' if child.error else ''}: {child.log} has its "
+                "output: remove the cause, and repeat the command: it resumes this trial. "
+                f"If it cannot end, repeat the command with --skip {number}"
+            )
+
+    def concerns_all(self, error: str) -> bool:
+        """Return True if every trial would fail with this error message, which begins with a key of params.yaml.
+
+        This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
+        """
+        begun = any(row.run for row in self.rows()) or any(active.trial.journal for active in self.active.values())
+        section = re.split(r"[.:]", error)[0]
+        return not begun and section not in {key.partition(".")[0] for key in self.search.space}
+
+    def report(self, number: int, tracked: Run) -> None:
+        """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
+        rows = self.rows()
+        row, best = next(row for row in rows if row.number == number), ranking.best(rows)
+        value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
+        finished = sum(row.outcome != ranking.RUNNING for row in rows)
+        print(
+            f"search: trial {number} {row.outcome}:{value}{row.reason and f' {row.reason}'}; {ranking.described(row.params)} "
+            f"({finished} of {self.num_trials}{f'; best {best.value:.4f} by trial {best.number}' if best else ''})",
+            flush=True,
+        )
+        name = self.metric.rpartition("/")[2]
+        values = {} if row.value is None or row.outcome != ranking.COMPLETE else {f"search/{name}": row.value}
+        if best and best.value is not None:
+            values[f"search/best_{name}"] = best.value
+        tracked.metrics(finished, values)
+        self.tidy()
+
+    def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
+        """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None."""
+        rows, marked = self.rows(), self.concluded().get("best")
+        best = ranking.best(rows)
+        if best and best.number != marked:
+            if marked is not None:
+                runs.unmark_best(self.trial(marked))
+            runs.mark_best(self.trial(best.number))
+        if best:
+            tracked.describe(
+                f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {ranking.described(best.params)}"
+            )
+        tracked.text(TABLE, ranking.as_csv(rows, self.metric, list(self.search.space)))
+        tracked.artifact(self.search.document.path)
+        tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
+        return best.number if best else None
+
+    def stop_all(self) -> None:
+        """Stop the trials that still train, and wait until they have saved a checkpoint."""
+        children = [active.child for active in self.active.values() if active.child]
+        for child in children:
+            child.stop()
+        for child in children:
+            child.wait()
+
+    def tidy(self) -> None:
+        """Remove the checkpoints of all finished trials, and their models except that of the best trial."""
+        rows = self.rows()
+        best = ranking.best(rows)
+        for row in rows:
+            if row.outcome != ranking.RUNNING:
+                trial = self.trial(row.number)
+                trial.remove_checkpoints()
+                if not self.keep_models and not (best and best.number == row.number):
+                    trial.remove_model()
+
+    def rows(self) -> list[Row]:
+        return ranking.ranked(map(ranking.row_of, self.study.trials), is_better_lower=self.direction == "minimize")
+
+    def print_result(self) -> Row | None:
+        """Print the table and the best trial, and write the table as CSV. Return the best trial, or None if no trial is complete."""
+        rows, keys = self.rows(), list(self.search.space)
+        ranking.print_table(rows, self.metric, keys)
+        files.write_text(self.folder / TABLE, ranking.as_csv(rows, self.metric, keys))
+        best = ranking.best(rows)
+        if best:
+            print(f"best: trial {best.number}, {ranking.described(best.params)}; model: {self.trial(best.number).paths.model}")
+        return best
+
+    def apply(self, best: Row | None) -> None:
+        """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete, or if the file has been edited."""
+        if not best:
+            raise Refusal(
+                "no trial is complete, so there are no parameters to apply: see above why the trials failed, or add trials by --trials"
+            )
+        if self.params.path.read_text(encoding="utf-8") != self.search.params:
+            raise Refusal(
+                f"{self.params.path}: has been edited while the search ran, and is left as it is: repeat the command with --apply"
+            )
+        files.write_text(self.params.path, self.search.text_of(best.params))
+        print(f"{self.params.path} now has the parameters of trial {best.number}; `git diff {self.params.path}` shows them")

@@ -1,0 +1,270 @@
+"""The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
+
+from pipeline.core import files, identity
+from pipeline.core.params import UPGRADE, Problem, dotted, explain, suggestion, without_echoes
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import read_record
+from pipeline.core.raw_dataset import VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import SECTIONS, Section, flatten, leaves
+from pipeline.core.spec import Direction
+from pipeline.core.yaml_document import Document, Location
+from pipeline.tools.params.commented_yaml import on_one_line
+from pipeline.tools.params.editing import edited
+
+Checked = TypeVar("Checked", bound=BaseModel)
+Value = str | int | float | bool | None
+Validate = Callable[[Document], object]
+UNSEARCHED = {
+    "seed": "would be chosen by chance: train the best trials with several seeds instead",
+    "source": "decides the data, which is prepared once for all trials",
+    "evaluate": "has no effect on a training",
+}
+"""Sections of `params.yaml` that cannot be searched, with the reason."""
+DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize", "max": "maximize"}
+
+
+class NumberRange(Section):
+    """The keys that `float` and `int` have in common."""
+
+    type: str
+    low: float
+    high: float
+    log: bool = False
+
+    @field_validator("high")
+    @classmethod
+    def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
+        if high <= info.data.get("low", -float("inf")):
+            raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
+        return high
+
+    @field_validator("log")
+    @classmethod
+    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
+        if log and info.data.get("low", 1) <= 0:
+            raise ValueError("a logarithmic range needs `low` above 0: raise `low`, or write `log: false`")
+        return log
+
+    @property
+    def ends(self) -> Mapping[str, list[Value]]:
+        return {"low": [self.low], "high": [self.high]}
+
+
+class FloatRange(NumberRange):
+    type: Literal["float"]
+
+
+class IntRange(NumberRange):
+    type: Literal["int"]
+    low: int
+    high: int
+    step: PositiveInt = 1
+
+    @field_validator("step")
+    @classmethod
+    def refuse_unreachable_high(cls, step: int, info: ValidationInfo) -> int:
+        low, high = info.data.get("low", 0), info.data.get("high", 0)
+        if step > 1 and info.data.get("log"):
+            raise ValueError("cannot be combined with a logarithmic range: leave it out, or write `log: false`")
+        if (high - low) % step:
+            raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
+        return step
+
+
+class Choices(Section):
+    type: Literal["categorical"]
+    choices: Annotated[tuple[Any, ...], Field(min_length=1, max_length=100)]
+
+    @field_validator("choices")
+    @classmethod
+    def refuse_lists_and_duplicates(cls, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+        if found := next((choice for choice in choices if isinstance(choice, list | dict)), None):
+            raise ValueError(f"{on_one_line(found)} is not a single value: a choice is a number, a text, true, false or null")
+        if not all(isfinite(choice) for choice in choices if isinstance(choice, float)):
+            raise ValueError("a choice is not finite: write a finite number")
+        if repeated := next((choice for place, choice in enumerate(choices) if choice in choices[:place]), None):
+            raise ValueError(f"{on_one_line(repeated)} is listed twice: remove one")
+        return choices
+
+    @property
+    def ends(self) -> Mapping[str, list[Value]]:
+        return {"choices": list(self.choices)}
+
+
+Range = FloatRange | IntRange | Choices
+RANGES: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "categorical": Choices}
+
+
+class SearchSettings(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    """Name of the search, and of its folder in `.pipeline/search/`."""
+    trials: Annotated[int, Field(ge=1, le=10_000)]
+    """Number of trials, pruned and failed ones included."""
+    seed: NonNegativeInt
+    """Seed of the proposed parameters. The trainings use the seed of `params.yaml`."""
+    metric: str | None
+    """Metric of the validation split; null for `train.metric` of `params.yaml`."""
+    direction: Literal["minimize", "maximize"] | None
+    """null for the direction of the metric."""
+    pruner: Literal["median", "hyperband", "none"]
+    """`median` ends a trial whose best validation so far is worse than the median of the others at the same validation."""
+    processes: Annotated[int, Field(ge=1, le=64)]
+    """Number of trials that train at the same time."""
+    space: Annotated[dict[str, Any], Field(min_length=1)]
+    """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """A valid search file. `params` is the text of `params.yaml`, in which each trial replaces the values of the keys in `space`."""
+
+    document: Document
+    settings: SearchSettings
+    space: Mapping[str, Range]
+    params: str
+
+    @classmethod
+    def read(cls, path: Path, params: Document, validate: Validate) -> "Search":
+        """Read the search file `path`, and validate it, also against the current `params.yaml`, which is `params`.
+
+        `validate` raises Refusal if the sections of a changed `params.yaml` do not fit each other.
+
+        Raises Refusal with one line for each problem: a missing file, an unknown key or a value of a wrong type, and in the space a key that
+        is not in `params.yaml`, a section that cannot be searched, or a value that would be invalid in `params.yaml`.
+        """
+        if not path.is_file():
+            raise Refusal(f"{path}: is missing: give a search file, such as presets/search/digits.yaml")
+        document = Document.read(path)
+        settings, problems = checked(document.data, SearchSettings)
+        entries = settings.space if settings else document.data.get("space")
+        space = dict[str, Range]()
+        for key, entry in entries.items() if isinstance(entries, Mapping) else ():
+            found, more = checked_range(key, entry)
+            problems += more or unfit_keys(key, params)
+            if found:
+                space[key] = found
+        text = params.path.read_text(encoding="utf-8")
+        if not problems:
+            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text, validate)]
+        if problems or settings is None:
+            raise refusal(document, problems)
+        return cls(document, settings, space, text)
+
+    def text_of(self, values: Mapping[str, Value]) -> str:
+        """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
+        return edited(self.params, [f"{key}={on_one_line(value)}" for key, value in values.items()])
+
+    def target(self, metrics: Mapping[str, Direction], default: str) -> tuple[str, Literal["minimize", "maximize"]]:
+        """Return the metric of the search, and its direction.
+
+        `metrics` are the metrics that a validation reports, with their directions; `default` is `train.metric`.
+
+        Raises Refusal if there is no such metric of the validation split.
+        """
+        metric = self.settings.metric or default
+        known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
+        if metric not in known:
+            reason = (
+                "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
+            )
+            raise refusal(self.document, [(("metric",), f"{metric}: {reason}: choose one of {', '.join(known)}")])
+        return metric, self.settings.direction or DIRECTIONS[known[metric]]
+
+
+def refusal(document: Document, problems: list[Problem]) -> Refusal:
+    located = sorted((document.line(location), dotted(location), message) for location, message in problems)
+    return Refusal("\n".join(f"{document.path}:{line}: {key}: {message}" for line, key, message in located))
+
+
+def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked | None, list[Problem]]:
+    """Validate the mapping `data`, which is at the location `at` of the file. Return the object of the class `kind`, and the problems."""
+    try:
+        return kind.model_validate_json(json.dumps(data, default=str)), []
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            location, message = explain(problem, kind)
+            if problem["type"] == "missing":
+                is_older = message.endswith(UPGRADE)
+                message = message.replace("--upgrade", "--upgrade FILE") if is_older else "is missing: docs/search.md lists the keys"
+            problems.append(((*at, *location), message))
+        return None, without_echoes(problems)
+
+
+def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
+    at, types = ("space", key), ", ".join(RANGES)
+    if not isinstance(entry, Mapping):
+        return None, [(at, "should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}")]
+    if entry.get("type") not in [*RANGES]:  # a list, because the type in the file may not be hashable
+        problem = (
+            f"there is no type {on_one_line(entry['type'])}: choose one of {types}"
+            if "type" in entry
+            else f"is missing: choose one of {types}"
+        )
+        return None, [((*at, "type"), problem)]
+    return checked(entry, RANGES[entry["type"]], at)
+
+
+def unfit_keys(key: str, params: Document) -> list[Problem]:
+    """Return the problem of a key in the space that is not a parameter, or that cannot be searched."""
+    at, section = ("space", key), key.partition(".")[0]
+    known = (*params.data, *(path for path, _ in leaves(params.data)))
+    if section in UNSEARCHED:
+        return [(at, f"cannot be searched: it {UNSEARCHED[section]}: remove it")]
+    if section not in SECTIONS or key not in known:
+        return [(at, f"is not a key of {params.path}: {suggestion(key, known) if section in SECTIONS else suggestion(section, SECTIONS)}")]
+    return []
+
+
+def unfit_values(key: str, entry: Range, text: str, validate: Validate) -> Iterator[Problem]:
+    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid."""
+    for name, values in entry.ends.items():
+        for value in values:
+            try:
+                validate(Document.of(edited(text, [f"{key}={on_one_line(value)}"]), Paths().params))
+            except Refusal as refused:
+                yield ("space", key, name), str(refused).replace("\n", "; ")
+
+
+def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, direction: str) -> dict[str, Any]:
+    """Return what all trials of `search` have in common, by the names that messages show. Data and code are read at each call.
+
+    `params` is `params.yaml` without the values of a trial.
+    """
+    settings, document = search.settings, params.data
+    code = {}
+    for name in model_names(search, params):
+        listed = identity.dependencies("train", {**document, "model": {**document["model"], "name": name}}, paths.top)
+        code[f"the code of {name}"] = identity.code_digest(listed, paths.top)
+    fixed = {key: value for key, value in flatten(document).items() if not is_searched(search, key)}
+    return {
+        **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
+        "metric": metric,
+        "direction": direction,
+        "pruner": settings.pruner,
+        "seed": settings.seed,
+        **{f"{params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
+        "data/prepared": files.digest_of(read_record(paths.prepared).model_dump(mode="json")),
+        paths.lock.name: files.digest(paths.lock),
+        **code,
+    }
+
+
+def is_searched(search: Search, key: str) -> bool:
+    return any(key == searched or key.startswith(f"{searched}.") for searched in search.space)
+
+
+def model_names(search: Search, params: Document) -> list[str]:
+    """Return the value of `model.name` in every trial, or all of its choices."""
+    chosen = search.space.get("model") or search.space.get("model.name")
+    return [str(name) for name in chosen.choices] if isinstance(chosen, Choices) else [params.data["model"]["name"]]

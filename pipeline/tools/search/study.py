@@ -1,0 +1,183 @@
+"""The study of a search: its trials are in SQLite, and Optuna's sampler and pruner work on a copy of them in memory.
+
+Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
+study is opened, so a search that was killed and repeated proposes and prunes like a search that was never killed.
+"""
+
+import importlib.util
+import secrets
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pipeline.core import files
+from pipeline.core.refusal import Refusal
+from pipeline.core.seeding import derive
+from pipeline.tools.search.settings import Choices, FloatRange, IntRange, Range, Search, Value
+
+if TYPE_CHECKING:
+    from optuna import Study as OptunaStudy
+    from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
+    from optuna.storages import RDBStorage
+    from optuna.trial import FrozenTrial, Trial, TrialState
+
+FILE = "study.db"
+IDENTITY, ID = "begun", "id"
+"""The names in the database of two attributes of the study: everything that must not change during the search, and its unique id."""
+MOST_SHOWN = 5
+
+
+def refuse_missing_optuna() -> None:
+    if importlib.util.find_spec("optuna") is None:
+        raise Refusal("Optuna is not installed: run `make setup-search`")
+
+
+class Study:
+    """An open study. Use it only in the process that holds the lock of the search."""
+
+    def __init__(
+        self, path: Path, search: Search, direction: Literal["minimize", "maximize"], *, identity: Mapping[str, Any], num_validations: int
+    ) -> None:
+        """Open the study in the file `path`, or create it. `num_validations` is the number of validations of a whole training.
+
+        `identity` is what all trials of a study have in common, such as the digest of the data. Raises Refusal if the study in the file has
+        another `identity`, or if the file is not a study.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._seed, self._name = search.settings.seed, search.settings.name
+        self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
+        if not path.exists():
+            create(path, self._name, direction, identity)
+        self._storage = opened(path)
+        self._id = self._storage.get_study_id_from_name(self._name)
+        attributes = self._storage.get_study_user_attrs(self._id)
+        self.id, self._path, self._identity = str(attributes[ID]), path, attributes[IDENTITY]
+        self.refuse_changed(identity)
+        self._memory: OptunaStudy = optuna.create_study(
+            study_name=self._name, direction=direction, pruner=pruner(search.settings.pruner, num_validations)
+        )
+        self._running: dict[int, Trial] = {}
+        for trial in self.trials:
+            if trial.state.is_finished():
+                self._memory.add_trial(trial)
+            else:
+                self._memory.enqueue_trial(trial.params)
+                self._running[trial.number] = self._memory.ask(self._distributions)
+
+    def close(self) -> None:
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+    def refuse_changed(self, now: Mapping[str, Any]) -> None:
+        """Raise Refusal if `now` differs from the `identity` of the study, because its trials could not be compared with new ones."""
+        changed = [name for name in {**self._identity, **now} if self._identity.get(name) != now.get(name)]
+        if changed:
+            shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
+            raise Refusal(
+                f"{self._path}: since this search began, these have changed: {shown}: undo the change, or write another `name:` into the "
+                f"search file for a new search, or remove {self._path.parent}"
+            )
+
+    @property
+    def trials(self) -> "list[FrozenTrial]":
+        """Return all trials by number, as the database has them."""
+        return self._storage.get_all_trials(self._id)
+
+    @property
+    def running(self) -> list[int]:
+        """Return the numbers of the trials that have begun and not finished."""
+        return sorted(self._running)
+
+    def params(self, number: int) -> dict[str, Value]:
+        return dict(self._memory.trials[number].params)
+
+    def begin(self) -> int:
+        """Propose parameters for a new trial, and return its number. The proposal depends on the seed, the number and the other trials."""
+        import optuna
+
+        number = len(self._memory.trials)
+        # a fresh sampler for each trial: the state of its random numbers is not in the database
+        self._memory.sampler = optuna.samplers.TPESampler(seed=derive(self._seed, "trial", number) % 2**32)
+        self._running[number] = trial = self._memory.ask(self._distributions)
+        template = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, params=trial.params, distributions=self._distributions)
+        self._storage.create_new_trial(self._id, template_trial=template)
+        return number
+
+    def report(self, number: int, validation: int, value: float) -> bool:
+        """Record the value of a validation, counted from 1. Return True if the trial should be pruned."""
+        trial = self._running[number]
+        trial.report(value, validation)
+        self._storage.set_trial_intermediate_value(self._trial_id(number), validation, value)
+        return trial.should_prune()
+
+    def finish(self, number: int, state: "TrialState", value: float | None = None, **attributes: Any) -> None:
+        """Record the end of a trial: its state, the value of a complete trial, and `attributes` by any names."""
+        trial, trial_id = self._running.pop(number), self._trial_id(number)
+        for name, attribute in attributes.items():
+            self._storage.set_trial_user_attr(trial_id, name, attribute)
+        for name, attribute in self._memory.trials[number].system_attrs.items():  # Hyperband also reads those of other trials
+            self._storage.set_trial_system_attr(trial_id, name, attribute)
+        ended = self._memory.tell(trial, value, state)
+        self._storage.set_trial_state_values(trial_id, state, ended.values)  # last: after an earlier kill, the trial is repeated
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+
+
+def create(path: Path, name: str, direction: str, identity: Mapping[str, Any]) -> None:
+    """Create the file of a study without trials. It has a temporary name until it is complete."""
+    from optuna.study import StudyDirection
+
+    for leftover in path.parent.glob(f".{path.name}.*.draft*"):  # including SQLite's own files
+        leftover.unlink()
+    with files.replacing(path) as draft:
+        storage = opened(draft)
+        study = storage.create_new_study([StudyDirection[direction.upper()]], name)
+        storage.set_study_user_attr(study, IDENTITY, dict(identity))
+        storage.set_study_user_attr(study, ID, f"{name}-{secrets.token_hex(4)}")
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def opened(path: Path) -> "RDBStorage":
+    """Open the database in the file `path`. Raises Refusal if it is not the database of a study."""
+    from optuna.storages import RDBStorage
+    from sqlalchemy.exc import DatabaseError
+
+    try:
+        return RDBStorage(f"sqlite:///{path}")
+    except (DatabaseError, RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
+
+
+def distribution(entry: Range) -> "BaseDistribution":
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    match entry:
+        case FloatRange():
+            return FloatDistribution(entry.low, entry.high, log=entry.log)
+        case IntRange():
+            return IntDistribution(entry.low, entry.high, log=entry.log, step=entry.step)
+        case Choices():
+            return CategoricalDistribution(entry.choices)
+
+
+def pruner(name: str, num_validations: int) -> "BasePruner":
+    """Return Optuna's pruner, which counts validations as steps.
+
+    The median pruner prunes nothing in the first quarter of a training, where the metric is noisy.
+    """
+    from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna warns that some pruners are experimental
+        if name == "median":
+            return MedianPruner(n_warmup_steps=num_validations // 4)
+        if name == "hyperband":
+            return HyperbandPruner(max_resource=num_validations)
+        return NopPruner()

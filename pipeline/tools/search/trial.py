@@ -1,0 +1,205 @@
+"""The folder of a trial, with its parameters and results, and the child process that trains in it, which ends if the search is killed."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
+from pipeline.core.paths import Paths
+from pipeline.tracking import events, journal, utilization
+from pipeline.train.work_folder import Work
+
+TRIAL_TAG = "pipeline.trial"
+RUN, LOG = "run", "log.txt"
+
+
+@dataclass(frozen=True)
+class TrialPaths(Paths):
+    """The paths of a training whose parameters and results are in `folder`. Data, code and lock file are those of the checkout."""
+
+    folder: Path = Path()
+
+    @property
+    def params(self) -> Path:
+        return self.folder / "params.yaml"
+
+    @property
+    def model(self) -> Path:
+        return self.folder / "models/model.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics"
+
+    @property
+    def plots(self) -> Path:
+        return self.folder / "plots"
+
+    @property
+    def dvc_lock(self) -> Path:
+        return self.folder / "dvc.lock"  # never exists: the dvc.lock of the checkout describes another training
+
+
+class TrialFolder:
+    """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals."""
+
+    def __init__(self, folder: Path, search: str) -> None:
+        self.folder, self.paths, self.number = folder, TrialPaths(folder=folder), int(folder.name)
+        self._search = search
+        self._others: set[str] = set()
+        self._offset = 0
+        self._values: list[tuple[int, dict[str, float]]] = []
+        self._status = ""
+
+    def write(self, params: str, journals: Path | None) -> None:
+        """Write `params.yaml`. `journals` is the folder for the trial's journal; None for a folder within the trial's folder.
+
+        The journal of a resumed trial stays where it is.
+        """
+        files.write_text(self.paths.params, params)
+        own = journal.journals_folder(self.folder)
+        if not own.is_symlink() and not own.exists():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            if journals:
+                journals.mkdir(parents=True, exist_ok=True)
+                own.symlink_to(journals.resolve())
+
+    @property
+    def journal(self) -> Path | None:
+        """Return the folder of the trial's journal, or None if there is none yet. Once it is found, its name is kept in the file `run`."""
+        own, known = journal.journals_folder(self.folder), self.folder / RUN
+        if known.is_file():
+            return own / known.read_text(encoding="utf-8").strip()
+        for path in sorted(own.glob("*"), reverse=True):
+            if path.name not in self._others and journal.has_begun(path):
+                tags = next(events.read(path / events.EVENTS)).fields.get("tags", {})
+                if (tags.get(journal.SEARCH_TAG), tags.get(TRIAL_TAG)) == (self._search, str(self.number)):
+                    files.write_text(known, path.name + "\n")
+                    return path
+                self._others.add(path.name)
+        return None
+
+    def reports(self, metric: str) -> list[tuple[int, float]]:
+        """Return step and value of `metric` for each validation so far, in order."""
+        self._read()
+        return [(step, values[metric]) for step, values in self._values if metric in values]
+
+    def _read(self) -> None:
+        """Read the new events of the journal."""
+        path = self.journal
+        for event in events.read(path / events.EVENTS, self._offset) if path else ():
+            self._offset = event.end
+            if event.kind == "metrics":
+                self._values.append((event.fields["step"], {name: float(value) for name, value in event.fields["values"].items()}))
+            elif event.kind in ("start", "reopen", "end"):
+                self._status = event.fields.get("status", "")
+
+    @property
+    def is_complete(self) -> bool:
+        """Return True if the training has ended and written all its files. It ends its run after it has written them."""
+        self._read()
+        return self._status == "FINISHED" and (self.paths.metrics / "train.json").is_file()
+
+    def result(self, metric: str) -> tuple[float, int]:
+        """Return the value of `metric` for the exported weights, and the step after which they were taken."""
+        step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
+        with self.paths.history.open(encoding="utf-8", newline="") as file:
+            row = next(row for row in csv.DictReader(file) if int(row["step"]) == step)
+        return float(row[metric]), step
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints and other files that only an unfinished training needs. Dumps of non-finite batches stay."""
+        for record in self.folder.glob(".pipeline/work/*/inputs.json"):
+            Work(record.parent).clear()
+
+    def remove_model(self) -> None:
+        self.paths.model.unlink(missing_ok=True)
+
+
+ERROR = "error: "
+REFUSED = 2
+
+
+class Child:
+    """The child process that trains `trial`. `slot` is its index among the trials that train at the same time."""
+
+    def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
+        """Start the process. `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are the tags of its run."""
+        self.trial, self.slot = trial, slot
+        self.log = trial.folder / LOG
+        with self.log.open("ab") as log:
+            self._begin = log.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "pipeline", "trial", str(trial.folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=variables(trial, device, tags),
+                start_new_session=True,  # Ctrl+C must reach only the search, which stops its children: a second signal would kill them
+            )
+
+    def stop(self) -> None:
+        """Send SIGTERM: the training saves a checkpoint and ends. Call this once only, because a second signal kills the training."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def wait(self) -> None:
+        self._process.wait()
+
+    @property
+    def error(self) -> str:
+        """Return the first error message that the process printed; "" if it printed none."""
+        with self.log.open("rb") as file:
+            file.seek(self._begin)
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+        return next((line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)), "")
+
+    @property
+    def parameter_error(self) -> str:
+        """Return the error message if the parameters of the trial caused it, such as a non-finite loss; otherwise return "".
+
+        The message begins with the key of a parameter.
+        """
+        place, _, message = self.error.partition(": ")
+        return message if self.exit_code == REFUSED and place.startswith(f"{self.trial.paths.params}:") else ""
+
+
+def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables of the process. It keeps its checkpoints in the trial's folder, and sends nothing to MLflow."""
+    left_out = {"MLFLOW_RUN_ID", STARTED_BY_DVC, EXIT_CODE_FILE}
+    return {
+        **{name: value for name, value in os.environ.items() if name not in left_out},
+        **({"CUDA_VISIBLE_DEVICES": device} if device else {}),
+        "DVC_ROOT": str(trial.folder.resolve()),
+        "MLFLOW_RUN_CONTEXT": json.dumps(dict(tags)),
+        "PIPELINE_TRACKING": "true",  # the journal has the reports that the search reads
+        "PIPELINE_TRACKING_MIRROR": "false",
+        "PIPELINE_TRACKING_MODEL": "false",
+        STARTED_BY_SEARCH: "true",
+    }
+
+
+def devices(environment: Environment, num_trials: int) -> list[str | None]:
+    """Return the GPUs to assign to the trials in turn, as in CUDA_VISIBLE_DEVICES; [None] if GPUs are not assigned.
+
+    Each trial gets one GPU if `num_trials`, the number of trials that train at the same time, is above 1, PIPELINE_PROCESSES is 1, and
+    PIPELINE_DEVICE is `auto` or `cuda`.
+    """
+    if num_trials == 1 or environment.processes != 1 or environment.device not in ("auto", "cuda"):
+        return [None]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()] or [None]
+    return [str(number) for number in range(len(utilization.gpus()))] or [None]

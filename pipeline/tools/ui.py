@@ -1,0 +1,157 @@
+"""`ui`: serve the MLflow UI of this checkout, opened at the comparison of the runs. `tensorboard`: write the runs as event files."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import warnings
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.core.environment import Environment
+from pipeline.core.paths import Paths
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.untrusted import shown
+from pipeline.tracking import comparison_view, event_files, journal, subject
+from pipeline.tracking.address import redacted_output
+from pipeline.tracking.store import Store
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+LONGEST_REASON = 200
+LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
+# When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
+PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
+const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
+try {
+localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
+localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
+localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
+localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
+location.replace(target);
+} catch { location.replace(target + "&viewStateShareKey=comparison"); }
+</script>"""
+
+
+def run(host: str, port: int) -> int:
+    """Serve the MLflow UI at `host` and `port` until interrupted. If MLFLOW_TRACKING_URI is the address of a server, only print the link to
+    the comparison of the runs there.
+
+    Raises Refusal if the server does not answer, or if `port` cannot be used.
+    """
+    store = Store(Environment.read())
+    with redacted_output(store.address.secrets):
+        if store.address.is_server:
+            show(f"{store.address.shown}/{comparison_view.link(experiment_of(store))}")
+        else:
+            refuse_taken(host, port)
+            serve(store, host, port)
+    return 0
+
+
+def experiment_of(store: Store) -> str:
+    """Return the id of the server's experiment that MLFLOW_EXPERIMENT_NAME names. Create this experiment if it does not exist.
+
+    Raises Refusal if the request to the server fails.
+    """
+    try:
+        return store.experiment_id()
+    except Exception as error:  # MLflow and its libraries raise many types
+        reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
+        raise Refusal(
+            f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
+        ) from None
+
+
+def refuse_taken(host: str, port: int) -> None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise Refusal(f"{host}:{port} cannot be used ({error.strerror}): choose another port, as in `make ui PORT=5050`") from None
+
+
+def serve(store: Store, host: str, port: int) -> None:
+    """Serve MLflow's own application in this process, with the additional page `/compare`."""
+    import uvicorn  # must precede MLflow's server, which checks sys.modules for it
+    from mlflow.server import constants
+
+    os.environ["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = (
+        "false"  # job execution serves only GenAI features, and takes 0.9 GiB and 32 processes
+    )
+    _ = store.client  # creates the database
+    os.environ[constants.BACKEND_STORE_URI_ENV_VAR] = os.environ[constants.REGISTRY_STORE_URI_ENV_VAR] = store.address.for_mlflow
+    os.environ[constants.ARTIFACT_ROOT_ENV_VAR] = (store.address.root / "mlruns").as_uri()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow imports deprecated parts of Starlette
+        from mlflow.server.fastapi_app import app
+    from starlette.responses import HTMLResponse, RedirectResponse
+    from starlette.routing import Route
+
+    def compare(_request: "Request") -> "Response":
+        try:
+            return HTMLResponse(page(store))
+        except Exception:  # for example a busy store, or a stored view in an unknown format: then open the shared view
+            return RedirectResponse(f"/{comparison_view.link(store.experiment_id())}")
+
+    app.router.routes.insert(0, Route("/compare", compare))
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+    address = f"http://{LOOPBACK if host == EVERYWHERE else host}:{port}/compare"
+    threading.Thread(target=announce, args=(server, address), daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to stop the server
+        server.run()
+
+
+def page(store: Store) -> str:
+    """Return an HTML page that opens the MLflow UI at the comparison of the runs. First update this comparison in the store.
+
+    The store has the columns and charts of the comparison as JSON. The page contains this JSON in a script element. `<` is escaped in it,
+    because `</script>` would end the element.
+    """
+    experiment_id = store.experiment_id()
+    comparison_view.update(store.client, experiment_id)
+    view = store.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG]
+    state = json.dumps(comparison_view.unpacked(view))
+    return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
+
+
+def announce(server: "uvicorn.Server", address: str) -> None:
+    while not server.started:
+        time.sleep(0.1)
+    show(address)
+
+
+def show(address: str) -> None:
+    """Print the address. Open it in a browser if stdout is a terminal and a display is available."""
+    print(
+        f"compare runs: {address}  (charts: {address}?charts)" if address.endswith("/compare") else f"compare runs: {address}", flush=True
+    )
+    if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        webbrowser.open(address)
+
+
+def run_tensorboard(runs: list[str], output: str | None) -> None:
+    """Write the event files of `runs`, or of all runs, to the folder `output` (default: `.pipeline/tensorboard`), one folder for each run.
+
+    Print the command that shows them. Raises Refusal if TensorBoard is not installed, if there is no run, or if a name denotes none.
+    """
+    event_files.refuse_unavailable()
+    environment = Environment.read()
+    folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
+    journals = [subject.journal_of(name, environment) for name in runs] or journal.journals(environment.root)
+    if not journals:
+        raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
+    for found in journals:
+        name = event_files.folder_name(found)
+        written = event_files.write(folder / name, found, Paths().top)
+        print(f"tensorboard: {name}: {counted(written.points, 'point')}, {counted(written.figures, 'figure')}")
+    print(f"show them: tensorboard --logdir {folder}")

@@ -1,0 +1,213 @@
+"""`verify`: compute the metadata and metrics of a model again, and print the first difference from what is recorded."""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import files, identity
+from pipeline.core.environment import Environment
+from pipeline.core.params import adding_lines, from_data, load, upgraded
+from pipeline.core.paths import Paths
+from pipeline.core.prepared import Prepared, read_record
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.yaml_document import Document
+from pipeline.evaluate import stage
+from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports import recorded
+from pipeline.inference import model_file, tensor_file, torch_errors
+from pipeline.inference.machine import Machine, is_known, set_determinism
+from pipeline.inference.model_file import Manifest
+from pipeline.inference.tensor_file import Damaged, Tensors
+from pipeline.prepare.progress import progress
+from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
+from pipeline.tracking import model_source, provenance, run_description
+from pipeline.tracking.subject import Record, Subject, find
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.params import TrainParams
+from pipeline.train.training import Training
+
+
+def run(subject: str, retrain: bool) -> int:
+    """Compare what a model file or a run records with this checkout, and print each comparison. `subject` names the model file or the run.
+
+    The comparisons are of the data, the code, the lock file, the parameters, the machine and the scores; for a run, also of the commit.
+    With `retrain`, also train again in a temporary folder and compare the new model file. Return 1 at the first difference, or 0 if there
+    is none. If other code trained the model, `retrain` continues after each difference, because the weights may be equal nevertheless.
+    Nothing in the checkout is written. The last line says `identical` only if the training was repeated, and otherwise what was compared.
+    Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
+    """
+    paths, environment = Paths(), Environment.read()
+    record = find(subject, paths, environment).record
+    with model_source.located(subject, paths, environment) as model:
+        return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
+
+
+def print_comparisons(comparisons: Iterable[Comparison], *, retrain: bool) -> int:
+    """Print the comparisons as in `run`, and return its exit code."""
+    equal, different = list[str](), list[str]()
+    for comparison in comparisons:
+        result = "differs" if comparison.difference else "equal"
+        print(f"verify: {comparison.name:8} {result:7}  {comparison.description}", flush=True)
+        if comparison.difference:
+            print(f"differs: {comparison.name}: {comparison.difference}")
+            different.append(comparison.name)
+            if not (retrain and "code" in different):
+                return 1
+        else:
+            equal.append(comparison.name)
+    if different:
+        print(f"differs: {', '.join(different)}; all else is equal")
+        return 1
+    untrained = f"equal: {', '.join(equal)}; nothing was trained: `--retrain` trains again and compares the weights"
+    print("identical" if retrain else untrained)
+    return 0
+
+
+COMMIT = {"git.commit": "commit", "git.difference": "changes"}
+
+
+def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
+    """Yield one comparison after another, from the causes to the result: the model file, the data, the code, the parameters, the machine,
+    and then the scores. For a run, the commit and the scores are also compared with the journal.
+
+    With `retrain`, finally train again and compare the new model file. The caller should stop at the first difference, because each
+    comparison assumes that there was none before. Raises Refusal if a file that is needed is missing or invalid.
+    """
+    model, record = subject
+    if record:
+        yield Comparison("run", f"{record.name} ({short(record.model_digest)})", None)
+    sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
+    try:
+        weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
+    except Damaged as damaged:
+        yield Comparison.of_texts("file", str(model), sides, expected=damaged.claimed, found=damaged.found)
+        return
+    digest = tensor_file.digest(weights, metadata)
+    yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
+    manifest = model_file.describe(metadata, model)
+    upgraded_params, _ = upgraded(manifest.params, TrainParams)
+    params, machine = from_data(upgraded_params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
+    yield from compare_inputs(manifest, upgraded_params, paths, machine, weights=params.model.weights_file)
+    if record:
+        yield from compare_commit(record, environment)
+    prepared = Prepared.open(paths.prepared)
+    yield compare_manifest(manifest, params.train, prepared, machine)
+    yield from compare_scores(subject, weights, manifest, prepared, paths, machine)
+    if retrain:
+        yield from compare_retraining(model, weights, manifest, params, prepared, machine)
+
+
+def compare_inputs(
+    manifest: Manifest, params: Mapping[str, Any], paths: Paths, machine: Machine, *, weights: Path | None
+) -> Iterator[Comparison]:
+    """Compare data, code, lock file, parameters and machine with those in `manifest`, the metadata of the model file.
+
+    `params` are the parameters of the file, with the keys that were added since it was written. `weights` is the file from which the
+    training started, if any; its digest is compared too. Raises Refusal if there is no prepared data, or if `params.yaml` is invalid.
+    """
+    sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
+    code = identity.dependencies("train", params, paths.top)
+    read_record(paths.prepared)  # raises Refusal if no data was prepared
+    digests: dict[str, tuple[str, Callable[[], str]]] = {
+        "code": ("the dependencies of train in dvc.yaml", lambda: identity.code_digest(code, paths.top)),
+        "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
+        "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
+    }
+    if weights is not None:
+        digests["weights"] = (str(weights), lambda: files.digest(weights))
+    for name, (description, digest) in digests.items():
+        try:
+            found = digest()
+        except Refusal as refusal:
+            found = f"damaged ({refusal})"
+        except FileNotFoundError as error:
+            found = f"no {error.filename}"
+        yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
+    found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
+    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
+    yield compare_machine(manifest.fingerprint, machine.fingerprint())
+
+
+def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
+    """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
+    cpu = f", {found['cpu']}" if "cpu" in found else ""
+    description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
+    sides = Sides("the file", "this machine")
+    compared = Comparison.of_values("machine", description, sides, expected=expected, found=found)
+    if compared.difference or (is_known(expected) and is_known(found)):
+        return compared
+    return Comparison("machine", description, f"cpu: {sides.describe(expected.get('cpu'), found['cpu'])}: the two may differ")
+
+
+def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
+    """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
+
+    Two commits count as equal if they differ only in params.yaml and the files of results, which are compared by value, and so do uncommitted
+    changes of params.yaml: the usual way is to commit both after the run. A value that the journal recorded as unknown differs from every
+    value. A value that the journal lacks differs, unless the checkout lacks it, too.
+    """
+    current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
+    for key, name in COMMIT.items():
+        expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
+        if expected.startswith(UNKNOWN):
+            yield Comparison(name, "git", sides.describe(expected, found))
+        elif key == "git.difference":
+            before, now = provenance.uncommitted([expected, found])
+            yield Comparison.of_texts(name, "git", sides, expected=before, found=now)
+        elif expected != found and provenance.code_between(expected, found) == []:
+            yield Comparison(name, f"git ({short(found)}, which differs in parameters and results only)", None)
+        else:
+            yield Comparison.of_texts(name, "git", sides, expected=expected, found=found)
+
+
+def compare_scores(
+    subject: Subject, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
+) -> Iterator[Comparison]:
+    """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
+
+    Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, if the settings in `params.yaml` do not fit the data
+    or the machine, or if an output of the model is not finite.
+    """
+    path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
+    expected, label = recorded.read(path)
+    model = model_file.rebuild(weights, manifest, subject.model)
+    with adding_lines(document):
+        _, found = stage.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
+    sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
+    yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
+    if subject.record:
+        scores = subject.record.scores
+        metrics = run_description.test_metrics(found) if scores else {}
+        description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
+        yield Comparison.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)
+
+
+def compare_retraining(
+    model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
+) -> Iterator[Comparison]:
+    """Train again, and compare the weights, the manifest (the metadata of the model file) and the bytes of the exported file.
+
+    The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). The new training writes only to a
+    temporary folder, which is deleted at the end.
+    """
+    set_determinism(params.train.deterministic)
+    with tempfile.TemporaryDirectory(prefix="verify-") as folder:
+        training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), micro_batch_changes=manifest.switches)
+        with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.with_remedies(size="train.micro_batch_size"):
+            for _ in training.reports():
+                advance()
+        new_weights, step = training.exported()
+        yield Comparison.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
+        sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
+        trained = {
+            "step": step,
+            "precision": training.state.precision,
+            "spec": prepared.spec,
+            "switches": training.progress.micro_batch_changes,
+        }
+        new_manifest = manifest.model_copy(update=trained)
+        before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
+        yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
+        model_file.export(copy, new_weights, new_manifest)
+        yield Comparison.of_texts("bytes", "the whole file", sides, expected=files.digest(model), found=files.digest(copy))

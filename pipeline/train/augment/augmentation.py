@@ -1,0 +1,127 @@
+"""Applies the configured augmentations in order, and draws the random numbers that they need."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.core import seeding
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.train.augment.color import Cutout, Flip, Jitter
+from pipeline.train.augment.crops import Crop, NoCrop, ResizedCrop
+from pipeline.train.augment.mixing import Mixing
+from pipeline.train.augment.pixels import Augmenter, Change, Pixels, Window
+from pipeline.train.augment_params import AugmentSettings
+
+
+class Augmentation:
+    """All configured augmentations. Random integers decide how they change each image.
+
+    These integers are called draws. For n samples they are a tensor (num_draws, n). The draws of a sample depend only on the seed, the
+    epoch, the position of the sample and the number of samples.
+    """
+
+    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+        self.num_samples = num_samples
+        self.generator_for = partial(seeding.generator, seed, "augment")
+        self.pixels = Pixels(images_of(spec), device)
+        self.window = chosen_window(settings, self.pixels)
+        self.changes = chosen_changes(settings, self.pixels)
+        self.mixing = chosen_mixing(settings, self.pixels, spec)
+        self.augmenters: list[Augmenter] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
+
+    @property
+    def active(self) -> bool:
+        return any(augmenter.num_draws for augmenter in self.augmenters)
+
+    def draw(self, epoch: int) -> Tensor:
+        """Return the random integers (num_draws, num_samples) for an epoch.
+
+        They are drawn on the CPU, so that they are the same for every device.
+        """
+        return torch.from_numpy(
+            np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
+        )
+
+    def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
+        """Split the random integers `draws` (num_draws, n) into one tensor per augmentation, in the order of `augmenters`."""
+        return draws.split_with_sizes([augmenter.num_draws for augmenter in self.augmenters])
+
+    def packed_bytes(self, num_samples: int) -> int:
+        """Return the size in bytes of `num_samples` images in the packed format (see train/augment/pixels.py). The border around each image, which
+        random crops need, is included.
+        """
+        images, border = self.pixels.images, 2 * self.window.border
+        return num_samples * (images.height + border) * (images.width + border) * self.pixels.size_bytes
+
+    def packed(self, images: Tensor) -> Tensor:
+        """Convert images (n, height, width, channels) uint8 to the packed format (see train/augment/pixels.py) that `gather` reads."""
+        return self.pixels.packed(images, self.window.border)
+
+    def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Return the images at `rows` (n,) of `packed`, augmented, as (n, height, width, channels) uint8.
+
+        `packed` contains packed images. `draws` (num_draws, n) are the random integers that control the augmentation. Mixup and CutMix
+        are not applied here, but by `mix`.
+        """
+        for_window, *for_changes = self.shared_out(draws)
+        images = self.window.read(packed, rows, for_window)
+        for change, its_own in zip(self.changes, for_changes, strict=False):  # not strict: the draws for `mix` are left over
+            images = change(images, its_own)
+        return self.pixels.unpacked(images)
+
+    def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply mixup or CutMix to images that `gather` returned. Return the mixed images and their class probabilities (n, classes).
+
+        Image i is mixed with image i of `partners`. `classes` and `partner_classes` are class numbers (n,). `draws` (num_draws, n) are
+        the random integers that control the augmentation. The probabilities are float32.
+        """
+        assert self.mixing
+        *_, its_own = self.shared_out(draws)
+        return self.mixing(images, partners, classes, partner_classes, its_own)
+
+
+def images_of(spec: Spec) -> ImageInputs:
+    """Return the description of the images in `spec`. Raises Refusal if the inputs are not images."""
+    if not isinstance(spec.inputs, ImageInputs):
+        raise Refusal(f"augment: augmentation needs images, but the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
+    return spec.inputs
+
+
+def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
+    """Return the configured mixup or CutMix or both, as one object; None if both are off.
+
+    `pixels` describes the images. Raises Refusal if one of the two is on and the targets are not classes.
+    """
+    if not settings.mixup and not settings.cutmix:
+        return None
+    if not isinstance(spec.targets, ClassTargets):
+        raise Refusal(
+            f"augment: mixup and CutMix need classes, but the targets are of the kind {spec.targets.kind}: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
+        )
+    return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
+
+
+def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
+    if settings.resized_crop:
+        return ResizedCrop(settings.resized_crop, pixels)
+    return Crop(settings.crop_padding, pixels) if settings.crop_padding else NoCrop()
+
+
+def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
+    """Return the configured changes, of flip, colour jitter and Cutout, in the order of application.
+
+    Cutout is last, so that no other change alters the colour of the square that Cutout fills.
+    """
+    found: list[Change] = []
+    if settings.flip != "none":
+        found.append(Flip(settings.flip))
+    if settings.brightness or settings.contrast or settings.saturation:
+        found.append(Jitter(settings.brightness, settings.contrast, settings.saturation, pixels))
+    if settings.cutout:
+        found.append(Cutout(settings.cutout, pixels))
+    return found

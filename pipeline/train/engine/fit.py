@@ -1,0 +1,170 @@
+"""The training loop. It yields a Report after each step, and leaves printing, checkpoints and recovery to the caller."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from pipeline.core.refusal import Refusal
+from pipeline.train.engine.objective import Objective
+from pipeline.train.engine.plan import Plan
+from pipeline.train.engine.state import Progress, TrainState
+from pipeline.train.engine.step_metrics import Row, StepMetrics, StepValues
+from pipeline.train.engine.update import Forward, WholeBatch, update
+
+CAUSE = "optimizer.learning_rate"
+REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
+Validate = Callable[[], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `step`, which is counted from 1. `metrics` is empty after a step without metrics to report."""
+
+    step: int
+    metrics: Row = field(default_factory=dict)
+    bad_step: int | None = None
+    """First step that was skipped for a non-finite loss or gradient since metrics were last reported, else None. Always None with fp16."""
+
+
+class NotFinite(Exception):
+    """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is "stop".
+
+    If `or_before` is True, an earlier step may be the cause. In this case, the gradient norm was measured only at steps with a report. A
+    non-finite gradient at another step was not noticed, and may have made the weights non-finite.
+    """
+
+    def __init__(self, step: int, *, or_before: bool) -> None:
+        super().__init__(f"step {step} has a non-finite loss or gradient")
+        self.step, self.or_before = step, or_before
+
+
+def fit(
+    state: TrainState,
+    progress: Progress,
+    batches: Iterable[WholeBatch],
+    plan: Plan,
+    *,
+    objective: Objective,
+    forward: Forward,
+    validate: Validate | None,
+) -> Iterator[Report]:
+    """Train until the plan is finished, and yield a Report after every step. Updates `state` and `progress` in place.
+
+    `batches` must begin with the batch of step `state.step + 1`. `forward` is the model, perhaps compiled. `validate()` returns the
+    validation metrics by name; `validate` is None if there is no validation split.
+
+    Exceptions from `validate` propagate. To continue after such an exception, call `fit` again with the same `state` and `progress`: it
+    first repeats the interrupted validation.
+
+    Raises NotFinite or Refusal at the first report that finds a non-finite value (see `report`). Raises Refusal if a step runs out of
+    memory and cannot be retried with smaller micro-batches.
+    """
+    stream = iter(batches)
+    while True:
+        if plan.is_report_due(state.step, progress):
+            yield report(state, progress, plan, objective, validate)
+        elif plan.finished(state.step, progress):
+            return
+        else:
+            if state.step + 1 in plan.micro_batch_changes:
+                progress.change_micro_batch(state.step + 1, plan.micro_batch_changes[state.step + 1])
+            update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
+            if not plan.is_report_due(state.step, progress):
+                yield Report(state.step)
+
+
+def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
+    """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
+
+    Adds the metrics to the history in `progress`, and starts new averages.
+
+    Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Refusal if a metric is not finite, or if
+    every step since the last report was skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
+    report at which a validation is due also checks the weights and the optimizer states: it raises Refusal if one of them is not finite.
+    """
+    settings, values = plan.settings, progress.window.read()
+    bad_step = first_bad_step(state, values)
+    if bad_step and settings.on_nonfinite == "stop":
+        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
+    refuse_endless_skipping(state, values)
+    row: Row = {
+        "step": state.step,
+        "learning_rate": plan.learning_rate(state.step - 1),
+        **values.averages(progress.window.num_targets, objective),
+    }
+    due = plan.due(state.step, settings.validate_every_steps)
+    validates = validate is not None and due
+    if due and not plan.measures_all:
+        refuse_nonfinite_state(state)
+    if validate and validates:
+        row |= {f"valid/{name}": value for name, value in validate().items()}
+    for name, value in row.items():
+        if not math.isfinite(value):
+            raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
+    if validates:
+        update_best(progress, row, plan, state)
+    progress.window = StepMetrics()
+    progress.rows.append(row)
+    return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
+
+
+def first_bad_step(state: TrainState, values: StepValues) -> int | None:
+    """Return the first step since the last report with a non-finite loss or gradient, or None if there is no such step.
+
+    Always returns None with fp16. Occasional overflows are normal there, because the gradient scaler uses them to adjust the loss
+    scale.
+    """
+    if values.first_bad is None or state.scaler.is_enabled():
+        return None
+    return state.step - values.steps + values.first_bad + 1
+
+
+def refuse_nonfinite_state(state: TrainState) -> None:
+    """Raise Refusal if any weight or optimizer state is not finite.
+
+    The loss can be finite nevertheless. A ReLU can hide an infinite weight. If Adam's average of squared gradients is infinite, the
+    affected weight no longer changes.
+    """
+    kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
+    with torch.no_grad():
+        largest = float(state.norm([*state.parameters, *kept], math.inf))
+    if not math.isfinite(largest):
+        raise Refusal(
+            f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
+            "set `train.report_every_steps: 1` to find the exact step"
+        )
+
+
+def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
+    """Raise Refusal if every step since the last report was skipped: further steps would probably be skipped too.
+
+    With fp16, raises Refusal only if the loss scale is also below 1. At larger scales, the gradient scaler may still find a scale without
+    overflow.
+    """
+    if values.num_skipped < values.steps:
+        return
+    first = state.step - values.steps + 1
+    if not state.scaler.is_enabled():
+        raise Refusal(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
+    if state.scaler.get_scale() < 1:
+        raise Refusal(
+            f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
+        )
+
+
+def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
+    """Compare the validation in `row` with the best validation so far, by the metric `train.metric`.
+
+    A strictly better value is recorded in `progress` as the best. Otherwise `progress.stale` grows by 1. If `train.export_weights` is
+    `best`, a better value also makes a copy of the current weights.
+    """
+    value = row[plan.settings.metric]
+    better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
+    if not better:
+        progress.stale += 1
+        return
+    progress.best_value, progress.best_step, progress.stale = value, state.step, 0
+    if plan.settings.export_weights == "best":
+        progress.best = state.weights()

@@ -1,0 +1,228 @@
+"""The sections that the stage `train` reads, and the section `train` itself: length, batch size, precision, reports, validation and export."""
+
+from collections.abc import Container, Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
+
+from pipeline.core import untrusted
+from pipeline.core.raw_dataset import VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
+from pipeline.core.section import Count, Patterns, Section, Share, Steps
+from pipeline.inference.params import ModelSettings, Precision
+from pipeline.train.augment_params import AugmentSettings
+from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
+
+Lanes = Annotated[int, Field(ge=1, le=1024)]
+UNSHARDED: dict[str, tuple[tuple[str | bool, ...], str]] = {
+    "precision": (("fp16",), "train.precision: auto"),
+    "compile": (("default", "graphs"), 'train.compile: "off"'),
+    "channels_last": ((True,), "train.channels_last: false"),
+    "on_nonfinite": (("skip",), "train.on_nonfinite: stop"),
+}
+"""Values that torch's FSDP2 or its fused optimizers do not support together with `train.sharding: full`, and what to write instead."""
+
+
+class LoopSettings(Section):
+    epochs: Steps | None
+    """Length of training in passes over the train split; null if `steps` is set."""
+    steps: Steps | None
+    """Length of training in optimizer steps; null if `epochs` is set."""
+    batch_size: Count
+    """Samples per optimizer step, summed over all micro-batches."""
+    micro_batch_size: Count
+    """Largest number of samples per forward and backward pass; a smaller number needs less memory. docs/training.md explains its effect on
+    BatchNorm and dropout.
+    """
+    lanes: Lanes
+    """Number of equal parts of a batch whose gradients are added in a fixed order: 1, or a power of two. The result is the same, to the
+    bit, for every number of processes that divides it."""
+    sharding: Literal["none", "full"]
+    """Division of the weights among several processes: `none` keeps all weights in each of them, `full` divides weights, gradients and
+    optimizer state (FSDP2), for models that are too large for one GPU."""
+    precision: Precision
+    """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
+    themselves in bf16."""
+    deterministic: bool
+    """Raise an error for operations whose result differs from run to run."""
+    compile: Literal["off", "default", "graphs"]
+    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs (on a CPU, it is the same as `default`)."""
+    channels_last: bool
+    """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
+    activation_checkpointing: bool
+    """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
+    label_smoothing: Share
+    """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
+    clip_norm: PositiveFloat | None
+    """Clip the gradient to this 2-norm; null for no clipping."""
+    on_nonfinite: Literal["stop", "skip"]
+    """After a step with a non-finite loss or gradient, `stop` ends the training and `skip` omits that step. fp16 always skips and counts
+    such steps."""
+    ema_decay: Share
+    """Decay of the EMA of the weights, which is validated and exported in place of the raw weights; 0 for none."""
+    report_every_steps: Count
+    """Steps between rows of the training history, `plots/train/history.csv`."""
+    validate_every_steps: Steps
+    """Steps between validations; the last step is always validated. Must be a multiple of `report_every_steps`."""
+    freeze: Patterns
+    """Patterns such as `features.*` of the names of parameters that are not trained, `[]` for none. `*` also matches dots. The names are
+    those in the model file. A BatchNorm of which all parameters are frozen keeps its running statistics."""
+    export_weights: Literal["best", "last"]
+    """The weights to export: those of the best validation, or those of the last step."""
+    metric: str
+    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`. With
+    classes of unequal size, `valid/macro_f1` gives each class the same weight."""
+    patience: PositiveInt | None
+    """Stop after this many validations without an improvement; null for never."""
+
+    @field_validator("steps")
+    @classmethod
+    def require_one_length(cls, steps: int | None, info: ValidationInfo) -> int | None:
+        if "epochs" in info.data and (steps is None) == (info.data["epochs"] is None):
+            raise ValueError("set either `epochs` or `steps`, and write null for the other")
+        return steps
+
+    @field_validator("ema_decay")
+    @classmethod
+    def refuse_ema_of_bf16_weights(cls, ema_decay: float, info: ValidationInfo) -> float:
+        if ema_decay and info.data.get("precision") == "bf16-true":
+            raise ValueError(
+                "an EMA in bf16 would lose its small updates by rounding: write 0.0, or set train.precision to another value than `bf16-true`"
+            )
+        return ema_decay
+
+    @field_validator("lanes")
+    @classmethod
+    def refuse_unequal_lanes(cls, lanes: int, info: ValidationInfo) -> int:
+        if lanes & (lanes - 1):
+            raise ValueError(f"is not a power of two: write {1 << lanes.bit_length()} or {1 << lanes.bit_length() - 1}")
+        batch_size = info.data.get("batch_size", lanes)
+        if batch_size % lanes:
+            raise ValueError(
+                f"does not divide train.batch_size ({batch_size}): write another number of lanes, or a multiple of {lanes} as batch_size"
+            )
+        return lanes
+
+    @field_validator("sharding")
+    @classmethod
+    def refuse_sharded_lanes(cls, sharding: str, info: ValidationInfo) -> str:
+        if sharding == "full" and info.data.get("lanes", 1) > 1:
+            raise ValueError("`full` works with one lane only: write `train.lanes: 1`, or `train.sharding: none`")
+        return sharding
+
+    @field_validator(*UNSHARDED)
+    @classmethod
+    def refuse_unsharded(cls, value: str | bool, info: ValidationInfo) -> str | bool:
+        refused, instead = UNSHARDED[str(info.field_name)]
+        if value in refused and info.data.get("sharding") == "full":
+            raise ValueError(f"cannot be combined with train.sharding: full: write `{instead}`, or `train.sharding: none`")
+        return value
+
+    @field_validator("compile")
+    @classmethod
+    def refuse_graphs_of_micro_batches(cls, mode: str, info: ValidationInfo) -> str:
+        if mode == "graphs" and info.data.get("micro_batch_size") != info.data.get("batch_size"):
+            raise ValueError("`graphs` needs micro_batch_size equal to batch_size: write `train.compile: default`, or make them equal")
+        if mode == "graphs" and info.data.get("lanes", 1) > 1:
+            raise ValueError("`graphs` needs one lane: write `train.compile: default`, or `train.lanes: 1`")
+        return mode
+
+    @field_validator("activation_checkpointing")
+    @classmethod
+    def refuse_compiled_checkpointing(cls, activation_checkpointing: bool, info: ValidationInfo) -> bool:
+        if activation_checkpointing and info.data.get("compile", "off") != "off":
+            raise ValueError(
+                'cannot be combined with train.compile: write `train.compile: "off"`, or `train.activation_checkpointing: false`'
+            )
+        return activation_checkpointing
+
+    @field_validator("micro_batch_size")
+    @classmethod
+    def refuse_larger_than_batch(cls, micro_batch_size: int, info: ValidationInfo) -> int:
+        if micro_batch_size > info.data.get("batch_size", micro_batch_size):
+            raise ValueError(f"is larger than train.batch_size: write at most {info.data['batch_size']}")
+        return micro_batch_size
+
+    @field_validator("validate_every_steps")
+    @classmethod
+    def require_multiple_of_reports(cls, validate_every_steps: int, info: ValidationInfo) -> int:
+        interval = info.data.get("report_every_steps", 1)
+        if validate_every_steps % interval:
+            next_multiple = -(-validate_every_steps // interval) * interval
+            raise ValueError(f"is not a multiple of train.report_every_steps ({interval}): write {next_multiple}")
+        return validate_every_steps
+
+    def refuse_missing_validation(self, splits: Container[str]) -> None:
+        """Raise Refusal if `splits` has no validation split, but `export_weights: best` or `patience` needs one."""
+        needs = {"train.export_weights: best": self.export_weights == "best", "train.patience": self.patience is not None}
+        for setting, needed in needs.items():
+            if needed and VALID not in splits:
+                raise Refusal(
+                    f"{setting} needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
+                )
+
+    def refuse_undivided(self, num_processes: int) -> None:
+        """Raise Refusal if the lanes or the batch cannot be shared equally by `num_processes` processes."""
+        if num_processes == 1:
+            return
+        if self.lanes > 1 and self.lanes % num_processes:
+            raise Refusal(
+                f"train.lanes: {self.lanes} lanes cannot be shared equally by {num_processes} processes: "
+                "change PIPELINE_PROCESSES, or write `train.lanes: 1`"
+            )
+        if self.batch_size % num_processes:
+            raise Refusal(
+                f"train.batch_size: {self.batch_size} samples cannot be shared equally by {num_processes} processes: "
+                f"write a multiple of {num_processes}, or change PIPELINE_PROCESSES"
+            )
+        if self.compile == "graphs":
+            raise Refusal("train.compile: `graphs` works with one process only: write `train.compile: default`")
+
+    def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:
+        """Raise Refusal if `metric` is not among the metrics of the task."""
+        known = [f"valid/{name}" for name in metrics]
+        if self.metric not in known:
+            raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: choose one of {', '.join(known)}")
+
+    def num_steps(self, num_samples: int) -> int:
+        """Return the number of optimizer steps of the whole training; `num_samples` is the size of the train split.
+
+        It is `steps` if that is set. Otherwise it is `epochs` times `num_samples`, divided by the batch size and rounded up.
+        """
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return -(-self.epochs * num_samples // self.batch_size)
+
+
+class TrainParams(Section):
+    seed: NonNegativeInt
+    """Seed of the random numbers of a training: of sample order, initial weights, dropout and augmentation. `source.seed` draws the splits."""
+    model: Annotated[ModelSettings, MODELS]
+    """The architecture: a module of `pipeline/models/`."""
+    optimizer: OptimizerSettings
+    schedule: ScheduleSettings
+    augment: AugmentSettings | None
+    """Random changes to training images; null for none. Must be null if the inputs are not images."""
+    train: LoopSettings
+
+    @field_validator("train")
+    @classmethod
+    def refuse_bf16_moments(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+        optimizer = info.data.get("optimizer")
+        if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
+            raise ValueError(
+                f"precision: bf16-true would round away small updates of {optimizer.name}'s running averages: "
+                "write `train.precision: auto`, or set optimizer.name to muon or sgd"
+            )
+        return train
+
+    @field_validator("train")
+    @classmethod
+    def refuse_sharded_matrices(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+        if train.sharding == "full" and isinstance(info.data.get("optimizer"), MuonSettings):
+            raise ValueError(
+                "sharding: full divides the matrices that muon orthogonalises as a whole: write `train.sharding: none`, or set optimizer.name to adamw or sgd"
+            )
+        return train

@@ -1,0 +1,65 @@
+"""Loss and metrics of a classification."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.core.spec import Spec
+from pipeline.inference import scores
+from pipeline.train.engine import objective
+
+if TYPE_CHECKING:
+    from pipeline.train.params import LoopSettings
+
+
+class Objective:
+    """Cross-entropy and accuracy, and the macro F1 of a validation.
+
+    Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
+    """
+
+    def __init__(self, spec: Spec, settings: "LoopSettings") -> None:
+        self.num_outputs = spec.num_outputs
+        self.label_smoothing = settings.label_smoothing
+        self.chance_loss = math.log(spec.num_outputs)
+        """The loss of guessing all classes with equal probability."""
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy with label smoothing, in float32 at least."""
+        objective.refuse_misfit(outputs, self.num_outputs)
+        return objective.summed(outputs, targets, self.label_smoothing)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy without label smoothing, in float32 at least."""
+        return objective.summed(outputs, targets)
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return a dict with one entry: `correct`, the number of correct predictions, as a tensor on the device of `outputs`.
+
+        If the targets are class probabilities, a prediction is correct if it is the class with the highest probability.
+        """
+        classes = targets.argmax(-1) if targets.is_floating_point() else targets
+        return {"correct": (outputs.argmax(-1) == classes).sum()}
+
+    def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
+        """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""
+        return {"accuracy": sums["correct"] / num_targets}
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return counts (3, classes) for each class: its samples, the samples predicted as this class, and the correct predictions of it.
+
+        Ignored targets, which are negative, count nowhere.
+        """
+        predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
+        every, correct = (targets >= 0).long(), (predicted == targets).long()
+        tallies = ((classes, every), (predicted, every), (classes, correct))
+        return torch.stack([targets.new_zeros(self.num_outputs).scatter_add_(0, *each) for each in tallies])
+
+    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
+        """Return the macro F1. `counts` are the results of the method `counts`, added up over the samples."""
+        return {"macro_f1": scores.macro_f1(*counts)}

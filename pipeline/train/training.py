@@ -1,0 +1,275 @@
+"""Assembles a training from its parts: data, model, loop and checkpoints. A training can span several restarts of the process."""
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from pipeline.core.environment import Environment
+from pipeline.core.prepared import Prepared
+from pipeline.core.raw_dataset import VALID
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.registry import Registry
+from pipeline.core.untrusted import reason
+from pipeline.inference import torch_errors
+from pipeline.inference.batches import loader
+from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Shard
+from pipeline.inference.machine import Machine
+from pipeline.inference.tensor_file import Tensors
+from pipeline.train import history
+from pipeline.train.augment.augmentation import Augmentation, images_of
+from pipeline.train.beginning import begin_state
+from pipeline.train.engine import compilation, fit, score
+from pipeline.train.engine.checkpoint import Checkpoints, Saver
+from pipeline.train.engine.objective import Objective
+from pipeline.train.engine.plan import Plan
+from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
+from pipeline.train.engine.update import WholeBatch
+from pipeline.train.group.processes import ALONE, Group
+from pipeline.train.params import TrainParams
+
+OBJECTIVES = Registry("pipeline.train.tasks", "task")
+Pause = Callable[[], object]
+DIVERGED = 10
+"""If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
+
+
+def no_pause() -> None:
+    """Do nothing. As the default `pause`, it never interrupts a validation."""
+
+
+@dataclass
+class Training:
+    """One training, from its start (with fresh weights or the newest checkpoint) to the exported weights."""
+
+    params: TrainParams
+    prepared: Prepared
+    machine: Machine
+    group: Group
+    objective: Objective
+    state: TrainState
+    progress: Progress
+    plan: Plan
+    saver: Saver
+    saved_s: float
+    """`time.monotonic()` when the last save was due, or at the start of the training if none was due yet."""
+
+    @classmethod
+    def begin(
+        cls,
+        params: TrainParams,
+        prepared: Prepared,
+        machine: Machine,
+        checkpoints: Checkpoints,
+        *,
+        micro_batch_changes: Sequence[MicroBatchChange] = (),
+        group: Group = ALONE,
+    ) -> "Training":
+        """Return a training that continues from the newest checkpoint, or begins with fresh weights if there is no checkpoint.
+
+        `micro_batch_changes` are for repeating an earlier training exactly: they are those that it made after running out of memory. The new
+        training uses the same sizes from the same steps on. `group` are the processes that train together.
+
+        Raises Refusal if the settings do not fit the data, the model or the machine, or if the checkpoint does not match this training.
+        """
+        settings, targets = params.train, prepared.spec.targets
+        settings.refuse_missing_validation(prepared.splits)
+        settings.refuse_unknown_metric(targets.metrics)
+        if params.augment:
+            params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
+        objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, settings)
+        state = begin_state(params, prepared, machine.device, group)
+        plan = Plan(
+            settings,
+            params.schedule,
+            params.optimizer.learning_rate,
+            num_steps=settings.num_steps(len(prepared.train)),
+            seed=params.seed,
+            direction=targets.metrics[settings.metric.removeprefix("valid/")],
+            micro_batch_changes={change["step"]: change["micro_batch_size"] for change in micro_batch_changes},
+        )
+        progress = Progress(settings.micro_batch_size)
+        training = cls(params, prepared, machine, group, objective, state, progress, plan, Saver(checkpoints), time.monotonic())
+        training.resume()
+        return training
+
+    def resume(self) -> None:
+        """Restore the newest intact checkpoint if there is one. Print from which step the training continues, and if nothing will be validated.
+
+        Raises Refusal if the checkpoint does not match this training.
+        """
+        found = self.saver.checkpoints.newest()
+        if found:
+            self.restore(*found)
+        begun = f"resuming after step {self.state.step}" if found else "from the beginning"
+        unvalidated = "" if VALID in self.prepared.splits else "; no validation split: the last weights are exported"
+        print(
+            f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {counted(self.plan.num_steps, 'step')}, {begun}; "
+            f"{self.train_split}{unvalidated}",
+            flush=True,
+        )
+
+    def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
+        """Restore the state and the progress of a training from `tensors` and `scalars`, the contents of an intact checkpoint file.
+
+        Raises Refusal if a value is missing or has another type or shape than this training needs. This happens if another program, or a
+        training with another model, wrote the file.
+        """
+        folder = self.saver.checkpoints.folder
+        try:
+            self.state.restore(tensors, scalars["state"])
+            self.progress.restore(tensors, scalars["progress"], self.machine.device)
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and torch_errors.is_out_of_memory(error):
+                raise
+            raise Refusal(
+                f"{folder}: the checkpoint does not match this model and optimizer ({reason(error)}): remove this folder of checkpoints to train from the beginning"
+            ) from None
+        self.saver.saved_step = self.state.step
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the history, the CSV file of all reported metrics."""
+        targets = self.prepared.spec.targets
+        return history.columns(targets.metrics, targets.only_validated)
+
+    @cached_property
+    def train_split(self) -> loader.SplitTensors:
+        """Return the train split as tensors, with the configured augmentation. Batches are made from these tensors."""
+        settings, train = self.params.augment, self.prepared.train
+        augmentation = None
+        if settings:
+            augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
+        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
+
+    def batches(self, start: int) -> Generator[WholeBatch]:
+        """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
+        return self.batches_of(self.state.lanes.share, start)
+
+    def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
+        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
+
+    def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
+        """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
+        loss is high.
+
+        `pause()` is called after each batch of a validation, and may raise an exception to interrupt the validation. After a non-finite
+        loss or gradient, the batch of the first such step since the last report is saved to a file. With fp16 no batch is saved, because
+        such steps are normal.
+
+        Raises Refusal in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and the precision is
+        not fp16; a metric, a weight or an optimizer state is non-finite; all steps since the last report were skipped; a step runs out of
+        memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
+        targets.
+        """
+        forward = self.state.lanes.wrap(compilation.compiled(self.state.model, self.params.train.compile))
+        batches = self.batches(self.state.step)
+        loop = fit.fit(
+            self.state,
+            self.progress,
+            batches,
+            self.plan,
+            objective=self.objective,
+            forward=forward,
+            validate=self.validation(pause),
+        )
+        warned = False
+        try:
+            for report in loop:
+                unknown = sorted(report.metrics.keys() - self.columns)
+                if unknown:
+                    raise ValueError(f"the objective reports {', '.join(unknown)}, which are missing from `metrics` of the task's targets")
+                if report.bad_step:
+                    print(f"warning: {self.describe_nonfinite(report.bad_step)}; the step was skipped", flush=True)
+                if not warned and self.is_diverging(report):
+                    warned = True
+                    print(f"warning: at step {report.step} the loss is far above the loss of uniform guessing: {fit.REMEDY}", flush=True)
+                yield report
+        except fit.NotFinite as error:
+            message = self.describe_nonfinite(error.step, or_before=error.or_before)
+            raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
+        finally:
+            batches.close()  # this also ends the prefetch thread
+
+    def is_diverging(self, report: fit.Report) -> bool:
+        """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
+        return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
+
+    def describe_nonfinite(self, step: int, *, or_before: bool = False) -> str:
+        """Describe `step`, which has a non-finite loss or gradient, and save its batch to a file. Return the description.
+
+        With `or_before`, an earlier step may be the cause, most likely the one before. Its batch is then saved and described, too.
+        """
+        message = f"step {step} has a non-finite loss or gradient, {self.group.once(partial(self.save_batch, step))}"
+        if or_before:
+            message += f"; or an earlier gradient was non-finite, most likely that of step {step - 1}, {self.group.once(partial(self.save_batch, step - 1))}"
+            message += "; set `train.report_every_steps: 1` to find out which"
+        return message
+
+    def save_batch(self, step: int) -> str:
+        """Save the whole batch of `step` in the folder of the checkpoints. Return a description: learning rate, samples and file."""
+        batch, rate = next(self.batches_of(WHOLE, step - 1)), self.plan.learning_rate(step - 1)
+        return history.save(
+            batch, max_samples=self.progress.micro_batch_size, step=step, learning_rate=rate, folder=self.saver.checkpoints.folder
+        )
+
+    def exported(self) -> tuple[Tensors, int]:
+        """Return the weights to export, and the step after which they were taken.
+
+        If the weights of the best validation were kept, these are returned. Otherwise the current weights are returned.
+        """
+        best, best_step = self.progress.best, self.progress.best_step
+        if best is not None and best_step is not None:
+            return best, best_step
+        return self.state.weights(), self.state.step
+
+    def validation(self, pause: Pause) -> fit.Validate | None:
+        """Return a function that computes the metrics of the validation split, or None if there is no validation split.
+
+        The function calls `pause()` after each batch.
+        """
+        if VALID not in self.prepared.splits:
+            return None
+        split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.group.local_size)
+        batch_size = min(self.params.train.micro_batch_size, len(split))
+        batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.state.lanes.share)
+        return partial(
+            score.score,
+            self.state.scored,
+            batches,
+            self.objective,
+            group=self.group,
+            precision=self.state.precision,
+            device=self.machine.device,
+            pause=pause,
+        )
+
+    def save_when_due(self, environment: Environment) -> None:
+        """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step."""
+        if self.group.agreed(save=self.is_save_due(environment)):
+            self.save()
+
+    def is_save_due(self, environment: Environment) -> bool:
+        """Return True if the interval in steps or the interval in seconds has passed, and start the next interval in seconds.
+
+        `environment` contains both intervals. If only the interval in seconds has passed, a checkpoint is due only when no other checkpoint
+        is being written.
+        """
+        by_steps = environment.checkpoint_every_steps and self.state.step % environment.checkpoint_every_steps == 0
+        by_time = environment.checkpoint_every_s and time.monotonic() - self.saved_s >= environment.checkpoint_every_s
+        due = bool(by_steps or (by_time and not self.saver.busy))
+        if due:
+            self.saved_s = time.monotonic()
+        return due
+
+    def save(self) -> None:
+        """Start writing a checkpoint of the current state and progress in the background. All processes call this after the same step."""
+        scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
+        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
+
+    def save_now(self) -> bool:
+        """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""
+        self.save()
+        self.saver.wait()
+        return self.saver.saved_step == self.state.step

@@ -1,0 +1,317 @@
+"""Data that change while DVC runs a stage: the result is refused, or it is that of the data whose hash DVC records. It is never half of each."""
+
+import glob
+import hashlib
+import json
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.__main__ import UNAVAILABLE, main
+from pipeline.core import files, stage
+from pipeline.core.prepared import Prepared
+from pipeline.evaluate import stage as evaluate_stage
+from pipeline.prepare import stage as prepare_stage
+from pipeline.prepare.reading import archives
+from pipeline.train import training
+from tests import project
+from tests.conftest import MLP
+from tests.repository import repository, variables
+from tests.sources.pictures import picture, write_folder, write_tar, write_zip
+
+CLASSES = ("cat", "dog")
+SOURCE = {
+    "name": "image_folder",
+    "seed": 1,
+    "duplicates": "keep",
+    "valid": 0.1,
+    "test": 0.2,
+    "size": 6,
+    "channels": 1,
+    "on_corrupt": "fail",
+    "max_pixels": 10_000,
+}
+IMAGES = "data/raw/images"
+ARRAY = Path("data/prepared/train-inputs.npy")
+Edit = Callable[[], object]
+
+
+def images(count: int = 20, **more: int) -> dict[str, bytes]:
+    """Return grey images, whose values differ. All have the same size in bytes."""
+    names = [f"{CLASSES[number % 2]}/{number:04}.bmp" for number in range(count)]
+    return {name: picture(value, "BMP") for name, value in {**dict(zip(names, range(count), strict=True)), **more}.items()}
+
+
+def source(root: str, **changes: object) -> dict[str, object]:
+    section = {f"source.{key}": value for key, value in {**SOURCE, "root": root, **changes}.items()}
+    return {**section, "evaluate.top_k": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 0.0)
+    monkeypatch.chdir(project.make(tmp_path))
+    write_folder(tmp_path / IMAGES, images())
+    project.write_params(tmp_path, source(IMAGES))
+    return tmp_path
+
+
+def by_dvc(stage: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setenv("DVC_STAGE", stage)
+    return main([stage])
+
+
+def after(owner: object, name: str, edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call `edit` once, after the first call of `name` of `owner`."""
+    original, edits = getattr(owner, name), [edit]
+
+    def edited(*arguments, **more):
+        result = original(*arguments, **more)
+        if edits:
+            edits.pop()()
+        return result
+
+    monkeypatch.setattr(owner, name, edited)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file as DVC, Git and rsync do: another file takes the name."""
+    draft = path.with_name("draft")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def table(rows: int) -> bytes:
+    return "".join(f"{'ab'[number % 2]}\tword{number % 2} word\n" for number in range(rows)).encode()
+
+
+def write_arrays(path: Path, value: int = 0) -> None:
+    np.savez(
+        path, inputs=np.arange(20 * 36, dtype=np.uint32).astype(np.uint8).reshape(20, 6, 6) + np.uint8(value), targets=np.arange(20) % 2
+    )
+
+
+TEXTS = {"source.text_column": 2, "source.label_column": 1, "source.tokenizer": "word", "source.test": 0.2}
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "zip", "table", "arrays"])
+def test_a_source_that_was_changed_while_prepare_read_it_is_refused(folder: Path, monkeypatch, capsys, form: str) -> None:
+    """The array is written into the same file and keeps its size."""
+    name = {"folder": IMAGES, "tar": "data/a.tar", "zip": "data/a.zip", "table": "data/a.tsv", "arrays": "data/a.npz"}[form]
+    writers: dict[str, Callable[[int], object]] = {
+        "folder": lambda new: write_folder(folder / name, {"cat/0000.bmp": picture(9, "BMP", side=20 if new else 12)}),
+        "tar": lambda new: write_tar(folder / name, images(20 + new)),
+        "zip": lambda new: write_zip(folder / name, images(20 + new)),
+        "table": lambda new: (folder / name).write_bytes(table(20 + new)),
+        "arrays": lambda new: write_arrays(folder / name, new),
+    }
+    writers[form](0)
+    if form == "table":
+        project.write_params(folder, {**TEXTS, "source.root": name}, setting="texts")
+    else:
+        project.write_params(folder, source(name))
+    if form == "arrays":
+        params = YAML().load(Path("params.yaml"))
+        params["source"] = {
+            key: value for key, value in params["source"].items() if key in ("root", "seed", "duplicates", "valid", "test")
+        } | {"name": "arrays"}
+        YAML().dump(params, Path("params.yaml"))
+    after(prepare_stage.writer, "store", lambda: writers[form](1), monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    changed = f"{name}/cat/0000.bmp" if form == "folder" else name
+    assert f"error: {changed}: changed while prepare ran. DVC would store the result under the new data." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("edit", ["removed", "added"])
+def test_images_that_were_added_or_removed_are_refused(folder: Path, monkeypatch, capsys, edit: str) -> None:
+    path = folder / IMAGES / ("cat/0000.bmp" if edit == "removed" else "cat/new.bmp")
+    change = path.unlink if edit == "removed" else lambda: path.write_bytes(picture(99, "BMP"))
+    after(prepare_stage.writer, "store", change, monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    assert f"{path.relative_to(folder)}: changed while prepare ran" in capsys.readouterr().err
+
+
+def test_equal_bytes_with_another_time_are_no_change(folder: Path, monkeypatch) -> None:
+    """DVC restores files so. Then `prepare` reads all of them once more."""
+    calls = []
+    after(prepare_stage.writer, "store", lambda: calls.append(replace(folder / IMAGES / "cat/0000.bmp", picture(0, "BMP"))), monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == 0
+    assert len(calls) == 1
+    assert sorted(read(folder)) == list(range(20))
+
+
+def test_a_file_that_is_missing_for_a_moment_is_no_change(folder: Path, monkeypatch) -> None:
+    """`dvc exp run --queue` changes the checkout for a second."""
+    monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 60.0)
+    path = folder / IMAGES / "cat/0000.bmp"
+
+    def remove() -> None:
+        path.unlink()
+        after(stage, "data_of", lambda: path.write_bytes(picture(0, "BMP")), monkeypatch)
+
+    after(prepare_stage.writer, "store", remove, monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == 0
+    assert sorted(read(folder)) == list(range(20))
+
+
+def test_a_file_that_prepare_does_not_read_may_be_added(folder: Path, monkeypatch) -> None:
+    after(prepare_stage.writer, "store", (folder / IMAGES / ".DS_Store").touch, monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == 0
+
+
+def test_other_bytes_that_were_there_only_while_they_were_read_are_refused(folder: Path, monkeypatch, capsys) -> None:
+    """As `git stash` and `git stash pop` do. At the end of the stage, all bytes are those of its begin."""
+    path = folder / IMAGES / "cat/0000.bmp"
+    before, original, reads = path.read_bytes(), archives.Folder.read, []
+
+    def reading(self, name: str) -> bytes:
+        reads.append(name)
+        if len(reads) > 1:
+            return original(self, name)
+        replace(path, picture(200, "BMP"))
+        data = original(self, "cat/0000.bmp")
+        replace(path, before)
+        return data
+
+    monkeypatch.setattr(archives.Folder, "read", reading)
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    assert f"{IMAGES}/cat/0000.bmp: changed while prepare ran" in capsys.readouterr().err
+
+
+def test_data_that_are_written_again_and_again_are_refused(folder: Path, monkeypatch) -> None:
+    original = prepare_stage.writer.store
+
+    def storing(*arguments, **more):
+        replace(folder / IMAGES / "cat/0000.bmp", picture(0, "BMP"))
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(prepare_stage.writer, "store", storing)
+    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+
+
+def read(folder: Path) -> list[int]:
+    """Return the grey values of all images in the prepared data."""
+    splits = Prepared.open(folder / "data/prepared").splits.values()
+    return [int(value) for split in splits for value in split.inputs[:, 0, 0, 0]]
+
+
+@pytest.fixture
+def prepared(folder: Path) -> Path:
+    assert main(["prepare"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_training_whose_data_were_changed_is_refused_and_saved_unless_it_may_have_read_them(
+    prepared: Path, monkeypatch, capsys, in_place: bool
+) -> None:
+    before = ARRAY.read_bytes()
+
+    def flip() -> None:
+        changed = before[:-1] + bytes([before[-1] ^ 1])
+        if in_place:  # into the file that the training has mapped
+            ARRAY.write_bytes(changed)
+        else:
+            replace(ARRAY, changed)
+
+    with monkeypatch.context() as patch:
+        after(training.Training, "save_when_due", flip, patch)
+        assert by_dvc("train", patch) == UNAVAILABLE
+    streams = capsys.readouterr()
+    assert f"error: {ARRAY}: changed while train ran" in streams.err
+    assert ("train: the checkpoints are deleted" if in_place else "train: step 24 is saved") in streams.out
+    ARRAY.write_bytes(before)
+    assert by_dvc("train", monkeypatch) == 0
+    assert ("resuming after step 24" in capsys.readouterr().out) != in_place
+
+
+def test_a_training_whose_data_and_weights_were_restored_with_other_times_goes_on(prepared: Path, monkeypatch) -> None:
+    assert main(["train"]) == 0
+    whole, weights = files.digest(Path("models/model.safetensors")), Path("data/weights/start.safetensors")
+    weights.write_bytes(Path("models/model.safetensors").read_bytes())
+    after(training.Training, "save_when_due", lambda: replace(ARRAY, ARRAY.read_bytes()), monkeypatch)
+    assert by_dvc("train", monkeypatch) == 0
+    assert files.digest(Path("models/model.safetensors")) == whole
+    project.write_params(prepared, {**source(IMAGES), "model": {**MLP, "weights": weights.name}})
+    after(training.Training, "save_when_due", lambda: replace(weights, weights.read_bytes()), monkeypatch)
+    assert by_dvc("train", monkeypatch) == 0
+    after(training.Training, "save_when_due", lambda: replace(weights, bytes(reversed(weights.read_bytes()))), monkeypatch)
+    assert by_dvc("train", monkeypatch) == UNAVAILABLE
+
+
+def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(prepared: Path, monkeypatch, capsys) -> None:
+    assert main(["train"]) == 0
+    model = Path("models/model.safetensors")
+    whole = model.read_bytes()
+    with monkeypatch.context() as patch:
+        after(evaluate_stage, "judge", lambda: replace(model, whole), patch)
+        assert by_dvc("evaluate", patch) == 0
+    Path("metrics/evaluate.json").unlink()
+    project.write_params(prepared, {**source(IMAGES), "seed": 2})
+    assert main(["train"]) == 0
+    other = model.read_bytes()
+    assert len(other) == len(whole)
+    after(evaluate_stage, "judge", lambda: replace(model, whole), monkeypatch)
+    assert by_dvc("evaluate", monkeypatch) == UNAVAILABLE
+    assert f"error: {model}: changed while evaluate ran" in capsys.readouterr().err
+    assert not Path("metrics/evaluate.json").exists()
+
+
+def dvc_hash(root: Path) -> str:
+    """Return the hash that DVC records for a folder."""
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    entries = [{"md5": hashlib.md5((root / name).read_bytes()).hexdigest(), "relpath": name} for name in names]  # noqa: S324
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"  # noqa: S324
+
+
+def tracked(folder: Path) -> str:
+    """Return the hash of the images in dvc.lock."""
+    deps = YAML(typ="safe").load(folder / "dvc.lock")["stages"]["prepare"]["deps"]
+    return str(next(dep["md5"] for dep in deps if dep["path"] == IMAGES))
+
+
+@pytest.mark.parametrize("trials", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path, trials: int) -> None:
+    """Images are replaced at random instants of real runs; every second time only their times change. A file that DVC ignores grows.
+
+    A trial that writes after the stage's last look, when its result is printed, says nothing: decision 20 names this limit. The stage may
+    also refuse images that are still being replaced when it has read them again.
+    """
+    folder, root, count = repository(tmp_path), tmp_path / IMAGES, 1000
+    with (folder / ".dvcignore").open("a") as file:
+        file.write("*.log\n")
+    project.write_params(folder, source(IMAGES, size=64))
+    write_folder(root, images(2, **{f"{CLASSES[number % 2]}/{number:04}.bmp": number % 100 for number in range(count)}))
+    generator, seen = random.Random(trials), []
+    for trial in range(trials):
+        with (folder / "output.log").open("wb") as output:
+            command = subprocess.Popen(
+                ["dvc", "repro", "-f", "prepare"], cwd=folder, env=variables(), stderr=subprocess.DEVNULL, stdout=output
+            )
+        # not Path.glob, which fails where DVC removes the folder meanwhile
+        while command.poll() is None and not glob.glob(f"{folder}/data/prepared/.train-inputs*.draft"):  # noqa: PTH207
+            time.sleep(0.005)
+        time.sleep(generator.random() * 0.3)
+        chosen = generator.sample(sorted(root.rglob("*.bmp")), 100)
+        (root / "notes.log").write_text("." * trial)
+        for path in chosen:
+            replace(path, path.read_bytes() if trial % 2 else picture(100 + trial, "BMP", side=16))
+        was_over = b"prepare: train: " in (folder / "output.log").read_bytes()
+        complete = command.wait(120) == 0
+        if was_over:
+            continue
+        seen.append((trial % 2, complete))
+        if complete:
+            (root / "notes.log").unlink()
+            values = [int(np.frombuffer(path.read_bytes(), np.uint8)[-1]) for path in root.rglob("*.bmp")]
+            assert tracked(folder) == dvc_hash(root)
+            assert sorted(read(folder)) == sorted(values)
+    assert trials == 1 or any(complete for restored, complete in seen if restored)
+    assert trials == 1 or not all(complete for restored, complete in seen if not restored)

@@ -1,0 +1,92 @@
+"""The identity of a run: the dependencies in dvc.yaml with DVC's interpolation, and a key that every input changes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from dvc.parsing.context import Context
+
+from pipeline.core import identity
+from pipeline.core.identity import RunIdentity
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
+from tests.imports import TOP
+
+BASE = RunIdentity(
+    data="d" * 64,
+    code="c" * 64,
+    lock="l" * 64,
+    params={"seed": 1, "model": {"name": "mlp", "width": 16}},
+    fingerprint={"device": "cpu", "threads": 2},
+)
+
+
+@pytest.mark.parametrize("stage", ["prepare", "train", "evaluate"])
+def test_placeholders_are_filled_as_dvc_fills_them(stage: str) -> None:
+    params = Document.read(TOP / "presets/digits.yaml").data
+    listed = identity.read_stage(stage, TOP)["deps"]
+    theirs = [Context(params).resolve_str(path) for path in listed]
+    assert identity.dependencies(stage, params, TOP) == theirs
+    assert not any("$" in path for path in theirs)
+
+
+def test_the_digest_of_code_covers_every_module_of_a_listed_folder(tmp_path: Path) -> None:
+    for name in ("train/engine/fit.py", "train/engine/deep/er.py", "models/mlp.py", "train/engine/__pycache__/fit.pyc"):
+        (tmp_path / "pipeline" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pipeline" / name).write_text(name)
+    listed = ["data/prepared", "pipeline/train/engine", "pipeline/models/mlp.py"]
+    digests = {identity.code_digest(listed, tmp_path)}
+    for name in ("train/engine/deep/er.py", "models/mlp.py", "train/engine/fit.py"):
+        (tmp_path / "pipeline" / name).write_text("edited")
+        digests.add(identity.code_digest(listed, tmp_path))
+    assert len(digests) == 4
+    (tmp_path / "pipeline/train/engine/__pycache__/fit.pyc").write_text("edited")
+    (tmp_path / "pipeline/models/other.py").write_text("unused")
+    assert identity.code_digest(listed, tmp_path) in digests
+
+
+def test_a_missing_or_changed_dvc_yaml_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"dvc\.yaml: is missing: run this command in the top folder of the project's checkout"):
+        identity.read_stage("train", tmp_path)
+    for text in ("stages: {}", "", "stages: [train]", "stages: {train: [", "stages: {train: {cmd: x}}", "\tstages"):
+        (tmp_path / "dvc.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(Refusal, match=r"dvc\.yaml: does not describe the stage train: undo its changes with `git restore"):
+            identity.read_stage("train", tmp_path)
+
+
+def test_the_file_of_starting_weights_is_part_of_the_identity() -> None:
+    one, other = replace(BASE, weights="1" * 64), replace(BASE, weights="2" * 64)
+    assert len({BASE.key, one.key, other.key}) == 3
+    assert one.digests == {**BASE.digests, "weights": "1" * 64}
+    assert "weights" not in BASE.digests
+
+
+def test_a_key_is_short_stable_and_blind_to_the_order_of_sections() -> None:
+    assert BASE.key == "e01c02bdf97ba021"
+    assert replace(BASE, params=dict(reversed(BASE.params.items()))).key == BASE.key
+    assert re.fullmatch(r"[0-9a-f]{16}", BASE.key)
+
+
+def test_every_input_changes_the_key() -> None:
+    changed = [
+        replace(BASE, data="x"),
+        replace(BASE, code="x"),
+        replace(BASE, lock="x"),
+        replace(BASE, params={**BASE.params, "seed": 2}),
+        replace(BASE, params={**BASE.params, "model": {"name": "mlp", "width": 17}}),
+        replace(BASE, fingerprint={"device": "cpu", "threads": 1}),
+    ]
+    assert len({BASE.key, *(other.key for other in changed)}) == 7
+
+
+def test_the_code_digest_reads_the_python_files_alone(tmp_path: Path) -> None:
+    for name in ("a.py", "b.py", "requirements.lock"):
+        (tmp_path / name).write_text(name)
+    paths = ["a.py", "b.py", "requirements.lock", "data/prepared"]
+    first = identity.code_digest(paths, tmp_path)
+    (tmp_path / "requirements.lock").write_text("other")
+    assert identity.code_digest(paths, tmp_path) == first
+    (tmp_path / "b.py").write_text("other")
+    assert identity.code_digest(paths, tmp_path) != first
+    assert identity.code_digest(["a.py"], tmp_path) != first

@@ -1,0 +1,96 @@
+"""CPU quotas and memory limits, read from the kernel's files of both cgroup versions."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.core import limits
+
+V1 = "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/docker/abc\n"
+V2 = "0::/pod/container\n"
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for the kernel's files, for a process that may run on eight CPUs."""
+    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(limits, "MOUNT", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    return tmp_path
+
+
+def write(groups: Path, membership: str, files: dict[str, str]) -> None:
+    (groups / "membership").write_text(membership, encoding="utf-8")
+    for name, text in files.items():
+        path = groups / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "cpus"),
+    [
+        ("", {}, 8),
+        (V2, {}, 8),
+        (V2, {"cpu.max": "max 100000\n"}, 8),
+        (V2, {"cpu.max": "100000 100000\n"}, 1),
+        (V2, {"pod/container/cpu.max": "max 100000\n", "pod/cpu.max": "350000 100000\n"}, 3),
+        (V2, {"pod/container/cpu.max": "200000 50000\n", "pod/cpu.max": "500000 100000\n"}, 4),
+        (V2, {"cpu.max": "50000 100000\n"}, 1),
+        (V2, {"cpu.max": "6400000 100000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (V1, {"cpu/docker/abc/cpu.cfs_quota_us": "150000\n", "cpu/docker/abc/cpu.cfs_period_us": "100000\n"}, 1),
+        (V1, {"memory/docker/abc/cpu.max": "100000 100000\n"}, 8),
+        (V1.replace("cpu,cpuacct", "cpuacct,cpu"), {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n"}, 8),
+        (V1, {"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "0\n"}, 8),
+        (V2, {"cpu.max": "200000\n"}, 8),
+        (V2, {"cpu.max": "0 100000\n"}, 8),
+    ],
+)
+def test_the_quota_of_the_group_and_of_those_above_it_bounds_the_cpus(
+    groups: Path, membership: str, files: dict[str, str], cpus: int
+) -> None:
+    write(groups, membership, files)
+    assert limits.usable_cpus() == cpus
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "limit"),
+    [
+        ("", {}, None),
+        (V2, {"memory.max": "max\n"}, None),
+        (V2, {"pod/container/memory.max": "max\n", "pod/memory.max": "4096000\n", "memory.max": "8192000\n"}, 4096000),
+        (V1, {"memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        (V1, {"memory/docker/abc/memory.limit_in_bytes": "1073741824\n"}, 1 << 30),
+        (V1, {"cpu/docker/abc/memory.limit_in_bytes": "1073741824\n"}, None),
+    ],
+)
+def test_the_smallest_memory_limit_of_the_group_and_those_above_it_counts(
+    groups: Path, membership: str, files: dict[str, str], limit: int | None
+) -> None:
+    write(groups, membership, files)
+    assert limits.memory_limit_bytes() == limit
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "killed"),
+    [
+        ("", {}, 0),
+        (V2, {"memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 2\noom_group_kill 0\n"}, 2),
+        (V1, {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"}, 1),
+        (V2, {"memory.events": "oom 1\noom_kill"}, 0),
+        (V1, {"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\n"}, 0),
+    ],
+)
+def test_processes_that_the_memory_limit_killed_are_counted(groups: Path, membership: str, files: dict[str, str], killed: int) -> None:
+    write(groups, membership, files)
+    assert limits.num_oom_kills() == killed
+
+
+@pytest.mark.skipif(not any(limits.MOUNT.rglob("cgroup.procs")), reason="this system shows no control groups")
+@pytest.mark.parametrize("controller", ["cpu", "memory"])
+def test_this_system_has_groups_at_the_folders(controller: str) -> None:
+    assert any((folder / "cgroup.procs").is_file() for folder in limits.folders(controller))

@@ -1,0 +1,308 @@
+"""The prepared data on disk: what is written is what is read, and anything else is refused."""
+
+import json
+import re
+import tracemalloc
+import weakref
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.core import files
+from pipeline.core.prepared import Prepared, shared_samples
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.prepare.inputs.image import Statistics
+from pipeline.prepare.rows import RowFile
+from pipeline.prepare.writer import write
+
+RNG = np.random.default_rng(0)
+INPUTS = RNG.integers(0, 256, (60, 5, 4, 3), dtype=np.uint8)
+TARGETS = np.arange(60) % 3
+ASSIGNED = np.array([TRAIN, TRAIN, TRAIN, VALID, VALID, VALID, TEST, TEST, TEST, TRAIN, TRAIN, TRAIN] * 5)
+
+
+def raw_dataset(*, size=7, missing=()):
+    """The samples in blocks, but for those that are `missing` as if corrupt."""
+
+    def blocks():
+        for start in range(0, len(INPUTS), size):
+            positions = np.array([place for place in range(start, min(start + size, len(INPUTS))) if place not in missing], dtype=np.int64)
+            yield SampleBlock(TRAIN, positions, INPUTS[positions])
+
+    return RawDataset(ClassTargets(classes=("a", "b", "c")), Statistics((5, 4, 3)), {TRAIN: TARGETS}, blocks)
+
+
+def described(*, channels, classes):
+    inputs = {"kind": "image", "height": 5, "width": 4, "channels": channels, "mean": [0] * channels, "std": [1] * channels}
+    return {"inputs": inputs, "targets": {"kind": "classification", "classes": classes}}
+
+
+def written(folder, **options):
+    return write(raw_dataset(**options), {TRAIN: ASSIGNED}, folder)
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    written(tmp_path)
+    prepared = Prepared.open(tmp_path)
+    for name in (TRAIN, VALID, TEST):
+        assert np.array_equal(prepared.split(name).inputs, INPUTS[name == ASSIGNED])
+        assert np.array_equal(prepared.split(name).targets, TARGETS[name == ASSIGNED])
+    assert len(prepared.train) == 30
+    assert prepared.spec.targets.classes == ("a", "b", "c")
+    assert prepared.spec.inputs.row_shape == (5, 4, 3)
+
+
+def test_the_statistics_are_those_of_train(tmp_path):
+    spec = written(tmp_path).spec
+    train = INPUTS[ASSIGNED == TRAIN] / 255
+    assert np.allclose(spec.inputs.mean, train.mean((0, 1, 2)), rtol=1e-12)
+    assert np.allclose(spec.inputs.std, train.std((0, 1, 2)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("missing", [set(), {0, 9, 3}, {59}])
+def test_the_digests_are_those_of_the_files(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
+    for name, split in written(tmp_path, missing=missing).splits.items():
+        assert split.inputs_digest == files.chunked_digest(tmp_path / f"{name}-inputs.npy")
+        assert split.targets_digest == files.chunked_digest(tmp_path / f"{name}-targets.npy")
+
+
+def test_a_header_is_as_long_for_any_number_of_rows(tmp_path):
+    file = RowFile(tmp_path / "x.npy", (224, 224, 3), np.dtype(np.uint8))
+    assert len({len(file.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
+
+
+def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
+    records = [written(tmp_path / str(size), size=size) for size in (1, 7, 60)]
+    assert records[0] == records[1] == records[2]
+    assert Prepared.open(tmp_path / "1").digest == Prepared.open(tmp_path / "60").digest
+
+
+def test_corrupt_samples_are_counted_and_left_out(tmp_path):
+    record = written(tmp_path, missing={0, 9, 3})
+    assert {name: (split.samples, split.left_out) for name, split in record.splits.items()} == {
+        TRAIN: (28, 2),
+        VALID: (14, 1),
+        TEST: (15, 0),
+    }
+    assert np.array_equal(Prepared.open(tmp_path).train.inputs, INPUTS[np.setdiff1d(np.flatnonzero(ASSIGNED == TRAIN), [0, 9])])
+
+
+def test_samples_with_equal_inputs_in_two_splits_are_counted_without_the_corrupt_ones(tmp_path, monkeypatch):
+    """Samples 0 and 9 are in train, 3 in valid, 6 to 8 in test; 9 is corrupt."""
+    inputs = INPUTS.copy()
+    inputs[[3, 6, 7]] = inputs[0]
+    inputs[8] = inputs[9]
+    monkeypatch.setitem(globals(), "INPUTS", inputs)
+    record = written(tmp_path, missing={9})
+    assert {name: split.also_in for name, split in record.splits.items()} == {
+        TRAIN: {},
+        VALID: {TRAIN: 1},
+        TEST: {TRAIN: 2, VALID: 2},
+    }
+    assert shared_samples(record.splits) == [
+        "1 of 15 samples of valid in train",
+        "2 of 15 samples of test in train",
+        "2 of 15 samples of test in valid",
+    ]
+
+
+def test_the_key_of_each_row_is_kept_in_the_order_of_the_rows(tmp_path):
+    def keys(name):
+        return [json.loads(line) for line in (tmp_path / f"{name}-keys.jsonl").read_text().splitlines()]
+
+    written(tmp_path, missing={0, 9, 3})
+    assert keys(TRAIN) == [f"train:{place}" for place in np.flatnonzero(ASSIGNED == TRAIN) if place not in (0, 9)]
+    named = [f"a\n{place}\udcff.png" for place in range(60)]
+    write(replace(raw_dataset(), sample_keys=lambda: {TRAIN: named}), {TRAIN: ASSIGNED}, tmp_path)
+    assert {name: keys(name) for name in (TRAIN, VALID, TEST)} == {
+        name: [named[place] for place in np.flatnonzero(name == ASSIGNED)] for name in (TRAIN, VALID, TEST)
+    }
+
+
+def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tmp_path):
+    written(tmp_path)
+    with pytest.raises(Refusal, match="train without its corrupt samples has no samples of b"):
+        written(tmp_path, missing=set(np.flatnonzero(TARGETS == 1)[np.flatnonzero(TARGETS == 1) % 12 % 9 < 3]))
+    with pytest.raises(Refusal, match="every sample of the valid split is corrupt"):
+        written(tmp_path, missing=set(np.flatnonzero(ASSIGNED == VALID)))
+    with pytest.raises(Refusal, match=r"spec\.json: is missing: run `dvc repro prepare`"):
+        Prepared.open(tmp_path)
+
+
+def test_a_failure_in_the_middle_leaves_no_prepared_data(tmp_path):
+    written(tmp_path)
+
+    def failing():
+        yield next(raw_dataset().blocks())
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        write(replace(raw_dataset(), blocks=failing), {TRAIN: ASSIGNED}, tmp_path)
+    assert not (tmp_path / "spec.json").exists()
+
+
+def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
+    written(tmp_path)
+    write(raw_dataset(), {TRAIN: np.full(60, TRAIN)}, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-keys.jsonl", "train-targets.npy"]
+    with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
+        Prepared.open(tmp_path).split(VALID)
+
+
+def test_rows_are_digested_before_the_last_sample_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
+    digested, before_the_last = [], []
+
+    class AtOnce(ThreadPoolExecutor):
+        """Ends each call before `submit` returns, so that nothing depends on the speed of a thread."""
+
+        def submit(self, *call):
+            future = super().submit(*call)
+            wait([future])
+            return future
+
+    monkeypatch.setattr(files, "digest_threads", AtOnce)
+    monkeypatch.setattr(
+        files, "digest_at", lambda path, start, real=files.digest_at: (digested.append((path.name, start)), real(path, start))[1]
+    )
+    write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, advance=lambda _: before_the_last.append(len(digested)))
+    assert before_the_last[-1] >= 5
+    assert len(set(digested)) == len(digested)
+
+
+def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):
+    """100 MB pass through: while one block is made, at most one other is alive."""
+    dropped: list[int] = []
+
+    def blocks():
+        for number in range(100):
+            inputs = np.full((1, 1024, 1024, 1), number, np.uint8)
+            weakref.finalize(inputs, dropped.append, number)
+            assert number - len(dropped) <= 1
+            yield SampleBlock(TRAIN, np.array([number]), inputs)
+
+    source = RawDataset(ClassTargets(classes=("a", "b")), Statistics((1024, 1024, 1)), {TRAIN: np.arange(100) % 2}, blocks)
+    tracemalloc.start()
+    write(source, {TRAIN: np.full(100, TRAIN)}, tmp_path)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 16 * 2**20
+
+
+def test_training_cannot_write_into_the_prepared_data(tmp_path):
+    written(tmp_path)
+    before = (tmp_path / "train-inputs.npy").read_bytes()
+    Prepared.open(tmp_path).train.inputs[:] = 0
+    assert (tmp_path / "train-inputs.npy").read_bytes() == before
+
+
+def test_a_changed_byte_is_noticed(tmp_path):
+    written(tmp_path)
+    path = tmp_path / "valid-inputs.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(Refusal, match=r"valid-inputs\.npy: does not match its digest in spec\.json: run `dvc repro -f prepare`"):
+        Prepared.open(tmp_path)
+    assert Prepared.open(tmp_path, verify=False).digest
+    path.unlink()
+    with pytest.raises(Refusal, match=r"valid-inputs\.npy: cannot be read"):
+        Prepared.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "another-2"}, r"does not have the format pipeline-prepared-4 \(format: "),
+        ({"extra": 1}, r"does not have the format pipeline-prepared-4 \(extra: "),
+        ({"format": "pipeline-prepared-3"}, r"does not have the format pipeline-prepared-4 .*: run `dvc repro -f prepare`"),
+        ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
+        (
+            {"spec": described(channels=3, classes=["a", "b"])},
+            "targets from 0 to 2, but the numbers of its 2 classes are 0 to 1: correct the source",
+        ),
+        (
+            {"spec": described(channels=3, classes=["a", "b", "c"]) | {"targets": {"kind": "unknown"}}},
+            "there is no task 'unknown': choose one of classification, language_modeling",
+        ),
+    ],
+)
+def test_prepared_data_of_another_format_is_refused(tmp_path, change, message):
+    written(tmp_path)
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(Refusal, match=message):
+        Prepared.open(tmp_path)
+
+
+def test_a_spec_that_is_no_json_is_refused(tmp_path):
+    (tmp_path / "spec.json").write_text("{")
+    with pytest.raises(Refusal, match="the whole file: Invalid JSON"):
+        Prepared.open(tmp_path)
+
+
+def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
+    from pipeline.core.prepared import read_array
+
+    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(Refusal, match="cannot be read"):
+        read_array(tmp_path / "x.npy", files.chunked_digest(tmp_path / "x.npy"), (1,), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ({"training": TARGETS}, "source.name: this source returns the splits training: correct its `open`: it must return `train`"),
+        ({TRAIN: TARGETS, "val": TARGETS}, "source.name: this source returns the splits train, val: correct its `open`"),
+        ({}, "source.name: this source returns the splits none"),
+        (
+            {TRAIN: TARGETS / 2},
+            r"source.name: in this source, the array of targets of train has float64 (60,), not int64 (60,): correct its `open`",
+        ),
+        ({TRAIN: TARGETS.tolist()}, "source.name: this source returns the targets of train as a list: return a NumPy array"),
+        ({TRAIN: TARGETS, TEST: TARGETS + 1}, "source.name: test has targets from 1 to 3, but the numbers of its 3 classes are 0 to 2"),
+        ({TRAIN: TARGETS[:, None]}, "source.name: in this source, the array of targets of train has int64 (60, 1), not int64 (60,)"),
+    ],
+)
+def test_splits_and_targets_that_a_source_may_not_return_are_refused(targets, message):
+    with pytest.raises(Refusal, match=f"^{re.escape(message)}"):
+        replace(raw_dataset(), targets=targets)
+
+
+@pytest.mark.parametrize("inputs", [INPUTS / 255, INPUTS[:, 1:], INPUTS[1:]], ids=["dtype", "shape", "number"])
+def test_blocks_that_do_not_fit_the_statistics_are_refused(tmp_path, inputs):
+    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock(TRAIN, np.arange(60), inputs)]))
+    shown = re.escape(
+        f"source.name: in this source, a block of train has {inputs.dtype} {inputs.shape}, not uint8 (60, 5, 4, 3): correct its `blocks`"
+    )
+    with pytest.raises(Refusal, match=shown):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)
+
+
+def test_a_block_of_an_unknown_split_is_refused(tmp_path):
+    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock("training", np.arange(60), INPUTS)]))
+    with pytest.raises(
+        Refusal, match=r"^source\.name: this source has a block of 'training', but no targets for it: correct its `blocks`$"
+    ):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [[range(30), range(30)], [range(30, 60), range(30)], [range(59), [60]], [[0, 0]]],
+    ids=["restart", "order", "beyond", "twice"],
+)
+def test_positions_that_do_not_ascend_within_the_split_are_refused(tmp_path, positions):
+    blocks = [SampleBlock(TRAIN, np.array(chosen), INPUTS[: len(chosen)]) for chosen in positions]
+    source = replace(raw_dataset(), blocks=lambda: (block for block in blocks))
+    with pytest.raises(
+        Refusal, match=r"^source\.name: in this source, the positions in the blocks of train do not ascend from 0 to 59: correct its"
+    ):
+        write(source, {TRAIN: ASSIGNED}, tmp_path)

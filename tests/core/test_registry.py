@@ -1,0 +1,98 @@
+"""Registries: the modules of a package are the choices, and only the chosen one is imported."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS, SOURCES, Registry
+from pipeline.inference.params import ModelSettings
+from pipeline.prepare.params import SourceSettings
+from tests.imports import TOP
+from tests.specs import image_spec
+
+
+def test_the_names_are_the_modules() -> None:
+    for registry, folder in ((MODELS, "models"), (SOURCES, "sources")):
+        modules = {path.stem for path in (TOP / "pipeline" / folder).glob("*.py")} - {"__init__"}
+        assert set(registry.names) == modules
+        for name in registry.names:
+            assert registry.settings(name).model_fields["name"].annotation.__args__ == (name,)
+
+
+@pytest.mark.parametrize("name", ["convnt", "__init__", "os", "..params.train", "mlp.nn", "", "/etc/passwd"])
+def test_nothing_but_a_member_is_imported(name: str) -> None:
+    before = set(sys.modules)
+    with pytest.raises(KeyError):
+        MODELS.settings(name)
+    assert set(sys.modules) == before
+
+
+def test_only_the_chosen_module_is_imported() -> None:
+    code = (
+        "import sys; from pipeline.core.registry import MODELS; MODELS.names; MODELS.settings('mlp'); "
+        "print(*sorted(name for name in sys.modules if name.startswith('pipeline.models.')), 'torchvision' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["pipeline.models.mlp", "False"]
+
+
+def test_a_new_file_is_a_new_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "__init__.py").write_text("")
+    (tmp_path / "zoo" / "wide.py").write_text("class Settings: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = Registry("zoo", "animal")
+    assert registry.names == ("wide",)
+    assert registry.settings("wide").__module__ == "zoo.wide"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Setings: pass", "zoo/wide.py: has no class `Settings`: define it, as docs/extending.md explains"),
+        (
+            "from typing import Literal\nfrom pipeline.inference.params import ModelSettings\nclass Settings(ModelSettings):\n    name: Literal['wde']",
+            'zoo/wide.py: its class `Settings` has another name (wde): write `name: Literal["wide"]`',
+        ),
+        (
+            "from pipeline.inference.params import ModelSettings\nclass Settings(ModelSettings): pass",
+            'zoo/wide.py: its class `Settings` has no name of its own: write `name: Literal["wide"]`',
+        ),
+    ],
+)
+def test_a_file_that_is_no_choice_is_named(text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "__init__.py").write_text("")
+    (tmp_path / "zoo" / "wide.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("zoo", "zoo.wide"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
+        Registry("zoo", "animal").settings("wide")
+
+
+def test_a_model_without_build_and_a_source_without_open_are_refused() -> None:
+    with pytest.raises(Refusal, match=r"^pipeline/models/wide\.py: its class `Settings` has no method `build\(self, spec\)`: define it"):
+        ModelSettings(name="wide", weights=None).build(image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5)))
+    with pytest.raises(
+        Refusal, match=r"^pipeline/sources/own\.py: its class `Settings` has no method `open\(self, \*, workers\)`: define it"
+    ):
+        SourceSettings(name="own", root=Path("data"), valid=0.1, test=0.1, seed=1).open(workers=1)
+
+
+def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = re.findall(
+        r"```python\n(.*?class Settings\(ModelSettings\).*?)```", (TOP / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    (tmp_path / "garden").mkdir()
+    (tmp_path / "garden" / "__init__.py").write_text("")
+    (tmp_path / "garden" / "wide.py").write_text(example, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = Registry("garden", "model").settings("wide")(name="wide", weights=None, width=7)
+    spec = image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+    assert settings.build(spec)(torch.zeros(5, 2, 4, 3)).shape == (5, 2)

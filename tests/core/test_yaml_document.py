@@ -1,0 +1,96 @@
+"""The YAML loader agrees with DVC's and knows the line of every key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.utils.serialize import parse_yaml
+
+from pipeline.core.yaml_document import Document
+
+VALUES: list[tuple[str, Any]] = [
+    ("1e-3", 0.001),
+    ("1E5", 100000.0),
+    ("3.", 3.0),
+    (".5", 0.5),
+    ("+1", 1),
+    ("-0", 0),
+    ("010", 10),
+    ("0o17", 15),
+    ("0x1F", 31),
+    ("1_000", 1000),
+    ("1:30", "1:30"),
+    ("off", "off"),
+    ("yes", "yes"),
+    ("No", "No"),
+    ("y", "y"),
+    ("true", True),
+    ("FALSE", False),
+    ("~", None),
+    ("Null", None),
+    ("", None),
+    (".inf", float("inf")),
+    ("-.INF", float("-inf")),
+    ("'1'", "1"),
+    ('"1e-3"', "1e-3"),
+    ("1e-3x", "1e-3x"),
+    ("1.2.3", "1.2.3"),
+    ("[1, a]", [1, "a"]),
+    ("{b: 1e-2}", {"b": 0.01}),
+    ("|\n  two\n  lines\n", "two\nlines\n"),
+    (">-\n  one\n  line\n", "one line"),
+    ("grün", "grün"),
+]
+
+
+def read(folder: Path, text: str) -> Document:
+    path = folder / "params.yaml"
+    path.write_text(text, encoding="utf-8")
+    return Document.read(path)
+
+
+@pytest.mark.parametrize(("written", "meant"), VALUES, ids=[written for written, _ in VALUES])
+def test_a_value_is_what_dvc_takes_it_for(tmp_path: Path, written: str, meant: Any) -> None:
+    text = f"a: {written}\n"
+    found = read(tmp_path, text).data["a"]
+    assert (found, type(found)) == (meant, type(meant))
+    theirs = parse_yaml(text, "params.yaml")["a"]
+    assert (found, type(found)) == (theirs, type(theirs))
+
+
+def test_aliases_and_merged_sections_are_what_dvc_takes_them_for(tmp_path: Path) -> None:
+    text = "a: &a\n  x: 1\n  y: 2\nb:\n  <<: *a\n  y: 3\nc: *a\n"
+    document = read(tmp_path, text)
+    assert document.data == parse_yaml(text, "params.yaml") == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
+    assert document.line(("b", "y")) == 6
+    assert document.line(("b", "x")) == 2
+
+
+def test_what_yaml_knows_and_parameters_do_not_becomes_text(tmp_path: Path) -> None:
+    assert read(tmp_path, "a: 2020-01-02\n1: b\nnull: c\n").data == {"a": "2020-01-02", "1": "b", "null": "c"}
+
+
+@pytest.mark.parametrize("key", ["~", "true", ".nan", "[a, b]", "{a: 1}", "0x10", "1e3", "2020-01-02"])
+def test_a_key_that_is_no_text_has_the_words_and_the_line_of_the_file(tmp_path: Path, key: str) -> None:
+    document = read(tmp_path, f"seed: 1\ntrain:\n  steps: 3\n  {key}: x\nlast: &shared\n  {key}: y\nagain: *shared\n")
+    assert document.data["train"] == {"steps": 3, key: "x"}
+    assert document.data["last"] == document.data["again"] == {key: "y"}
+    assert document.line(("train", key)) == 4
+
+
+def test_every_key_knows_its_line_and_a_missing_one_that_of_its_section(tmp_path: Path) -> None:
+    document = read(tmp_path, "# comment\nseed: 1\n\nmodel:\n  name: mlp\n  sizes:\n    - 3\n    - deep: 1\n5: x\n")
+    lines = {
+        ("seed",): 2,
+        ("model",): 4,
+        ("model", "name"): 5,
+        ("model", "missing"): 4,
+        ("model", "sizes", 0): 7,
+        ("model", "sizes", 1, "deep"): 8,
+        ("model", "sizes", 9): 6,
+        ("model", "name", "deeper"): 5,
+        ("missing", "x"): 1,
+        ("5",): 9,
+        (): 1,
+    }
+    assert {location: document.line(location) for location in lines} == lines

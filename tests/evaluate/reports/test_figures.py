@@ -1,0 +1,168 @@
+"""Figures: they draw for every shape of data, without a warning, and to the same bytes everywhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from pipeline.core.files import digest
+from pipeline.evaluate.reports.figures import canvas, confusion, curves, mistakes
+from pipeline.evaluate.reports.metrics import Calibration
+from pipeline.evaluate.reports.predictions import Predictions
+
+ROOT = Path(__file__).parents[3]
+AWKWARD = ("a formula: $x^2$ \\alpha_{", "咖啡", "two\nlines", "", "x" * 300, "n02105855 Shetland sheepdog")
+HOSTILE = "font.size: 30\naxes.facecolor: red\nlines.linewidth: 9\nsavefig.dpi: 33\naxes.formatter.use_locale: True\ntext.usetex: True\n"
+
+
+def predict(num_classes, samples=80, strength=2.0):
+    random = np.random.default_rng(num_classes)
+    targets = random.integers(0, num_classes, samples)
+    logits = random.normal(size=(samples, num_classes)).astype(np.float32)
+    logits[np.arange(samples), targets] += strength
+    return Predictions.of(logits, targets)
+
+
+def photograph(samples, height=8, width=8, channels=1):
+    return np.random.default_rng(1).integers(0, 256, (samples, height, width, channels), dtype=np.uint8)
+
+
+def rows(num_rows=20, validate_every=5):
+    return [
+        {
+            "step": 10 * number,
+            "learning_rate": 1e-3 / number,
+            "train/objective": 3 / number,
+            "train/accuracy": 1 - 1 / number,
+            "valid/loss": "" if number % validate_every else 4 / number,
+            "valid/accuracy": None if number % validate_every else 1 - 1 / number,
+        }
+        for number in range(1, num_rows + 1)
+    ]
+
+
+def plot_all(folder):
+    predictions = predict(6)
+    confusion.plot(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
+    curves.plot_reliability(folder / "reliability.png", Calibration.of(predictions.confidence, predictions.correct, 10))
+    mistakes.plot(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
+    curves.plot_history(folder / "history.png", rows())
+
+
+def size(path):
+    with Image.open(path) as picture:
+        picture.load()
+        assert set(picture.info) <= {"dpi"}, "nothing but the resolution is written beside the picture"
+        return picture.size
+
+
+def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path):
+    """Hash seed, time zone, locale, display and the user's own matplotlibrc decide nothing; pyplot and its state are not loaded."""
+    (tmp_path / "matplotlibrc").write_text(HOSTILE)
+    surroundings = {
+        "PYTHONHASHSEED": "2",
+        "TZ": "Asia/Kathmandu",
+        "LC_ALL": "C.utf8" if os.environ.get("LC_ALL") == "C" else "C",
+        "MPLBACKEND": "svg",
+        "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"),
+    }
+    draw = f"runpy.run_path({str(Path(__file__))!r})['plot_all'](pathlib.Path(sys.argv[1]))"
+    script = f"import runpy, sys, pathlib; {draw}; assert 'matplotlib.pyplot' not in sys.modules"
+    command = [sys.executable, "-W", "error", "-c", script, str(tmp_path / "there")]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **surroundings}, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
+    plot_all(tmp_path / "here")
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [
+        "confusion.png",
+        "history.png",
+        "mistakes.png",
+        "reliability.png",
+    ]
+    assert digest(tmp_path / "here") == digest(tmp_path / "there")
+
+
+@pytest.mark.parametrize("num_classes", [2, 20, 150])
+def test_a_confusion_matrix_of_any_size_stays_within_a_screen(tmp_path, num_classes):
+    predictions, classes = predict(num_classes), [f"class {number}" for number in range(num_classes)]
+    confusion.plot(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
+    assert max(size(tmp_path / "c.png")) < 1700
+
+
+def test_confusion_counts_by_actual_then_predicted():
+    assert confusion.count(np.array([0, 0, 2]), np.array([0, 1, 2]), 3).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("num_bins", [1, 15, 400])
+def test_a_reliability_curve_of_any_bins(tmp_path, num_bins):
+    predictions = predict(3)
+    curves.plot_reliability(tmp_path / "r.png", Calibration.of(predictions.confidence, predictions.correct, num_bins))
+    assert size(tmp_path / "r.png") == (768, 768)
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (6, 9, 3), (300, 2, 4), (1, 1, 2)])
+def test_mistakes_of_any_shape_and_number_of_channels(tmp_path, shape):
+    mistakes.plot(tmp_path / "m.png", images=photograph(80, *shape), predictions=predict(6), classes=AWKWARD, most=3)
+    size(tmp_path / "m.png")
+
+
+def test_the_most_confident_mistakes_come_first():
+    logits = np.array([[1.0, 0], [0, 3.0], [0, 2.0], [0, 3.0], [5.0, 0]])
+    predictions = Predictions.of(logits, np.array([1, 0, 0, 0, 0]))
+    assert predictions.most_confident_mistakes(3).tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize(("strength", "most"), [(100.0, 9), (2.0, 0)])
+def test_no_mistake_to_show_gives_a_figure_that_says_so(tmp_path, strength, most):
+    predictions = predict(6, strength=strength)
+    mistakes.plot(tmp_path / "m.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=most)
+    assert size(tmp_path / "m.png") == (720, 240)
+
+
+def test_pictures_lie_within_the_figure_and_apart():
+    for shown in range(1, 40):
+        grid = mistakes.Grid.of(shown, aspect=1)
+        corners = {grid.rectangle(place)[:2] for place in range(shown)}
+        assert len(corners) == shown <= grid.rows * grid.columns
+        assert all(0 <= left < 1 and 0 <= bottom < 1 for left, bottom in corners)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [],
+        rows(1),
+        rows(60, validate_every=1000),
+        [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}],
+    ],
+)
+def test_a_history_with_gaps_is_drawn(tmp_path, table):
+    curves.plot_history(tmp_path / "h.png", table)
+    size(tmp_path / "h.png")
+
+
+def test_the_first_panel_shows_the_objective_of_train_and_the_loss_of_valid():
+    axes = Figure().subplots()
+    curves.plot_losses(axes, rows(10, validate_every=5))
+    train, valid = axes.get_lines()
+    assert list(train.get_ydata()) == [3 / number for number in range(1, 11)]
+    assert list(valid.get_ydata()) == [4 / 5, 4 / 10]
+    assert axes.get_ylabel() == "train objective,\nvalid loss (nats)"
+
+
+def test_empty_cells_and_numbers_that_are_not_finite_are_left_out():
+    table = [{"step": "1", "x": ""}, {"step": 2, "x": None}, {"step": "3", "x": "0.5"}, {"step": 4, "x": float("nan")}, {"step": 5}]
+    assert curves.columns([*table, {"step": 6.0, "x": 7.0}], "x") == ([3, 6], [0.5, 7.0])
+
+
+def test_labels_can_be_drawn_and_keep_both_ends():
+    assert canvas.label("plain", 0, 10) == "plain"
+    assert canvas.label("Tyrannosaurus rex (Asia)", 0, 11) == "Tyran…Asia)"
+    assert canvas.label("two\n lines", 0, 20) == "two lines"
+    assert canvas.label("Café 咖啡", 7, 20) == "#7 Café"
+    assert canvas.label("", 7, 20) == "#7"
+    assert canvas.label("$5", 0, 20) == r"\$5"

@@ -1,0 +1,171 @@
+"""The numbers of evaluate, against scikit-learn and against cases worked by hand."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as reference
+
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.reports import metrics
+from pipeline.evaluate.reports.metrics import Calibration
+from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.settings.classification import Settings
+
+SETTINGS = Settings(
+    name="classification", batch_size=32, top_k=3, calibration_bins=10, confidence_level=0.95, mistakes=4, test_time_augmentation="none"
+)
+
+
+def evaluate(logits, targets, classes, settings):
+    """The scores of samples that are given at once."""
+    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, **chosen(settings))
+
+
+def chosen(settings):
+    return {name: getattr(settings, name) for name in ("top_k", "calibration_bins", "confidence_level")}
+
+
+def names(num_classes):
+    return tuple(f"class {number}" for number in range(num_classes))
+
+
+def draw(seed, samples, num_classes):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(samples, num_classes)).astype(np.float32), random.integers(0, num_classes, samples)
+
+
+def softmax(logits):
+    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return exponents / exponents.sum(axis=1, keepdims=True)
+
+
+def leaves(value):
+    return [leaf for member in value.values() for leaf in leaves(member)] if isinstance(value, dict) else [value]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 60), st.integers(2, 7))
+def test_the_metrics_are_those_of_scikit_learn(seed, samples, num_classes):
+    logits, targets = draw(seed, samples, num_classes)
+    labels, predicted = range(num_classes), logits.argmax(axis=1)
+    result = evaluate(logits, targets, names(num_classes), SETTINGS)
+    precision, recall, f1, support = reference.precision_recall_fscore_support(targets, predicted, labels=labels, zero_division=0)
+    assert result["accuracy"] == pytest.approx(reference.accuracy_score(targets, predicted))
+    assert result["loss"] == pytest.approx(reference.log_loss(targets, softmax(logits), labels=labels))
+    assert result["macro_f1"] == pytest.approx(f1.mean())
+    expected = zip(precision, recall, f1, support, strict=True)
+    for scores, row in zip(result["per_class"].values(), expected, strict=True):
+        assert list(scores.values()) == pytest.approx(list(row))
+    if num_classes > SETTINGS.top_k:
+        assert result["top_k_accuracy"] == pytest.approx(reference.top_k_accuracy_score(targets, logits, k=3, labels=labels))
+    else:
+        assert "top_k_accuracy" not in result, "it would be 1"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 60), st.sampled_from([1e-3, 1.0, 1e4, 1e37]))
+def test_every_number_is_finite_and_survives_json(seed, samples, scale):
+    logits, targets = draw(seed, samples, 3)
+    result = evaluate(logits * np.float32(scale), targets, names(3), SETTINGS)
+    assert np.isfinite(leaves(result)).all()
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_a_case_worked_by_hand():
+    """Two classes, four samples: three right, one of class b called a; every logit gap is log 3, so every confidence is 0.75."""
+    gap = np.log(3)
+    logits = np.array([[gap, 0], [gap, 0], [0, gap], [gap, 0]])
+    result = evaluate(logits, np.array([0, 0, 1, 1]), ("a", "b"), SETTINGS)
+    assert result["accuracy"] == 0.75
+    assert result["loss"] == pytest.approx((3 * np.log(4 / 3) + np.log(4)) / 4)
+    assert result["expected_calibration_error"] == pytest.approx(0)
+    assert result["per_class"]["a"] == {"precision": pytest.approx(2 / 3), "recall": 1, "f1": pytest.approx(0.8), "support": 2}
+    assert result["per_class"]["b"] == {"precision": 1, "recall": 0.5, "f1": pytest.approx(2 / 3), "support": 2}
+    assert result["samples"] == 4
+
+
+def test_a_class_that_is_absent_or_never_predicted_scores_zero():
+    logits = np.array([[2.0, 0, 0], [2.0, 0, 0]])
+    result = evaluate(logits, np.array([0, 1]), names(3), SETTINGS)
+    nothing = {"precision": 0, "recall": 0, "f1": 0}
+    assert result["per_class"]["class 1"] == {**nothing, "support": 1}
+    assert result["per_class"]["class 2"] == {**nothing, "support": 0}
+    assert result["macro_f1"] == pytest.approx((2 / 3) / 3)
+
+
+def test_among_equal_logits_the_lower_class_is_the_likelier():
+    predictions = Predictions.of(np.zeros((4, 4), np.float32), np.arange(4))
+    assert predictions.predicted.tolist() == [0, 0, 0, 0]
+    assert predictions.rank.tolist() == [0, 1, 2, 3]
+    assert ((predictions.rank == 0) == predictions.correct).all()
+
+
+def test_how_the_samples_are_cut_into_blocks_changes_no_bit(monkeypatch):
+    logits, targets = draw(5, 101, 7)
+    whole = evaluate(logits, targets, names(7), SETTINGS)
+    monkeypatch.setattr("pipeline.evaluate.reports.predictions.BLOCK_VALUES", 21)
+    assert evaluate(logits, targets, names(7), SETTINGS) == whole
+
+
+def test_the_calibration_error_worked_by_hand():
+    confidence = np.array([0.95, 0.85, 0.9, 0.3, 0.5])
+    correct = np.array([True, False, True, True, False])
+    calibration = Calibration.of(confidence, correct, 5)
+    assert calibration.centres.tolist() == pytest.approx([0.3, 0.5, 0.9])
+    assert calibration.confidence.tolist() == pytest.approx([0.3, 0.5, 0.9])
+    assert calibration.accuracy.tolist() == pytest.approx([1, 0, 2 / 3])
+    assert calibration.samples.tolist() == [1, 1, 3]
+    assert calibration.error == pytest.approx((0.7 + 0.5 + 3 * (0.9 - 2 / 3)) / 5)
+
+
+def test_an_edge_belongs_to_the_bin_below_it_and_one_to_the_last():
+    calibration = Calibration.of(np.array([0.5, 1.0, 1e-300]), np.array([True, True, False]), 2)
+    assert calibration.centres.tolist() == [0.25, 0.75]
+    assert calibration.samples.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize(("right", "samples"), [(0, 1), (0, 359), (1, 2), (355, 359), (359, 359), (999_999, 1_000_000)])
+def test_the_interval_holds_the_accuracy_has_a_width_and_grows_with_its_coverage(right, samples):
+    correct = np.arange(samples) < right
+    small, large, whole = (metrics.accuracy_interval(correct, coverage) for coverage in (0.5, 0.95, 1 - 2**-53))
+    assert 0 <= whole["low"] <= large["low"] <= small["low"] <= right / samples <= small["high"] <= large["high"] <= whole["high"] <= 1
+    assert large["high"] - large["low"] > 0.9 / samples
+
+
+@pytest.mark.parametrize("samples", [1, 10, 359])
+def test_where_all_are_right_the_interval_begins_where_that_would_be_rare(samples):
+    """An accuracy of `low` gives `samples` right answers in a row with a probability of 2.5%."""
+    interval = metrics.accuracy_interval(np.ones(samples, bool), 0.95)
+    assert interval == {"low": pytest.approx(0.025 ** (1 / samples)), "high": 1.0}
+    assert metrics.accuracy_interval(np.zeros(samples, bool), 0.95) == {"low": 0.0, "high": pytest.approx(1 - interval["low"])}
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.99])
+def test_the_interval_covers_the_true_accuracy_as_often_as_it_says(accuracy):
+    random = np.random.default_rng(2)
+    intervals = [metrics.accuracy_interval(random.random(200) < accuracy, 0.95) for _ in range(400)]
+    assert sum(interval["low"] <= accuracy <= interval["high"] for interval in intervals) >= 0.94 * 400
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_logits_that_are_not_finite_are_refused_with_their_number(value):
+    logits, targets = draw(1, 20, 3)
+    logits[[4, 9], 1] = value
+    with pytest.raises(Refusal, match=r"not finite for 2 of 20 samples \(the first is sample 4\).*learning_rate"):
+        evaluate(logits, targets, names(3), SETTINGS)
+
+
+def test_an_empty_split_is_refused():
+    with pytest.raises(Refusal, match="empty"):
+        Predictions.joined([])
+
+
+def test_the_numbers_need_neither_scikit_learn_nor_matplotlib_nor_torch():
+    script = "import sys, pipeline.evaluate.reports.metrics, pipeline.evaluate.reports.recorded; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert {"sklearn", "scipy", "matplotlib", "torch"}.isdisjoint(loaded)

@@ -1,0 +1,167 @@
+"""Generated text: with the cache, the tokens are those of the whole network; draws follow the settings and the seed alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.core.inputs.text import END
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.generation import GenerationSettings, draw, generate
+from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, texts, title
+
+LENGTH = 40
+
+
+def settings(**changes: Any) -> GenerationSettings:
+    return GenerationSettings(**{"temperature": 0.0, "top_k": None, "top_p": None, "length": 30, "seed": 1} | changes)
+
+
+def model_of(network: nn.Module) -> nn.Module:
+    model = nn.Module()
+    model.network = network
+    return model.double().eval()
+
+
+def endless(settings: dict[str, Any]) -> nn.Module:
+    """Return the model of these settings, with large weights so that the text matters, and without a chance of END."""
+    network = build(settings, length=LENGTH)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.ndim > 1 and "norm" not in name:
+                parameter.mul_(5)
+        network.get_parameter("head.bias")[END] = -1e6
+    return model_of(network)
+
+
+class Uncached(nn.Module):
+    """Computes each step from the whole text. Its cache is the text."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.longest = network, network.longest
+
+    def step(self, tokens: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
+        text = tokens if cache is None else torch.cat((cache, tokens), dim=1)
+        return self.network(text)[:, -1], text
+
+
+@pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=title)
+@pytest.mark.parametrize("prompt", [[3], [4, 5, 6, 7, 3, 3]], ids=["one token", "several"])
+def test_the_cache_changes_no_token(model: dict[str, Any], prompt: list[int]) -> None:
+    cached = endless(model)
+    uncached = model_of(Uncached(cached.network))
+    for temperature in (0.0, 1.0):
+        tokens = list(generate(cached, prompt, settings=settings(temperature=temperature)))
+        assert tokens == list(generate(uncached, prompt, settings=settings(temperature=temperature)))
+        assert len(tokens) == 30
+    assert len(set(tokens)) > 4
+
+
+@pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=title)
+def test_each_step_gives_the_logits_of_the_whole_text(model: dict[str, Any]) -> None:
+    network = endless(model).network
+    tokens = texts([12, 12], padded_to=12)
+    expected, cache, found = network(tokens), None, []
+    for part in (tokens[:, :5], *tokens[:, 5:].split(1, dim=1)):
+        logits, cache = network.step(part, cache)
+        found.append(logits)
+    assert torch.allclose(torch.stack(found, dim=1), expected[:, 4:], rtol=0, atol=1e-10)
+    assert (expected[0] - expected[1]).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("model", LANGUAGE_MODELS, ids=title)
+def test_a_text_ends_at_the_length_asked_for_or_at_that_of_a_transformer(model: dict[str, Any]) -> None:
+    network = endless(model)
+    bound = None if model["name"] == "recurrent" else LENGTH
+    assert network.network.longest == bound
+    for prompt in ([], [3] * 5, [3] * (LENGTH - 1)):
+        for length in (1, LENGTH - 5, 2 * LENGTH):
+            expected = length if bound is None else min(length, bound - max(1, len(prompt)))
+            assert len(list(generate(network, prompt, settings=settings(length=length)))) == expected
+    if bound:
+        with pytest.raises(
+            Refusal, match="the prompt has 41 tokens, and a text of this model has at most 40 tokens, with its prompt: shorten the prompt"
+        ):
+            next(generate(network, [3] * 41, settings=settings()))
+
+
+class Scripted(nn.Module):
+    """Gives the same logits at each step, and records the tokens that it reads."""
+
+    longest = None
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+        self.read: list[list[int]] = []
+
+    def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        self.read.append(tokens[0].tolist())
+        return self.logits[None], cache
+
+
+def test_an_empty_prompt_begins_after_the_end_of_a_text_and_each_token_is_read_once() -> None:
+    network = Scripted([0.0, 0.0, 0.0, 1.0, 5.0])
+    assert list(generate(model_of(network), [], settings=settings(length=3))) == [4, 4, 4]
+    assert network.read == [[END], [4], [4]]
+
+
+def test_a_text_ends_where_the_model_ends_it() -> None:
+    assert list(generate(model_of(Scripted([9.0, 9.0, 5.0, 1.0])), [3], settings=settings())) == []
+
+
+def test_the_seed_alone_decides_the_text() -> None:
+    model = model_of(Scripted([0.0] * 2 + [-1e6] + [1.0] * 20))
+    found = [list(generate(model, [3], settings=settings(temperature=1.0, seed=seed))) for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+    torch.manual_seed(5)  # and not torch's own state
+    assert list(generate(model, [3], settings=settings(temperature=1.0))) == found[0]
+
+
+def frequencies(logits: list[float], **changes: Any) -> Tensor:
+    """Return the share of each token in many draws."""
+    generator = torch.Generator().manual_seed(0)
+    drawn = [draw(torch.tensor(logits), settings(**{"temperature": 1.0} | changes), generator) for _ in range(4000)]
+    return torch.bincount(torch.tensor(drawn), minlength=len(logits)) / len(drawn)
+
+
+LOGITS = [50.0, 50.0, 0.0, 2.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_tokens_are_drawn_with_their_probabilities_at_the_temperature_and_never_padding_or_unknown(temperature: float) -> None:
+    expected = torch.cat((torch.zeros(2), (torch.tensor(LOGITS[2:]) / temperature).softmax(0)))
+    assert torch.allclose(frequencies(LOGITS, temperature=temperature), expected, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({"top_k": 1}, {5}),
+        ({"top_k": 2}, {5, 3}),
+        ({"top_k": 100}, {5, 3, 4, 2}),
+        ({"top_p": 1e-9}, {5}),
+        ({"top_p": 0.6}, {5}),  # its probability is 0.64
+        ({"top_p": 0.7}, {5, 3}),
+        ({"top_p": 1.0}, {5, 3, 4, 2}),
+        ({"top_k": 2, "top_p": 0.7}, {5}),  # of the two most probable alone, it has 0.73
+        ({"temperature": 1e-300}, {5}),
+    ],
+    ids=str,
+)
+def test_top_k_and_top_p_restrict_the_tokens(changes: dict[str, Any], tokens: set[int]) -> None:
+    assert set(frequencies(LOGITS, **changes).nonzero().flatten().tolist()) == tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_outputs_that_are_not_finite_are_refused(temperature: float, value: float) -> None:
+    with pytest.raises(Refusal, match="the outputs of the model are not finite"):
+        draw(torch.tensor([*LOGITS, value]), settings(temperature=temperature), torch.Generator())
+
+
+def test_a_network_without_steps_is_refused() -> None:
+    with pytest.raises(Refusal, match="this model cannot generate text: its network has no method `step`"):
+        next(generate(model_of(build(CLASSIFIERS[0])), [3], settings=settings()))

@@ -1,0 +1,182 @@
+"""The evaluate stage as a command: the model file alone decides, and other data is refused."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.core import files
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.stage import refuse_other_data
+from pipeline.inference import model_file
+from pipeline.tracking import events, journal
+from tests import project
+from tests.specs import image_spec, text_spec
+
+FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = project.make(tmp_path_factory.mktemp("trained"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PIPELINE_TRACKING", "false")
+        assert main(["prepare"]) == main(["train"]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    return trained
+
+
+def test_scores_tables_and_figures_are_written(here: Path) -> None:
+    assert main(["evaluate"]) == 0
+    written = json.loads((here / "metrics/evaluate.json").read_text())
+    assert written.keys() == {"test", "model"}
+    assert written["model"] == files.digest(here / "models/model.safetensors")[:12]
+    scores = written["test"]
+    assert scores["samples"] == 359
+    assert 0.15 < scores["accuracy"] <= 1
+    assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
+    assert len((here / "plots/evaluate/confusion.csv").read_text().splitlines()) == 360
+    for name in FIGURES:
+        assert (here / "plots/evaluate" / name).read_bytes().startswith(b"\x89PNG"), name
+
+
+def test_the_batch_size_of_scoring_decides_no_score(here: Path) -> None:
+    found = []
+    for batch_size in (1, 100, 1000):
+        project.write_params(here, {"evaluate.batch_size": batch_size})
+        assert main(["evaluate"]) == 0
+        found.append(json.loads((here / "metrics/evaluate.json").read_text())["test"])
+    assert found[0]["accuracy"] == found[1]["accuracy"] == found[2]["accuracy"]
+    assert found[0]["loss"] == pytest.approx(found[2]["loss"], rel=1e-5)
+    project.write_params(here)
+
+
+def by_hand(here: Path, wish: str) -> float:
+    """Accuracy of the mean of the logits, view by view, of images padded by NumPy."""
+    model, _ = model_file.load(here / "models/model.safetensors")
+    split = Prepared.open(here / "data/prepared").split("test")
+    wide = np.pad(split.inputs, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    windows = {"mirror": [(split.inputs, 1.0)]}
+    windows["mirror_translate"] = [(split.inputs, 0.5), (wide[:, :-2, :-2], 0.25), (wide[:, 2:, 2:], 0.25)]
+    logits = sum(
+        share / 2 * model(torch.from_numpy(np.ascontiguousarray(view))).numpy()
+        for images, share in windows[wish]
+        for view in (images, images[:, :, ::-1])
+    )
+    return float((logits.argmax(axis=1) == split.targets).mean())
+
+
+@pytest.mark.parametrize("wish", ["mirror", "mirror_translate"])
+def test_augmented_scores_stand_beside_the_plain_ones_under_a_name_of_their_own(here: Path, wish: str) -> None:
+    assert main(["evaluate"]) == 0
+    plain = json.loads((here / "metrics/evaluate.json").read_text())["test"]
+    assert not any(name.startswith("accuracy_mirror") for name in plain)
+    project.write_params(here, {"evaluate.test_time_augmentation": wish})
+    assert main(["evaluate"]) == 0
+    both = json.loads((here / "metrics/evaluate.json").read_text())["test"]
+    project.write_params(here)
+    found = both.pop(f"accuracy_{wish}")
+    assert both == plain
+    assert found == pytest.approx(by_hand(here, wish))
+    assert found != plain["accuracy"], "a mirrored digit is another sign"
+
+
+def test_the_model_in_the_file_is_scored_and_not_the_one_in_params_yaml(here: Path) -> None:
+    assert main(["evaluate"]) == 0
+    before = (here / "metrics/evaluate.json").read_bytes()
+    project.write_params(here, {"model": {"name": "convnet", "weights": None, "width": 3, "dropout": 0.5}, "train.precision": "bf16"})
+    assert main(["evaluate"]) == 0
+    assert (here / "metrics/evaluate.json").read_bytes() == before
+    project.write_params(here)
+
+
+def test_data_of_other_classes_is_refused(here: Path, capsys) -> None:
+    path = here / "data/prepared/spec.json"
+    text = path.read_text()
+    path.write_text(text.replace('"0"', '"zero"'))
+    try:
+        assert main(["evaluate"]) == 2
+    finally:
+        path.write_text(text)
+    assert (
+        "was trained on image inputs (8, 8, 1) and 10 outputs (0, 1, 2, 3, 4, 5, 6, 7, 8, 9), but data/prepared has image inputs (8, 8, 1) and 10 outputs (zero, 1"
+        in capsys.readouterr().err
+    )
+
+
+def test_evaluate_ends_with_the_result_unless_a_summary_follows(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert main(["evaluate"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.fullmatch(
+        r"test accuracy 0\.\d{4} \(between 0\.\d{4} and 0\.\d{4}\) on 359 samples; always guessing the most frequent class: 0\.\d{4}; lowest F1: 0\.\d{4} \(class \d\)",
+        last,
+    )
+    assert main(["summary"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == last
+    monkeypatch.setenv("PIPELINE_SUMMARY_FOLLOWS", "true")
+    assert main(["evaluate"]) == 0
+    assert "test accuracy" not in capsys.readouterr().out
+
+
+def test_the_summary_says_accuracy_model_and_how_to_open_the_ui(here: Path, capsys) -> None:
+    assert main(["evaluate"]) == 0
+    capsys.readouterr()
+    assert main(["summary"]) == 0
+    said = capsys.readouterr().out
+    accuracy = json.loads((here / "metrics/evaluate.json").read_text())["test"]["accuracy"]
+    assert f"test accuracy {accuracy:.4f}" in said
+    assert "models/model.safetensors" in said
+    assert "make ui" in said
+
+
+def test_inputs_of_another_kind_are_refused_though_their_shape_is_equal() -> None:
+    images = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
+    other = images.model_copy(update={"inputs": images.inputs.model_copy(update={"kind": "voxels"})})
+    refuse_other_data(images, images, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=r"m: was trained on image inputs \(3, 3, 1\) .*, but d has voxels inputs \(3, 3, 1\)"):
+        refuse_other_data(images, other, model=Path("m"), data=Path("d"))
+
+
+@pytest.mark.parametrize("classes", [None, ("a", "b")])
+def test_texts_of_another_tokenizer_are_refused_though_their_shape_is_equal(classes: tuple[str, ...] | None) -> None:
+    texts, other = (text_spec(letters=letters, classes=classes) for letters in ("abcd", "efgh"))
+    refuse_other_data(texts, texts, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=r"m: was trained on text inputs \(12,\) .*, in another form, such as that of another tokenizer"):
+        refuse_other_data(texts, other, model=Path("m"), data=Path("d"))
+
+
+@pytest.mark.parametrize("other", [None, "step", "parameters"])
+def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(here: Path, tmp_path: Path, monkeypatch, other: str | None) -> None:
+    """But not with those of the training of another model."""
+    folder = tmp_path / "clone"
+    shutil.copytree(here, folder, symlinks=True, ignore=shutil.ignore_patterns(".pipeline"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+    if other == "step":
+        files.write_json(folder / "metrics/train.json", {"exported_step": 7})
+    if other == "parameters":
+        project.write_params(folder, {"seed": 9})
+    for _ in range(2):
+        assert main(["evaluate"]) == 0
+    [run] = journal.journals(folder)
+    found = list(events.read(run / events.EVENTS))
+    names = [name for event in found if event.kind == "metrics" for name in event.fields["values"]]
+    assert len(names) == len(set(names)), "equal scores are recorded once"
+    assert "test/accuracy" in names
+    assert ("valid/accuracy" in names) == (other is None)
+    assert ("plots/train" in {event.fields.get("folder") for event in found}) == (other is None)
+    assert ("restored" in found[0].fields["provenance"]) == (other is None)

@@ -1,0 +1,121 @@
+"""The shares of the processes that train together are the whole batch, to the bit, and each sample comes once."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.core.prepared import Prepared, Split
+from pipeline.inference.batch import Batch
+from pipeline.inference.batches import loader
+from pipeline.inference.batches.blocks import WHOLE, Shard
+from tests import texts
+from tests.train.augment import augmenting
+
+SIZE, NUM_BATCHES = 24, 6
+CPU = torch.device("cpu")
+DIVISIONS = [(1, 1), (1, 4), (2, 1), (2, 2), (3, 1), (4, 1), (4, 2)]
+"""Numbers of processes, and of the lanes of each."""
+PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}
+MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "mixup": 0.8, "cutmix": 1.0}
+
+
+def tensors_of(kind: str, prepared: Prepared, *, resident: bool) -> loader.SplitTensors:
+    """Return images, plain or mixed, texts of many lengths, or windows of a corpus."""
+    if kind in ("texts", "corpus"):
+        return loader.SplitTensors(getattr(texts, kind)().train, CPU, resident=resident)
+    wishes = {"plain": PLAIN, "mixed": MIXED}[kind]
+    found = augmenting.augmentation(len(prepared.train), spec=prepared.spec, **wishes)
+    return loader.SplitTensors(prepared.train, CPU, found, resident=resident)
+
+
+def batches(tensors: loader.SplitTensors, shard: Shard = WHOLE, *, max_size: int = SIZE) -> list[tuple[list[Batch], int]]:
+    """Return the micro-batches of some batches, lane by lane, and the number of targets of each batch."""
+    found = loader.training(tensors, batch_size=SIZE, seed=3, start=1, shard=shard)
+    result = [
+        ([Batch(*map(torch.clone, part)) for lane in range(shard.lanes) for part in batch.parts(max_size, lane)], batch.num_targets)
+        for batch in islice(found, NUM_BATCHES)
+    ]
+    found.close()
+    return result
+
+
+def concatenated(parts: list[Batch]) -> Batch:
+    return Batch(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+
+
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+@pytest.mark.parametrize("kind", ["plain", "mixed", "texts", "corpus"])
+def test_the_shares_of_all_processes_are_the_whole_batch(prepared: Prepared, kind: str, *, resident: bool) -> None:
+    """Padding is cut, and partners are mixed, as in the whole batch."""
+    whole = batches(tensors_of(kind, prepared, resident=resident))
+    for count, lanes in DIVISIONS:
+        for max_size in (SIZE, 2):
+            shares = [
+                batches(tensors_of(kind, prepared, resident=resident), Shard(number, count, lanes), max_size=max_size)
+                for number in range(count)
+            ]
+            for (expected, num_targets), *of_processes in zip(whole, *shares, strict=True):
+                assert {found for _, found in of_processes} == {num_targets}
+                together = concatenated([part for parts, _ in of_processes for part in parts])
+                assert all(torch.equal(*pair) for pair in zip(concatenated(expected), together, strict=True)), (count, lanes, max_size)
+
+
+def test_padding_is_cut_at_several_widths() -> None:
+    """Otherwise the test above would show nothing of it."""
+    tensors = loader.SplitTensors(texts.texts().train, CPU)
+    widths = {
+        part.inputs.shape[1]
+        for batch in islice(loader.training(tensors, batch_size=4, seed=3, start=0, shard=Shard(1, 4)), 20)
+        for part in batch.parts(4)
+    }
+    assert len(widths) > 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_each_sample_comes_once_in_an_epoch(count: int) -> None:
+    split = Split(np.zeros((2 * SIZE, 2, 2, 1), np.uint8), np.arange(2 * SIZE))
+    found = []
+    for number in range(count):
+        shares = loader.training(loader.SplitTensors(split, CPU), batch_size=SIZE, seed=3, start=0, shard=Shard(number, count))
+        found += [part.targets for batch in islice(shares, 2) for part in batch.parts(5)]
+    assert sorted(torch.cat(found).tolist()) == list(range(2 * SIZE))
+
+
+@pytest.mark.parametrize(("kind", "held"), [("plain", [8, 8, 8]), ("mixed", [16, 8, 16])])
+def test_a_process_reads_its_own_samples_and_their_partners_only(prepared: Prepared, kind: str, held: list[int]) -> None:
+    """The partners of the middle third are in the middle third."""
+    tensors = tensors_of(kind, prepared, resident=False)
+    found = []
+    for number in range(3):
+        shares = loader.training(tensors, batch_size=SIZE, seed=3, start=0, shard=Shard(number, 3))
+        found.append(len(next(shares).block.inputs))
+        shares.close()
+    assert found == held
+
+
+def test_the_micro_batches_of_a_lane_have_at_most_the_size_asked_for_and_differ_by_one(prepared: Prepared) -> None:
+    tensors = tensors_of("plain", prepared, resident=True)
+    batch = next(loader.training(tensors, batch_size=SIZE, seed=3, start=0, shard=Shard(1, 2, 2)))
+    assert batch.lane_size == 6
+    for max_size, sizes in {6: [6], 100: [6], 4: [3, 3], 5: [3, 3], 2: [2, 2, 2], 1: [1] * 6}.items():
+        assert batch.num_parts(max_size) == len(sizes)
+        assert [[len(part.inputs) for part in batch.parts(max_size, lane)] for lane in range(2)] == [sizes, sizes]
+
+
+@pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+@pytest.mark.parametrize("batch_size", [7, 16, 50])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_scoring_counts_each_sample_once_also_with_fewer_batches_than_processes(
+    prepared: Prepared, count: int, batch_size: int, *, resident: bool
+) -> None:
+    tensors = loader.SplitTensors(prepared.train, CPU, resident=resident)
+    shares = [
+        [(batch.inputs.clone(), real) for batch, real in loader.scoring(tensors, batch_size=batch_size, shard=Shard(number, count))]
+        for number in range(count)
+    ]
+    assert len({len(share) for share in shares}) == 1, "the processes gather their results, so each needs equally many"
+    assert all(len(inputs) == batch_size for share in shares for inputs, _ in share)
+    in_order = [inputs[:real] for of_processes in zip(*shares, strict=True) for inputs, real in of_processes]
+    assert torch.equal(torch.cat(in_order), torch.from_numpy(prepared.train.inputs))

@@ -1,0 +1,85 @@
+"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow."""
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.core.prepared import Split
+from pipeline.inference.batch import IGNORED, Batch
+from pipeline.inference.batches import loader
+
+LENGTH, NUM_ROWS = 5, 7
+TOTAL = LENGTH * NUM_ROWS
+CPU = torch.device("cpu")
+
+
+def tensors(tokens: np.ndarray, *, resident: bool) -> loader.SplitTensors:
+    rows = tokens.astype(np.int32).reshape(-1, LENGTH)
+    return loader.SplitTensors(Split(rows, np.zeros((len(rows), 0), np.uint8), None, per_token=True), CPU, resident=resident)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_each_token_is_once_an_input_and_once_a_target_in_every_epoch(*, resident: bool) -> None:
+    batches = loader.training(tensors(np.arange(3, 3 + TOTAL), resident=resident), batch_size=1, seed=4, start=0)
+    for _ in range(3):
+        parts = [Batch(*(tensor.clone() for tensor in next(next(batches).parts(1)))) for _ in range(NUM_ROWS)]
+        for part in parts:
+            assert part.targets is not None
+            assert part.targets.dtype == torch.int64
+            assert torch.equal(part.targets, (part.inputs.long() - 3 + 1) % TOTAL + 3), (
+                "the target is the next token; the last one's is the first"
+            )
+        assert sorted(torch.cat([part.inputs for part in parts]).flatten().tolist()) == list(range(3, 3 + TOTAL))
+    batches.close()
+
+
+def test_windows_begin_elsewhere_in_each_epoch() -> None:
+    batches = loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=NUM_ROWS, seed=4, start=0)
+    offsets = [int(next(next(batches).parts(NUM_ROWS)).inputs[0, 0] - 3) % LENGTH for _ in range(12)]
+    assert len(set(offsets)) > 1
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_scoring_covers_each_token_once_from_the_first_row_on_and_ignores_padding(*, resident: bool) -> None:
+    tokens = np.concatenate([np.arange(3, 3 + TOTAL - 2), [0, 0]])
+    batches = list(loader.scoring(tensors(tokens, resident=resident), batch_size=3))
+    assert [real for _, real in batches] == [3, 3, 1]
+    targets = torch.cat([batch.targets[:real].flatten() for batch, real in batches if batch.targets is not None])
+    assert targets.tolist() == [*range(4, 3 + TOTAL - 2), IGNORED, IGNORED, IGNORED]
+
+
+def test_resident_and_streamed_windows_are_equal_whatever_the_micro_batch() -> None:
+    tokens = np.random.default_rng(0).integers(1, 60, TOTAL)
+    found = []
+    for resident, max_size in ((True, 4), (True, 1), (False, 4), (False, 3)):
+        batches = loader.training(tensors(tokens, resident=resident), batch_size=4, seed=9, start=2)
+        whole = [[torch.cat(tensors) for tensors in zip(*next(batches).parts(max_size), strict=True)] for _ in range(6)]
+        batches.close()
+        found.append(whole)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for one, two in zip(found[0], other, strict=True) for a, b in zip(one, two, strict=True))
+
+
+def test_the_number_of_targets_is_that_of_the_tokens() -> None:
+    batch = next(loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=4, seed=4, start=0))
+    assert batch.num_targets == 4 * LENGTH == sum(part.targets.numel() for part in batch.parts(3) if part.targets is not None)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch(*, resident: bool) -> None:
+    lengths = np.array([3, 9, 1, 40, 2, 17, 5, 8])
+    rows = (np.arange(40) < lengths[:, None]).astype(np.int32)
+    split = Split(rows, np.arange(8), lengths)
+    batches = loader.training(loader.SplitTensors(split, CPU, resident=resident), batch_size=2, seed=3, start=0)
+    widths = set()
+    for _ in range(12):
+        batch = next(batches)
+        parts = list(batch.parts(1))
+        longest = max(int(lengths[part.targets]) for part in parts)
+        assert {part.inputs.shape[1] for part in parts} == {-(-longest // 5) * 5}, "of at most 8 lengths"
+        assert all(int(part.inputs.sum()) == int(lengths[part.targets]) for part in parts)
+        widths.add(parts[0].inputs.shape[1])
+    batches.close()
+    assert len(widths) > 1
+    (first, _), *_ = loader.scoring(loader.SplitTensors(split, CPU, resident=resident), batch_size=3)
+    assert first.inputs.shape == (3, 10)

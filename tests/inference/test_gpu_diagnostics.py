@@ -1,0 +1,106 @@
+"""The reasons why PyTorch does not see an NVIDIA GPU are told apart."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.inference.gpu_diagnostics import has_kernels, obstacle
+
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Sat Aug  5 2026\nGCC version:  gcc version 12.2.0\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (builder@host)\nGCC version: 13\n"
+
+
+def write(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def machine(top: Path, *, driver: str | None = None, module: str = OPEN, piped: bool = False, vendor: str = "0x10de") -> Path:
+    device = top / "sys/bus/pci/devices/0000:01:00.0"
+    write(device / "vendor", vendor + "\n")
+    write(device / "class", "0x030200\n")
+    if driver:
+        write(top / "proc/driver/nvidia/version", module.format(driver))
+    if piped:
+        write(top / "dev/nvidiactl")
+    return top
+
+
+@pytest.fixture(autouse=True)
+def visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_where_there_is_no_gpu_nothing_is_wrong(tmp_path: Path) -> None:
+    assert obstacle("13.2", system=tmp_path) is None
+    assert obstacle("13.2", system=machine(tmp_path, vendor="0x1002")) is None
+
+
+def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
+    said = obstacle("13.2", system=machine(tmp_path))
+    assert said == "the NVIDIA driver is not loaded: install it, version 580 or newer"
+
+
+@pytest.mark.parametrize("module", [CLOSED, OPEN])
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
+    said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, piped=True))
+    assert (
+        said
+        == "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+    )
+
+
+@pytest.mark.parametrize("module", [CLOSED, OPEN])
+def test_a_container_that_was_given_no_gpu_is_told_the_flag(tmp_path: Path, module: str) -> None:
+    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", module=module))
+    assert said
+    assert "`docker run --gpus all`" in said
+
+
+def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", piped=True))
+    assert said == "CUDA_VISIBLE_DEVICES hides the GPU: unset it"
+
+
+def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
+    system = machine(tmp_path, driver="580.65.06", piped=True)
+    assert obstacle("13.2", system=system) == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
+    assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"
+
+
+def test_wsl_has_a_driver_without_its_file_in_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "dev/dxg")
+    assert obstacle("13.2", system=tmp_path) is None, "this device is also there for GPUs of other vendors"
+    write(tmp_path / "usr/lib/wsl/lib/libcuda.so.1")
+    said = obstacle("13.2", system=tmp_path)
+    assert said == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason; on WSL2 the driver is that of Windows: 580 or newer"
+    assert "too old" in str(obstacle("13.2", system=tmp_path, driver="570.86")), "doctor learns the version from NVML"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert obstacle("13.2", system=tmp_path) == "CUDA_VISIBLE_DEVICES hides the GPU: unset it"
+
+
+WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "expected"),
+    [
+        ((6, 1), WHEEL, False),
+        ((7, 0), WHEEL, False),
+        ((7, 5), WHEEL, True),
+        ((8, 9), WHEEL, True),
+        ((10, 3), WHEEL, True),
+        ((11, 0), WHEEL, False),
+        ((9, 0), (*WHEEL[:3], "compute_86"), True),
+        ((8, 0), ("compute_86",), False),
+        ((10, 0), ("sm_90a", "compute_90a"), False),
+        ((9, 0), ("sm_90a",), True),
+        ((9, 4), ("gfx942",), True),
+        ((9, 0), (), True),
+    ],
+)
+def test_kernels_run_on_gpus_of_their_major_version_and_ptx_on_all_that_are_no_older(
+    capability: tuple[int, int], architectures: tuple[str, ...], expected: bool
+) -> None:
+    assert has_kernels(capability, architectures) == expected

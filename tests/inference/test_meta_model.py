@@ -1,0 +1,117 @@
+"""Networks before they take memory: what a model file describes is compared first, and what is loaded has every bit that was saved."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.inference import model_file, networks
+from pipeline.inference.params import ModelSettings
+from pipeline.models import mlp
+from pipeline.train.params import TrainParams
+from tests.specs import image_spec
+
+SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
+MODELS: list[dict[str, Any]] = [
+    {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.1},
+    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1},
+    {"name": "resnet", "weights": None, "depth": 10, "width": 8},
+    {
+        "name": "airbench",
+        "weights": None,
+        "block1_width": 8,
+        "block2_width": 16,
+        "block3_width": 16,
+        "whiten_images": 20,
+        "whiten_eps": 5e-4,
+    },
+    *(
+        {"name": "torchvision", "weights": None, "architecture": architecture, "stem": "small", "pretrained": None}
+        for architecture in ("resnet18", "regnet_y_400mf", "swin_t")
+    ),
+]
+
+
+def shown(model: dict[str, Any]) -> str:
+    return model.get("architecture", model["name"])
+
+
+def test_a_build_without_a_result_is_refused() -> None:
+    class Forgetful(ModelSettings):
+        def build(self, spec: Spec) -> nn.Module:  # type: ignore[return]  # the return is forgotten
+            nn.Linear(2, spec.num_outputs)
+
+    with pytest.raises(Refusal, match=r"^pipeline/models/own\.py: its `build` returns NoneType, not a network: return an `nn.Module`$"):
+        networks.build_on_meta(
+            Forgetful(name="own", weights=None), image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+        )
+
+
+@pytest.mark.parametrize("model", MODELS, ids=shown)
+def test_a_loaded_model_has_every_tensor_that_was_saved(
+    tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any]
+) -> None:
+    params = train_params({"model": model})
+    network = params.model.build(SPEC)
+    for name, tensor in network.state_dict().items():
+        if name.endswith("num_batches_tracked"):
+            tensor.fill_(7)
+        elif tensor.is_floating_point():
+            tensor.add_(0.01)
+    manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=SPEC, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(tmp_path / "model", network.state_dict(), manifest)
+    loaded = model_file.load(tmp_path / "model")[0].network
+    expected, found = network.state_dict(), loaded.state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) and found[name].dtype == expected[name].dtype for name in expected)
+    assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded(images), network.eval()(images))
+
+
+def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    network = networks.build_on_meta(mlp.Settings(name="mlp", weights=None, width=65_536, depth=100, dropout=0.0), SPEC)
+    assert network is not None
+    assert all(parameter.is_meta for parameter in network.parameters())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Peeking(mlp.Settings):
+    """Computes a width from values, as some architectures do, and looks into fresh contents, as few do."""
+
+    fresh: bool
+
+    def build(self, spec: Spec) -> nn.Module:
+        width = int((torch.zeros(3) if self.fresh else torch.arange(3)).sum().item()) + 4
+        return nn.Sequential(nn.Flatten(), nn.Linear(spec.inputs.height, width))
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_build_that_looks_into_its_tensors_can_still_be_loaded(fresh: bool) -> None:
+    settings = Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, fresh=fresh)
+    assert (networks.build_on_meta(settings, SPEC) is None) == fresh
+    networks.compare(settings.build(SPEC).state_dict(), settings, SPEC)
+
+
+def test_weights_of_another_network_are_named() -> None:
+    settings = mlp.Settings(name="mlp", weights=None, width=4, depth=1, dropout=0.0)
+    weights = settings.build(SPEC).state_dict()
+    wider = mlp.Settings(name="mlp", weights=None, width=5, depth=1, dropout=0.0)
+    with pytest.raises(RuntimeError, match=r"1\.0\.bias is float32 \(4,\), not float32 \(5,\)"):
+        networks.compare(weights, wider, SPEC)
+
+
+def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = mlp.Settings(name="mlp", weights=None, width=1000, depth=2, dropout=0.0)
+    networks.refuse_too_large(settings, SPEC)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 10**6}))
+    with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: choose a smaller model"):
+        networks.refuse_too_large(settings, SPEC)

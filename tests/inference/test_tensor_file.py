@@ -1,0 +1,105 @@
+"""Tensor files: whole or absent, equal bytes for equal contents, and damaged ones are refused."""
+
+import errno
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from pipeline.core import files
+from pipeline.core.refusal import Refusal
+from pipeline.inference import tensor_file
+from tests.faults import flips
+
+TENSORS = {
+    "weight": torch.arange(24, dtype=torch.float32).view(2, 3, 4),
+    "half": torch.ones(3, dtype=torch.bfloat16),
+    "count": torch.tensor(7),
+    "empty": torch.zeros(0),
+}
+METADATA = {"step": 3, "name": "Zoë", "nested": {"b": [1, 2], "a": None}}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    tensor_file.save(tmp_path / "state.safetensors", TENSORS, METADATA)
+    return tmp_path / "state.safetensors"
+
+
+def test_what_is_saved_is_what_is_loaded(path: Path) -> None:
+    tensors, metadata = tensor_file.load(path)
+    assert metadata == METADATA
+    assert tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) and tensors[name].dtype == TENSORS[name].dtype for name in TENSORS)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_a_file_can_be_read_by_whom_the_umask_lets(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        tensor_file.save(tmp_path / "state.safetensors", TENSORS, METADATA)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state.safetensors").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_equal_contents_give_equal_bytes_in_any_order_and_memory_layout(path: Path, tmp_path: Path) -> None:
+    image = torch.randn(2, 3, 4, 5)
+    found = []
+    for number, tensor in enumerate((image, image.contiguous(memory_format=torch.channels_last))):
+        other = tmp_path / str(number)
+        tensor_file.save(other, dict(reversed([*TENSORS.items(), ("image", tensor)])), dict(reversed(METADATA.items())))
+        found.append(files.digest(other))
+    assert found[0] == found[1]
+
+
+def test_tensors_that_share_memory_are_saved_one_by_one(tmp_path: Path) -> None:
+    weight = torch.arange(6.0).view(2, 3)
+    tensor_file.save(tmp_path / "tied", {"embedding": weight, "head": weight, "row": weight[1]}, {})
+    tensors, _ = tensor_file.load(tmp_path / "tied")
+    assert torch.equal(tensors["embedding"], weight)
+    assert torch.equal(tensors["head"], weight)
+    assert torch.equal(tensors["row"], weight[1])
+
+
+def test_every_flipped_bit_and_every_truncation_is_found(tmp_path: Path) -> None:
+    assert flips.missed(tmp_path, 600) == []
+
+
+def test_the_damages_reach_every_region(path: Path) -> None:
+    content = path.read_bytes()
+    places = flips.regions(content)
+    assert {place.name for place in places} == {"length", "metadata", "header", "data", "end"}
+    touched = [name for name, _ in flips.damages(content, 600, seed=0)]
+    assert all(any(f"({place.name})" in name for name in touched) for place in places)
+    assert sum(name.startswith("cut") for name in touched) > 100
+
+
+def test_a_file_of_others_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(Refusal, match="is missing: run `dvc repro`"):
+        tensor_file.load(path)
+    save_file({"weight": torch.ones(2)}, path)
+    with pytest.raises(Refusal, match="was not written by this pipeline"):
+        tensor_file.load(path)
+    path.write_bytes(pickle.dumps({"weight": [1.0]}))
+    with pytest.raises(Refusal, match="is not a complete safetensors file"):
+        tensor_file.load(path)
+
+
+def test_a_full_disk_is_an_error_of_the_disk_and_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error {errno.ENOSPC})")
+
+    monkeypatch.setattr(tensor_file, "save_file", full)
+    with pytest.raises(OSError, match=str(path)) as caught:
+        tensor_file.save(path, TENSORS, METADATA)
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

@@ -1,0 +1,62 @@
+"""Errors of torch that the user can fix become messages with the remedy."""
+
+import pytest
+import torch
+from torch import nn
+
+from pipeline.core.refusal import Refusal
+from pipeline.inference import torch_errors
+from pipeline.inference.networks import Model
+from pipeline.models import mlp
+from pipeline.train.engine import objective
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(784, 10), (2, 64)),
+        (nn.Conv2d(3, 4, 3), (2, 1, 8, 8)),
+        (nn.Conv2d(1, 4, 9), (2, 1, 8, 8)),
+        (nn.MaxPool2d(4), (2, 1, 2, 2)),
+        (nn.LSTM(3, 4), (2, 5, 7)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_a_layer_that_does_not_fit_its_input_is_named_with_the_remedy(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    with (
+        pytest.raises(Refusal, match=r"^model\.name: in the network, a layer does not fit the size of its input: correct it.* \("),
+        torch_errors.with_remedies(size="train.micro_batch_size"),
+    ):
+        Model(nn.Sequential(layer), nn.Identity())(torch.zeros(shape))
+
+
+def test_the_line_of_the_models_file_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ torch.zeros(5, 6)
+
+    code = forward.__code__.replace(co_filename=mlp.__file__)
+    monkeypatch.setattr(nn.Identity, "forward", type(forward)(code, forward.__globals__))
+    with (
+        pytest.raises(Refusal, match=r"^model\.name: in pipeline/models/mlp\.py:\d+, a layer does not fit the size of its input"),
+        torch_errors.with_remedies(size="train.micro_batch_size"),
+    ):
+        Model(nn.Sequential(nn.Identity()), nn.Flatten())(torch.zeros(2, 3))
+
+
+def test_the_same_error_outside_of_the_model_stays_as_it_is() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), torch_errors.with_remedies(size="train.micro_batch_size"):
+        torch.zeros(2, 3) @ torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("something else"), Refusal("model.name: Expected more than 1 value per channel, but got 1")]
+)
+def test_another_error_stays_as_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, torch_errors.with_remedies(size="train.micro_batch_size"):
+        raise error
+    assert raised.value is error
+
+
+def test_a_model_that_returns_no_tensor_is_refused() -> None:
+    with pytest.raises(Refusal, match=r"^model\.name: this model returns a dict, but there are 3 classes or tokens: correct it"):
+        objective.refuse_misfit({"logits": torch.zeros(2, 3)}, 3)  # type: ignore[arg-type]

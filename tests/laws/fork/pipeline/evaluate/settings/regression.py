@@ -1,0 +1,9 @@
+"""The section `evaluate` for a regression: it has no keys of its own."""
+
+from typing import Literal
+
+from pipeline.evaluate.params import EvaluateSettings
+
+
+class Settings(EvaluateSettings):
+    name: Literal["regression"]

@@ -1,0 +1,31 @@
+"""Scores of a regression."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pipeline.evaluate.settings.regression import Settings
+from torch import Tensor, nn
+
+from pipeline.core.spec import Spec
+from pipeline.evaluate.reports import recorded
+
+
+class Evaluator:
+    def __init__(self, spec: Spec, settings: Settings) -> None:
+        self.pairs: list[NDArray[Any]] = []
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        self.pairs.append(torch.cat([targets, outputs], dim=1).numpy())
+
+    def scores(self) -> dict[str, Any]:
+        pairs = np.concatenate(self.pairs)
+        return {"loss": float(np.square(pairs[:, 0] - pairs[:, 1]).mean()), "samples": len(pairs)}
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
+        assert len(inputs) == sum(map(len, self.pairs))
+        assert history
+        recorded.write(folder / "predictions.csv", ("actual", "predicted"), np.concatenate(self.pairs).tolist())

@@ -1,0 +1,143 @@
+"""Each tool that docs/removing-tools.md names can be deleted with what belongs to it, and everything else still works."""
+
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pipeline.tools import REMOVABLE, Removed, tool
+from tests.imports import TOP, imported
+from tests.repository import call, run
+
+FOLDERS = Path("pipeline/tools")
+
+
+class Parts(NamedTuple):
+    """What belongs to a tool beside `pipeline/tools/NAME` and `tests/tools/NAME`. `group` is its group in pyproject.toml and the Makefile."""
+
+    verbs: tuple[str, ...]
+    paths: tuple[str, ...] = ()
+    group: str | None = None
+
+
+PARTS = {
+    "export": Parts(("export",), ("docs/export.md", "locks/export.lock"), "export"),
+    "predict": Parts(("predict", "generate"), ("docs/using-a-model.md",)),
+    "profile": Parts(("profile",), ("docs/profiling.md", "docs/images/speedup.png", "benchmarks/freezing.py", "benchmarks/lanes.py")),
+    "report": Parts(("report",), ("docs/report.md", "docs/images/report-digits.png", "docs/images/report-shakespeare.png")),
+    "search": Parts(
+        ("search", "trial"), ("docs/search.md", "locks/search.lock", "presets/search", "tests/tools/params/earlier/search"), "search"
+    ),
+    "verify": Parts(("verify",)),
+}
+
+
+def remove(folder: Path, name: str) -> None:
+    """Delete a tool from the checkout `folder`, as docs/removing-tools.md says."""
+    parts = PARTS[name]
+    for path in (FOLDERS / name, Path("tests/tools", name), *map(Path, parts.paths)):
+        shutil.rmtree(folder / path) if (folder / path).is_dir() else (folder / path).unlink()
+    verbs = folder / FOLDERS / "verbs.py"
+    verbs.write_text(without_verbs(verbs.read_text(encoding="utf-8"), parts.verbs), encoding="utf-8")
+    if parts.group:
+        makefile = folder / "Makefile"
+        kept = [line for line in makefile.read_text(encoding="utf-8").splitlines() if not line.startswith(f"setup-{parts.group}:")]
+        words = [line.replace(f" {parts.group}", "") if line.startswith("EXTRAS :=") else line for line in kept]
+        makefile.write_text("\n".join(words) + "\n", encoding="utf-8")
+
+
+def without_verbs(text: str, names: tuple[str, ...]) -> str:
+    """Return the text of verbs.py without the entries of some verbs."""
+    lines = text.splitlines()
+    [table] = [node.value for node in ast.parse(text).body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "VERBS"]
+    assert isinstance(table, ast.Dict)
+    entries = {
+        key.value: (key.lineno, value.end_lineno)
+        for key, value in zip(table.keys, table.values, strict=True)
+        if isinstance(key, ast.Constant)
+    }
+    for name in sorted(names, key=lambda name: -entries[name][0]):
+        first, last = entries[name]
+        del lines[first - 1 : last]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of this checkout, with Git, and without anything that Git ignores."""
+    folder = tmp_path_factory.mktemp("whole")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP, capture_output=True, text=True, check=True
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (TOP / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TOP / name, folder / name)
+    call(folder, "git", "init", "-q")
+    return folder
+
+
+def works_without(names: tuple[str, ...], whole: Path, folder: Path) -> None:
+    """Remove the tools from a copy in `folder`. Check the code, the help, `check` and the collection of the other tests."""
+    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    for name in names:
+        remove(folder, name)
+    verbs = [verb for name in names for verb in PARTS[name].verbs]
+    call(folder, "ruff", "check", "--no-cache", ".")
+    listed = re.findall(r"^    (\w\S*)", call(folder, "python", "-m", "pipeline", "--help"), re.MULTILINE)
+    assert "train" in listed
+    assert not set(verbs) & set(listed)
+    call(folder, "python", "-m", "pipeline", "check", PIPELINE_TRACKING="false")
+    call(folder, "python", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-n", "0")
+    call(folder, "make", "-n", "help", "lock")
+
+
+def test_the_table_has_every_tool_that_can_be_removed() -> None:
+    assert set(PARTS) == set(REMOVABLE)
+    assert all((TOP / path).exists() for parts in PARTS.values() for path in parts.paths)
+
+
+@pytest.mark.parametrize("name", REMOVABLE)
+def test_no_other_module_imports_a_removable_tool(name: str) -> None:
+    others = [path.relative_to(TOP) for path in (TOP / "pipeline").rglob("*.py") if not path.is_relative_to(TOP / FOLDERS / name)]
+    assert [path for path in others if any(other.is_relative_to(FOLDERS / name) for other in imported(path))] == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [("pipeline.tools.predict", Removed), ("pipeline.tools.predict.model", Removed), ("torch", ModuleNotFoundError)],
+)
+def test_a_library_that_is_missing_is_no_removed_tool(monkeypatch: pytest.MonkeyPatch, missing: str, expected: type[Exception]) -> None:
+    def fail(module: str) -> None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("pipeline.tools.import_module", fail)
+    with pytest.raises(expected):
+        tool("predict.model")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REMOVABLE)
+def test_everything_else_works_without(name: str, whole: Path, tmp_path: Path) -> None:
+    works_without((name,), whole, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_stages_run_without_all_of_them(whole: Path, tmp_path: Path) -> None:
+    works_without(REMOVABLE, whole, tmp_path)
+    call(tmp_path, "mypy", "--cache-dir", "/dev/null")
+    call(tmp_path, "python", "-m", "pipeline", "set", "train.epochs=2")
+    for stage in ("prepare", "train", "evaluate"):
+        call(tmp_path, "python", "-m", "pipeline", stage, PIPELINE_TRACKING="false")
+    assert "accuracy" in (tmp_path / "metrics/evaluate.json").read_text(encoding="utf-8")
+    done = run(tmp_path, "python", "-c", "from pipeline import load_model")
+    assert done.stderr.splitlines()[-1] == (
+        "pipeline.tools.Removed: pipeline/tools/predict is needed for this, and was removed from this checkout"
+    )
+    (tmp_path / "search.yaml").write_text("space: {}\n", encoding="utf-8")
+    done = run(tmp_path, "python", "-m", "pipeline", "set", "--upgrade", "search.yaml")
+    assert (done.returncode, done.stderr) == (2, "error: pipeline/tools/search is needed for this, and was removed from this checkout\n")

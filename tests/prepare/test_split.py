@@ -1,0 +1,159 @@
+"""Splits: seeded, stratified, complete, and refused where they cannot be had."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.prepare import split
+
+CLASSES = tuple("abcde")
+targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))
+
+
+def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, together=False):
+    task, called = ClassTargets(classes=CLASSES), None if keys is None else lambda: keys
+    return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, together=together)
+
+
+@settings(max_examples=30, deadline=None)
+@given(targets=targets_of_five_classes, valid=st.floats(0.01, 0.5), test=st.floats(0.01, 0.5), seed=st.integers(0, 2**40))
+def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed):
+    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed)[TRAIN]
+    for number in range(5):
+        names = assigned[targets == number]
+        kept = max(1, round(test * len(names)))
+        assert (names == TEST).sum() == kept
+        assert (names == VALID).sum() == max(1, round(valid * (len(names) - kept)))
+        assert (names == TRAIN).any()
+
+
+@settings(max_examples=20, deadline=None)
+@given(targets=targets_of_five_classes, seed=st.integers(0, 2**40))
+def test_a_split_is_a_function_of_seed_and_targets(targets, seed):
+    first, again, other = (assign({TRAIN: targets}, valid=0.3, test=0.3, seed=s)[TRAIN] for s in (seed, seed, seed + 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_the_test_split_does_not_depend_on_the_share_for_validation():
+    targets = np.arange(500) % 5
+    with_valid, without = (assign({TRAIN: targets}, valid=valid, test=0.2)[TRAIN] for valid in (0.3, 0.0))
+    assert np.array_equal(with_valid == TEST, without == TEST)
+
+
+def test_one_class_does_not_change_the_draw_of_another():
+    short, long = np.arange(50) % 2, np.concatenate([np.arange(50) % 2, np.full(30, 1)])
+    few, many = (assign({TRAIN: targets}, test=0.2)[TRAIN] for targets in (short, long))
+    assert np.array_equal(few[:50][short == 0], many[:50][short == 0])
+
+
+def test_a_split_that_the_source_brings_is_kept():
+    targets = {split: np.arange(40) % 4 for split in (TRAIN, VALID, TEST)}
+    assigned = assign(targets)
+    assert {name: set(names) for name, names in assigned.items()} == {name: {name} for name in targets}
+    drawn = assign({TRAIN: targets[TRAIN], TEST: targets[TEST]}, valid=0.5)
+    assert set(drawn[TEST]) == {TEST}
+    assert (drawn[TRAIN] == VALID).sum() == 20
+
+
+def test_no_validation_is_a_choice():
+    assert set(assign({TRAIN: np.arange(40) % 4}, test=0.25)[TRAIN]) == {TRAIN, TEST}
+
+
+def test_the_recorded_draw():
+    assigned = assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=7)[TRAIN]
+    letters = "".join(name[1] for name in assigned)
+    assert letters == RECORDED, f"the splits of every dataset change: if that is meant, write {letters!r} here"
+
+
+RECORDED = "rerrrrereaaraerarrrr"
+
+
+def test_a_missing_test_split_needs_a_share() -> None:
+    with pytest.raises(
+        Refusal,
+        match=r"source.test: .* has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`",
+    ):
+        assign({TRAIN: np.arange(40) % 4})
+
+
+@pytest.mark.parametrize("brought", [{VALID}, {TEST}, {VALID, TEST}])
+def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
+    numbers = np.arange(40) % 4
+    assigned = assign(dict.fromkeys((TRAIN, *brought), numbers), valid=0.25, test=0.25)
+    assert set(assigned[TRAIN]) == {TRAIN, VALID, TEST} - brought
+    assert all(set(assigned[name]) == {name} for name in brought)
+
+
+@pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
+def test_a_class_too_small_for_every_split_is_named(samples, shares):
+    with pytest.raises(
+        Refusal,
+        match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train, because the share 0\.\d",
+    ):
+        assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)
+
+
+def names(count):
+    return [b"%d.png" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("position", [0, 37, 100])
+@pytest.mark.parametrize("seed", range(20))
+def test_one_more_sample_moves_at_most_one_other_at_each_boundary(seed, position):
+    keys = names(100)
+    grown = [*keys[:position], b"another.png", *keys[position:]]
+    before, after = (
+        dict(
+            zip(found, assign({TRAIN: np.zeros(len(found), int)}, valid=0.1, test=0.2, seed=seed, keys=found)[TRAIN].tolist(), strict=True)
+        )
+        for found in (keys, grown)
+    )
+    moved = [(before[key], after[key]) for key in keys if before[key] != after[key]]
+    assert len(moved) == len(set(moved)) <= 2
+    assert sum(TEST in pair for pair in moved) <= 1
+    assert sum(TRAIN in pair for pair in moved) <= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    targets=targets_of_five_classes,
+    valid=st.floats(0.01, 0.5),
+    test=st.floats(0.01, 0.5),
+    seed=st.integers(0, 2**40),
+    together=st.booleans(),
+)
+def test_in_the_order_of_keys_every_class_gives_its_share_to_every_split(targets, valid, test, seed, together):
+    assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed, keys=names(len(targets)), together=together)[TRAIN]
+    for number in range(5):
+        kept = max(1, round(test * (targets == number).sum()))
+        assert (assigned[targets == number] == TEST).sum() == kept
+        assert (assigned[targets == number] == VALID).sum() == max(1, round(valid * ((targets == number).sum() - kept)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
+    keys = names(200) + names(50) + names(10) * 2
+    targets = np.arange(len(keys)) % 2
+    assigned = assign({TRAIN: targets}, valid=0.1, test=0.2, seed=seed, keys=keys, together=True)[TRAIN]
+    places = {key: {name for name, other in zip(assigned.tolist(), keys, strict=True) if other == key} for key in keys}
+    assert all(len(found) == 1 for found in places.values())
+    assert [(assigned == name).mean().round(1) for name in (TEST, VALID)] == [0.2, 0.1]
+
+
+def test_equal_samples_that_would_leave_a_class_without_train_samples_are_refused():
+    keys, targets = [*names(20), *[b"same"] * 20], np.array([0] * 20 + [1] * 20)
+    with pytest.raises(Refusal, match=r"source.duplicates: class b has too few different samples: .* write `source.duplicates: keep`"):
+        assign({TRAIN: targets}, test=0.5, keys=keys, together=True)
+
+
+def test_no_key_is_read_if_every_split_is_given():
+    numbers = np.arange(40) % 4
+    assigned = split.assign(
+        dict.fromkeys((TRAIN, VALID, TEST), numbers), ClassTargets(classes=CLASSES), valid=0.1, test=0.1, seed=1, keys=lambda: 1 / 0
+    )
+    assert set(assigned[TRAIN]) == {TRAIN}

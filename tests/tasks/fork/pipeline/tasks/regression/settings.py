@@ -1,9 +1,0 @@
-"""The section `evaluate` for a regression: it has no keys of its own."""
-
-from typing import Literal
-
-from pipeline.params.evaluate import EvaluateSettings
-
-
-class Settings(EvaluateSettings):
-    name: Literal["regression"]

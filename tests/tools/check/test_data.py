@@ -1,0 +1,112 @@
+"""`check` examines names and classes of the user's own images before anything runs."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from pipeline.__main__ import main
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
+from pipeline.tools.check import command as check
+from tests import project
+from tests.imports import TOP
+
+SOURCE = {
+    "name": "image_folder",
+    "root": "images",
+    "size": 8,
+    "channels": 3,
+    "on_corrupt": "fail",
+    "max_pixels": 10_000,
+    "valid": 0.2,
+    "test": 0.2,
+    "seed": 1,
+    "duplicates": "keep",
+}
+DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1}
+
+
+def images(folder: Path, classes: dict[str, int]) -> None:
+    for name, count in classes.items():
+        (folder / "images" / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / "images" / name / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes", "message"),
+    [
+        ({"cat": 9}, {}, "has only one class (cat): add samples of a second class"),
+        ({"cat": 9, "dog": 0}, {}, "has no samples of dog: add some, or remove the class"),
+        (
+            {"cat": 9, "dog": 2},
+            {"source": {**SOURCE, "test": 0.0}},
+            "the dataset has no test split of its own: write the share of the train samples to use for it",
+        ),
+        (
+            {"cat": 9, "dog": 9},
+            {"source": {**SOURCE, "valid": 0.0}, "train.export_weights": "best"},
+            "train.export_weights: best needs a validation split: set source.valid above 0",
+        ),
+        ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 is more than the 2 classes of this dataset: write at most 2"),
+        ({}, {"source": DIGITS, "evaluate.top_k": 11}, "evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"),
+    ],
+    ids=["one class", "an empty class", "no test split", "no validation split", "more ranks than classes", "more ranks than digits"],
+)
+def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, message: str
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, **changes}))
+    images(tmp_path, classes)
+    assert main(["check"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: params.yaml:")
+    assert not (tmp_path / "data/prepared").exists()
+
+
+def test_a_usable_dataset_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
+    images(tmp_path, {"cat": 9, "dog": 9})
+    assert main(["check"]) == 0
+    assert "mlp on images, training on cpu" in capsys.readouterr().out
+
+
+def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
+    images(tmp_path, {"cat": 9, "dog": 9})
+    for number in range(5):
+        (tmp_path / f"images/cat/{number}.png").write_bytes(b"<html>")
+    for verb in ("check", "prepare"):
+        assert main([verb]) == 2
+        error = capsys.readouterr().err
+        assert "source.root: images: 5 of 18 images cannot be used: cat/0.png: cannot be decoded (is not an image" in error
+        assert "cat/2.png: cannot be decoded (is not an image that Pillow can read); and 2 more: repair or remove them" in error
+    monkeypatch.setattr(check, "would_run", lambda _: False)
+    assert main(["check"]) == 0
+
+
+@pytest.mark.parametrize("splits", [("",), ("train/", "test/"), ("train/", "val/"), ("train/", "valid/", "test/")])
+def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: tuple[str, ...]
+) -> None:
+    preset = Document.read(TOP / "presets/image-folder.yaml").data
+    monkeypatch.chdir(project.make(tmp_path, {name: preset[name] for name in ("source", "train", "evaluate")}))
+    monkeypatch.setenv("PIPELINE_WORKERS", "1")
+    Path("data/raw/images").mkdir(parents=True)
+    Path("images").symlink_to("data/raw/images")
+    images(tmp_path, {f"{split}{name}": 20 for split in splits for name in ("cat", "dog")})
+    assert main(["check"]) == 0
+    assert main(["prepare"]) == 0
+    found = {path.name.partition("-")[0] for path in Path("data/prepared").glob("*-inputs.npy")}
+    assert found == {"train", "valid", "test"}
+
+
+def test_a_source_of_an_unknown_task_is_refused() -> None:
+    source = SimpleNamespace(name="plane", task="regresion")
+    with pytest.raises(Refusal, match=r"source\.name: .*plane.*regresion.*classification"):
+        check.targets_of(source)

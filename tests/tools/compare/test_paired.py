@@ -1,0 +1,92 @@
+"""A model is worse by its accuracy if that differs by more than chance, else by its loss; a test says so in words."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.core.spec import Spec
+from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.tools.compare.paired import Scored, incomparability, paired
+from pipeline.tools.compare.rendering import sentence
+from tests.specs import image_spec, text_spec
+
+COUNT = 200
+
+
+DIGITS, CATS = image_spec(shape=(8, 8, 1), classes="ab", mean=[0], std=[1]), image_spec(shape=(8, 8, 1), classes="cd", mean=[0], std=[1])
+ENLARGED = image_spec(shape=(9, 9, 1), classes="ab", mean=[0], std=[1])
+NAMES = [f"class {number}" for number in range(200)]
+MANY = image_spec(shape=(8, 8, 1), classes=NAMES, mean=[0], std=[1])
+RENAMED = image_spec(shape=(8, 8, 1), classes=[*NAMES[:100], "other", *NAMES[101:]], mean=[0], std=[1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        (DIGITS, image_spec(shape=(8, 8, 1), classes="ab", mean=[0.5], std=[0.5]), None),
+        (DIGITS, CATS, r"different classes: image inputs .* 2 outputs \(a, b\), and image inputs .* 2 outputs \(c, d\)"),
+        (DIGITS, text_spec(classes="ab"), "different tasks: classification of image inputs, and classification of text inputs"),
+        (text_spec(classes="ab"), text_spec(), "different tasks: classification of text inputs, and language_modeling of text inputs"),
+        (text_spec(), text_spec(letters="abcxyz"), r"different inputs: text inputs .* 11 outputs, and text inputs .* 9 outputs"),
+        (
+            text_spec(),
+            text_spec(letters="abcdefgx"),
+            r"different inputs: (text inputs .* 11 outputs), and \1 in another form, such as another tokenizer.*",
+        ),
+        (DIGITS, ENLARGED, r"different inputs: image inputs \(8, 8, 1\) .*, and image inputs \(9, 9, 1\) .*"),
+        (
+            MANY,
+            RENAMED,
+            r"different classes: (image inputs .* 200 outputs .*), and \1 in another form, such as .* names that are not shown",
+        ),
+    ],
+)
+def test_models_are_comparable_if_they_can_have_the_same_test_split(first: Spec, second: Spec, reason: str | None) -> None:
+    found = incomparability(first, second)
+    assert found is None if reason is None else re.fullmatch(f"the two models have {reason}", found or "")
+
+
+def scored(correct: np.ndarray, loss: float, tokens: int = 1) -> Scored:
+    noise = np.random.default_rng(int(correct.sum())).normal(0, 0.01, size=COUNT)
+    samples = SampleScores((loss + noise) * tokens, correct.astype(np.int64), np.full(COUNT, tokens))
+    model: Any = SimpleNamespace(name="model")
+    return Scored(model, {}, samples)
+
+
+def right(number: int) -> np.ndarray:
+    return np.arange(COUNT) < number
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "loss", "is_significant", "is_worse", "text"),
+    [
+        (100, 0.3, False, False, "No significant difference in accuracy: only A is correct for 0 samples, only B for 0"),
+        (60, 0.3, True, True, "B is significantly worse than A in accuracy: only A is correct for 40 samples, only B for 0"),
+        (140, 0.3, True, False, "B is significantly better than A in accuracy: only A is correct for 0 samples, only B for 40"),
+        (140, 0.5, True, False, "The loss of B is significantly higher."),
+        (60, 0.1, True, True, "The loss of B is significantly lower."),
+        (102, 0.5, True, True, "The loss of B is significantly higher."),
+        (98, 0.1, True, False, "The loss of B is significantly lower."),
+    ],
+)
+def test_accuracy_decides_if_it_differs_and_else_the_loss(
+    accuracy: int, loss: float, is_significant: bool, is_worse: bool, text: str
+) -> None:
+    test = paired(scored(right(100), 0.3), scored(right(accuracy), loss))
+    assert (test.is_significant, test.second_is_worse) == (is_significant, is_worse)
+    assert text in sentence(test, "A", "B")
+    assert test.accuracy.difference == pytest.approx((accuracy - 100) / COUNT)
+    assert (accuracy in range(98, 103)) == (test.accuracy.low <= 0 <= test.accuracy.high), "the interval and the words say the same"
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_worse", "text"), [(0.5, True, "B has a significantly higher loss than A"), (0.1, False, "lower loss")]
+)
+def test_the_loss_decides_between_language_models(loss: float, is_worse: bool, text: str) -> None:
+    test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
+    assert (test.discordant, test.second_is_worse) == (None, is_worse)
+    assert text in sentence(test, "A", "B")
+    assert (test.loss.first, test.loss.second) == (pytest.approx(0.3, abs=0.01), pytest.approx(loss, abs=0.01)), "per token"

@@ -1,0 +1,205 @@
+"""`promote` registers a model in a real store, and moves the alias only to a model that is no worse."""
+
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.core.environment import Environment
+from pipeline.tools.compare import cached, models, promotion
+from pipeline.tools.compare.models import ComparedModel
+from pipeline.tools.sync import build
+from pipeline.tracking import mirror, model_source
+from pipeline.tracking.journal import journals
+from pipeline.tracking.store import MODEL_TAG, Store
+from tests.repository import client as client_of
+from tests.specs import image_spec, text_spec
+from tests.tools.compare.conftest import Checkout, Compare
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A copy of the checkout whose runs are in MLflow; `runs` are the names of their journals."""
+
+    folder: Path
+    runs: dict[str, str]
+    client: "MlflowClient"
+
+    def holder(self, name: str, alias: str = "champion") -> str:
+        return str(self.client.get_model_version_by_alias(name, alias).version)
+
+    def tags(self, name: str, version: str) -> dict[str, Any]:
+        return dict(self.client.get_model_version(name, version).tags)
+
+
+@pytest.fixture(scope="module")
+def delivered(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    folder = tmp_path_factory.mktemp("registry") / "checkout"
+    shutil.copytree(checkout.folder, folder, symlinks=True)
+    environment = Environment.model_validate({"DVC_ROOT": folder})
+    client = client_of_store(environment)
+    for journal in journals(folder):
+        if journal.name in (checkout.runs["first"], checkout.runs["rate"]):
+            assert mirror.deliver(journal, Store(environment), build)
+    return Registry(folder, checkout.runs, client)
+
+
+def client_of_store(environment: Environment) -> "MlflowClient":
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
+        from mlflow import pyfunc
+
+        assert pyfunc.load_model  # it is imported when it is first touched
+        assert Store(environment).client
+    return client_of(environment.tracking_address)
+
+
+@pytest.fixture
+def registry(delivered: Registry, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.chdir(delivered.folder)
+    return delivered
+
+
+@pytest.fixture
+def promote(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Return a function that runs `promote`, and returns the exit code and the last line."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["promote", *arguments])
+        return code, capsys.readouterr().out.splitlines()[-1]
+
+    return run
+
+
+Promote = Callable[..., tuple[int, str]]
+
+
+def test_the_alias_moves_to_a_better_model_and_not_to_a_worse_one_unless_forced(registry: Registry, promote: Promote) -> None:
+    first, better = registry.runs["first"], registry.runs["rate"]
+    assert promote(first, "digits") == (0, "promote: digits version 1 is digits@champion: no version had this alias")
+    assert promote(first, "digits") == (0, "promote: digits version 1 is digits@champion: it had the alias before, so nothing changed")
+    code, line = promote(better, "digits")
+    assert (code, registry.holder("digits")) == (0, "2")
+    assert line.startswith("promote: digits version 2 is digits@champion: it is significantly better than models:/digits/1: accuracy 0.")
+    code, line = promote(first, "digits")
+    assert (code, registry.holder("digits")) == (1, "2")
+    assert line.startswith("promote: digits version 1 is registered, but is not digits@champion: it is significantly worse than models:/")
+    code, line = promote(first, "digits", "--force")
+    assert (code, registry.holder("digits")) == (0, "1")
+    assert line.endswith("; --force gave it the alias")
+    assert {each.version for each in registry.client.search_model_versions("name='digits'")} == {1, 2}, "none is registered twice"
+    assert registry.tags("digits", "1")["pipeline.promotion"].startswith("it is significantly worse than models:/digits/2")
+    assert promote(better, "digits", "--alias", "candidate")[0] == 0
+    assert (registry.holder("digits"), registry.holder("digits", "candidate")) == ("1", "2")
+
+
+def test_the_version_belongs_to_its_run_and_predicts_and_is_compared_by_its_alias(
+    registry: Registry, promote: Promote, compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert promote("faster", "experiments")[0] == 0, "an experiment of DVC has a run with the same bytes"
+    version = registry.client.get_model_version_by_alias("experiments", "champion")
+    assert registry.client.get_run(version.run_id).data.tags["pipeline.journal"] == registry.runs["rate"]
+    np.save(tmp_path / "images.npy", np.zeros((2, 8, 8, 1), np.uint8), allow_pickle=False)
+    capsys.readouterr()
+    assert main(["predict", "models:/experiments@champion", str(tmp_path / "images.npy")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert any(registry.runs["rate"] in line for line in compare("models:/experiments@champion", registry.runs["first"]))
+
+
+def test_a_model_of_the_same_bytes_that_was_registered_by_hand_is_known(registry: Registry, promote: Promote) -> None:
+    run_id = next(
+        run for run in registry.client.search_runs(["1"]) if run.data.tags["pipeline.journal"] == registry.runs["first"]
+    ).info.run_id
+    logged = model_source.find_logged(run_id, Store(Environment.read()))
+    registry.client.create_registered_model("by-hand")
+    registry.client.create_model_version("by-hand", logged.artifact_location)
+    registry.client.set_registered_model_alias("by-hand", "champion", "1")
+    assert MODEL_TAG not in registry.tags("by-hand", "1")
+    assert promote(registry.runs["first"], "by-hand")[1].endswith("it had the alias before, so nothing changed")
+
+
+def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_mlflow(
+    registry: Registry, promote: Promote, compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert promote(registry.runs["first"], "elsewhere")[0] == 0
+    assert promote(registry.runs["rate"], "elsewhere")[0] == 0
+    folder = tmp_path / "checkout"
+    shutil.copytree(registry.folder, folder, symlinks=True)
+    shutil.rmtree(folder / ".pipeline/journal")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{registry.folder}/mlflow.db")
+    text = "\n".join(lines := compare("models:/elsewhere/1", "models:/elsewhere/2"))
+    assert "in MLflow" in lines[1]
+    assert "\nOnly optimizer.learning_rate differs.\n" in text
+    assert "paired test of A and B" in text
+    assert "test/accuracy" in text
+
+
+def test_a_model_that_cannot_be_compared_needs_force(
+    registry: Registry, promote: Promote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert promote(registry.runs["first"], "uncompared")[0] == 0
+    (registry.folder / "data/prepared").rename(tmp_path / "prepared")
+    monkeypatch.setattr(cached, "cache_folder", lambda _: None)
+    try:
+        code, line = promote(registry.runs["rate"], "uncompared")
+        assert (code, registry.holder("uncompared")) == (1, "1")
+        assert "it could not be compared with models:/uncompared/1: data/prepared/spec.json: is missing" in line
+        assert promote(registry.runs["rate"], "uncompared", "--force")[0] == 0
+        assert registry.holder("uncompared") == "2"
+    finally:
+        (tmp_path / "prepared").rename(registry.folder / "data/prepared")
+
+
+@pytest.mark.parametrize("is_other_task", [True, False])
+def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(
+    registry: Registry, promote: Promote, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, is_other_task: bool
+) -> None:
+    """The holder is described as if it had been trained on other data."""
+    name, classes = f"other-{is_other_task}".lower(), ("cat", "dog")
+    other = text_spec(classes=classes) if is_other_task else image_spec(shape=(8, 8, 1), classes=classes, mean=[0], std=[1])
+
+    def read(name: str, *arguments: Any) -> ComparedModel:
+        model = models.read(name, *arguments)
+        return replace(model, manifest=model.manifest.model_copy(update={"spec": other})) if name.startswith("models:") else model
+
+    assert promote(registry.runs["first"], name)[0] == 0
+    monkeypatch.setattr(promotion, "read", read)
+    if is_other_task:
+        message = refused("promote", registry.runs["rate"], name)
+        tasks = "the two models have different tasks: classification of text inputs, and classification of image inputs"
+        assert message == f"error: {registry.runs['rate']}: cannot replace models:/{name}/1: {tasks}: choose another name, or add --force\n"
+        assert len(registry.client.search_model_versions(f"name='{name}'")) == 1, "it is not registered"
+    else:
+        code, line = promote(registry.runs["rate"], name)
+        assert (code, registry.holder(name)) == (1, "1")
+        assert "it could not be compared with models:/other-false/1: the two models have different classes: image inputs (8, 8, 1)" in line
+    assert promote(registry.runs["rate"], name, "--force")[0] == 0
+    assert registry.holder(name) == "2"
+
+
+def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
+    message = refused("promote", registry.runs["code"], "digits")
+    assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
+
+
+@pytest.mark.parametrize(
+    "arguments", [("a/b",), ("",), ("a b",), ("digits", "--alias", "latest"), ("digits", "--alias", "v3"), ("digits", "--alias", "")]
+)
+def test_names_that_mlflow_cannot_store_are_refused(registry: Registry, refused: Callable[..., str], arguments: tuple[str, ...]) -> None:
+    assert ": is not a valid " in refused("promote", registry.runs["first"], *arguments)
+
+
+def test_without_a_store_nothing_is_created(working: Checkout, refused: Callable[..., str]) -> None:
+    assert "there is no MLflow store" in refused("promote", working.runs["first"], "digits")
+    assert not Path("mlflow.db").exists()

@@ -1,0 +1,100 @@
+"""Driver, GPUs and precisions: what NVML tells, and what it means for torch's build."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.tools.doctor import gpus, nvml
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.nvml import Gpu
+
+MakeContext = Callable[..., Context]
+GIB = 2**30
+H200 = Gpu("NVIDIA H200", 140 * GIB, 139 * GIB, (9, 0))
+T4 = Gpu("Tesla T4", 15 * GIB, 15 * GIB, (7, 5))
+P100 = Gpu("Tesla P100", 16 * GIB, 16 * GIB, (6, 0))
+
+
+@pytest.fixture(autouse=True)
+def built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "cuda_of_torch", lambda: "13.2")
+
+
+def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
+    context = make_context(**variables)
+    del vars(context)["gpus"]
+    return context
+
+
+@pytest.mark.parametrize(("device", "status"), [("auto", "warning"), ("cuda", "problem"), ("cpu", "ok")])
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(
+    make_context: MakeContext, fake_nvml: Callable[..., None], device: str, status: str
+) -> None:
+    fake_nvml(driver="570.86.15", cuda=12080)
+    finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE=device))
+    assert (finding.status, finding.text) == (status, "the NVIDIA driver 570.86.15 is too old for CUDA 13.2")
+    assert finding.remedy == "install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+
+
+def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_problem(
+    make_context: MakeContext, fake_nvml: Callable[..., None]
+) -> None:
+    fake_nvml(driver="550.163.01", cuda=13000)
+    finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE="cuda"))
+    assert str(finding) == "driver: NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"
+    assert finding.status == "ok"
+
+
+def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
+    fake_nvml(driver="595.45.04")
+    context = job_of_nvml(make_context)
+    assert str(gpus.driver(context)) == "driver: NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
+    assert str(gpus.gpus(context)) == "gpus: 0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
+    assert str(gpus.precision(context)) == "precision: fp32, TF32, bf16, fp16 (compute capability 9.0)"
+
+
+def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_context: MakeContext) -> None:
+    finding = gpus.driver(make_context(PIPELINE_DEVICE="cuda:1"))
+    assert (finding.status, "no NVIDIA GPU" in finding.text) == ("problem", True)
+    assert gpus.driver(make_context()).status == "ok"
+
+
+def test_a_variable_that_hides_the_gpu_is_named(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make_context(H200)
+    (context.system / "dev").mkdir(parents=True)
+    (context.system / "dev/nvidiactl").touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    finding = gpus.driver(context)
+    assert (finding.status, finding.text, finding.remedy) == ("warning", "CUDA_VISIBLE_DEVICES hides the GPU", "unset it")
+
+
+@pytest.mark.parametrize(("device", "status"), [("auto", "warning"), ("cuda", "problem"), ("cpu", "ok")])
+def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext, device: str, status: str) -> None:
+    finding = gpus.gpus(make_context(P100, PIPELINE_DEVICE=device))
+    assert finding.status == status, "`auto` trains on the CPU"
+    if status != "ok":
+        assert "needs compute capability 7.5, which GPU 0 lacks" in finding.text
+        assert finding.remedy.startswith("`export PIPELINE_DEVICE=cpu`")
+    beside = gpus.gpus(make_context(P100, H200))
+    assert (beside.status, "CUDA_VISIBLE_DEVICES=1`" in beside.remedy) == ("warning", True)
+
+
+def test_a_gpu_whose_memory_others_use(make_context: MakeContext) -> None:
+    finding = gpus.gpus(make_context(H200, Gpu("NVIDIA H200", 140 * GIB, 20 * GIB, (9, 0))))
+    assert (finding.status, finding.text.rpartition(". ")[2]) == ("warning", "Other processes use memory of GPU 1")
+
+
+def test_the_precisions_of_a_gpu_before_ampere_and_of_cpus(make_context: MakeContext) -> None:
+    assert gpus.precision(make_context(T4)).text == "fp32, fp16 (compute capability 7.5)"
+    context = make_context()
+    assert "bf16 and fp16 are slow" in gpus.precision(context).text
+    (context.system / "proc").mkdir(parents=True)
+    (context.system / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512_bf16\n", encoding="utf-8")
+    assert gpus.precision(context).text == "fp32 and bf16 on the CPU (avx512_bf16); fp16 is slow"
+
+
+def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.undo()
+    assert nvml.cuda_of_torch() == torch.version.cuda

@@ -1,0 +1,101 @@
+"""Python and packages against the lock files."""
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pipeline.tools.doctor import packages
+from pipeline.tools.doctor.finding import Context
+from tests.imports import TOP
+
+MakeContext = Callable[..., Context]
+NUMPY = metadata.version("numpy")
+
+
+def write_lock(folder: Path, text: str, name: str = "requirements.lock") -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_this_environment_is_that_of_the_lock(make_context: MakeContext) -> None:
+    finding = packages.lock(make_context(top=TOP))
+    assert finding.status == "ok", finding
+    assert len(packages.locked(TOP / "requirements.lock")) > 150
+
+
+def test_the_names_of_folders_tell_the_same_as_the_metadata() -> None:
+    found = packages.installed_versions()
+    assert found == {packages.normalized(each.metadata["Name"]): each.version for each in metadata.distributions()}
+
+
+def test_packages_of_both_forms_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("numpy-2.5.5.dist-info", "antlr4_python3_runtime-4.9.3-py3.11.egg-info", "old-1.0.egg-info"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert packages.installed_versions() == {"numpy": "2.5.5", "antlr4-python3-runtime": "4.9.3", "old": "1.0"}
+
+
+def test_a_package_of_another_version_is_a_warning(make_context: MakeContext, tmp_path: Path) -> None:
+    write_lock(tmp_path, "numpy==1.0 ; python_full_version >= '3.0' \\\n    --hash=sha256:00\n")
+    finding = packages.lock(make_context())
+    assert (finding.status, f"numpy {NUMPY} (not 1.0) differs from it" in finding.text) == ("warning", True)
+    assert "make setup" in finding.remedy
+
+
+def test_a_package_that_is_missing_is_a_problem_unless_only_gpus_need_it(make_context: MakeContext, tmp_path: Path) -> None:
+    write_lock(tmp_path, f"numpy=={NUMPY}\nnot-there==1.0 \\\n    --hash=sha256:00\nnot-here==1.0 ; sys_platform == 'win32'\n")
+    finding = packages.lock(make_context())
+    assert (finding.status, finding.text.partition(", ")[2]) == ("problem", "not-there is missing")
+    write_lock(tmp_path, "nvidia-imaginary==1.0\n")
+    assert packages.lock(make_context()).status == "warning"
+
+
+def test_a_lock_that_is_missing_is_a_problem(make_context: MakeContext) -> None:
+    assert packages.lock(make_context()).status == "problem"
+
+
+def test_extras_are_told_apart(make_context: MakeContext, tmp_path: Path) -> None:
+    write_lock(tmp_path, f"numpy=={NUMPY}\n", "locks/search.lock")
+    write_lock(tmp_path, "not-there==1.0\n", "locks/export.lock")
+    write_lock(tmp_path, "not-there==1.0\n", "locks/dev.lock")
+    finding = packages.extras(make_context())
+    assert (finding.status, finding.text) == ("ok", "installed: search; not installed: export")
+    assert finding.remedy.endswith("`make setup-export`")
+    write_lock(tmp_path, "numpy==1.0\n", "locks/search.lock")
+    finding = packages.extras(make_context())
+    assert (finding.status, finding.remedy) == ("warning", "`rm -f .venv/.locked-search; make setup-search`")
+
+
+def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert packages.python(make_context()).status == "ok"
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").touch()
+    for check in (packages.python, packages.lock):
+        write_lock(tmp_path, "not-there==1.0\n")
+        finding = check(make_context())
+        assert (finding.status, finding.remedy) == ("problem" if check is packages.lock else "warning", "`source .venv/bin/activate`")
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
+    assert packages.python(make_context()).status == "problem"
+
+
+def test_torchvision_of_another_build_or_release_or_without_operators(
+    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert packages.torchvision(make_context()).status == "ok"
+    versions = {"torch": "2.15.0+cpu", "torchvision": "0.29.2+cu132"}
+    monkeypatch.setattr(packages, "full_version", versions.__getitem__)
+    finding = packages.torchvision(make_context())
+    assert (finding.status, "different builds" in finding.text) == ("warning", True)
+    versions["torch"] = "2.1.0+cu132"
+    finding = packages.torchvision(make_context())
+    assert (finding.status, "it needs torch >=" in finding.text) == ("warning", True)
+    monkeypatch.undo()
+    monkeypatch.setattr(packages, "find_spec", lambda _: None)
+    assert (packages.torchvision(make_context()).status, packages.torchvision(make_context()).remedy) == ("warning", "`make setup`")
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    finding = packages.torchvision(make_context())
+    assert (finding.status, "no compiled operators" in finding.text) == ("warning", True)

@@ -1,0 +1,361 @@
+"""Exported files give the outputs of the model for any batch size, or are not written at all."""
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.__main__ import main
+from pipeline.core.inputs.text import TextInputs, TokenizerDescription
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec, Targets
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.tools.export import command as exporting
+from pipeline.tools.export import onnx, program
+from tests import project
+from tests.imports import TOP
+from tests.tools.export import models
+from tests.train.engine.building import model_of
+
+SLOW = pytest.mark.slow
+COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+SUFFIXES = {"onnx": "onnx", "pt2": "pt2", "aoti": "aoti.pt2"}
+FORMATS = ["onnx", "pt2", pytest.param("aoti", marks=[SLOW, COMPILER])]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty working folder, without prepared data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    return tmp_path
+
+
+@pytest.fixture
+def mlp(folder: Path) -> Path:
+    return models.write(folder / "model.safetensors", models.MLP)
+
+
+def export(model: Path, name: str, *arguments: str) -> Path:
+    """Export a model file, and return the file that was written."""
+    assert main(["export", str(model), "--format", name, *arguments]) == 0
+    return model.with_suffix(f".{SUFFIXES[name]}")
+
+
+def metadata(path: Path, name: str) -> dict[str, Any]:
+    """Read the metadata as another program does, without this project's code."""
+    if name == "onnx":
+        import onnxruntime
+
+        text = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_modelmeta().custom_metadata_map["pipeline"]
+    elif name == "pt2":
+        with zipfile.ZipFile(path) as archive:
+            text = archive.read(next(member for member in archive.namelist() if member.endswith("extra/pipeline.json"))).decode()
+    else:
+        text = torch._inductor.aoti_load_package(path).get_metadata()["pipeline"]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mlp": (models.MLP, {}),
+    "convnet": (models.CONVNET, {"channels_last": True}),
+    "resnet": (models.RESNET, {"shape": (9, 12, 1)}),
+    "airbench-bf16": (models.AIRBENCH, {"bf16_weights": True, "channels_last": True}),
+    "mobilenet": (models.MOBILENET, {}),
+    "vit": (models.VIT, {"shape": (64, 64, 3)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        *((name, model) for name in ("onnx", "pt2") for model in IMAGE_MODELS if model != "vit"),
+        pytest.param("onnx", "vit", marks=SLOW),
+        *(pytest.param("aoti", model, marks=[SLOW, COMPILER]) for model in ("convnet", "airbench-bf16", "mobilenet")),
+    ],
+)
+def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, model: str
+) -> None:
+    settings, options = IMAGE_MODELS[model]
+    path = models.write(folder / "model.safetensors", settings, **options)
+    written = export(path, name)
+    assert sorted(file.name for file in folder.iterdir()) == sorted([path.name, written.name])
+    output = capsys.readouterr().out
+    assert "compared on 64 random samples, because there is no data/prepared: largest difference " in output
+    assert "the same class for 64 of 64 outputs" in output
+    original, run = models.in_float32(path), exporting.FORMATS[name].load(written, threads=1)
+    shape = options.get("shape", (8, 8, 3))
+    for count in (1, 2, 7):
+        images = np.random.default_rng(count).integers(0, 256, (count, *shape), dtype=np.uint8)
+        expected = original(torch.from_numpy(images)).numpy()
+        found = run(images)
+        assert (found.shape, found.dtype) == ((count, 3), np.float32)
+        assert np.abs(found - expected).max() <= 1e-4
+        assert np.ptp(expected, axis=1).min() > 1e-3, "the classes can be told apart"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_file_says_what_the_model_is_and_what_it_takes(mlp: Path, name: str) -> None:
+    found = metadata(export(mlp, name), name)
+    assert found["format"] == "pipeline-export-1"
+    assert found["classes"] == ["cat", "dog", "eel"]
+    assert found["model_sha256"] == hashlib.sha256(mlp.read_bytes()).hexdigest()
+    assert found["input"] == {"name": "inputs", "dtype": "uint8", "shape": ["batch", 8, 8, 3]}
+    assert found["output"] == {"name": "outputs", "dtype": "float32"}
+    assert found["spec"]["inputs"]["mean"] == [0.4, 0.4, 0.4]
+    assert found["params"]["model"] == models.MLP
+    assert (found["precision"], found["step"]) == ("fp32", 3)
+
+
+def test_the_axes_of_an_onnx_file_have_names(mlp: Path) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(export(mlp, "onnx"), providers=["CPUExecutionProvider"])
+    assert [(each.name, each.shape) for each in session.get_inputs()] == [("inputs", ["batch", 8, 8, 3])]
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [("outputs", ["batch", 3])]
+
+
+@pytest.mark.parametrize("name", ["onnx", "pt2"])
+def test_the_same_model_gives_the_same_bytes(mlp: Path, folder: Path, name: str) -> None:
+    other = folder / "elsewhere/second.safetensors"
+    other.parent.mkdir()
+    shutil.copy(mlp, other)
+    assert export(mlp, name).read_bytes() == export(other, name).read_bytes()
+
+
+def test_it_is_compared_on_the_test_split_of_the_models_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project.make(folder, {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2})
+    assert main(["prepare"]) == main(["train"]) == 0
+    assert main(["export", "--format", "pt2"]) == 0
+    output = capsys.readouterr().out
+    assert "export: models/model.pt2 (" in output
+    assert re.search(r"compared on the 359 samples of the test split: .* for 359 of 359 outputs", output)
+    assert main(["export", str(models.write(folder / "other.safetensors", models.MLP)), "--format", "pt2"]) == 0
+    assert "random samples, because data/prepared has no test split of the model's dataset" in capsys.readouterr().out
+
+
+def shifted(by: float) -> Callable[..., Any]:
+    """Return a loader whose program adds `by` to one output."""
+
+    def load(path: Path, *, threads: int) -> Callable[[Any], Any]:
+        run = onnx.load(path, threads=threads)
+
+        def wrong(inputs: Any) -> Any:
+            outputs = run(inputs)
+            outputs[-1, -1] += by
+            return outputs
+
+        return wrong
+
+    return load
+
+
+class Loader:
+    """ONNX with another loader."""
+
+    def __init__(self, load: Callable[..., Any]) -> None:
+        self.load = load
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(onnx, name)
+
+
+@pytest.mark.parametrize("by", [2e-4, -2e-4, float("nan"), float("inf")])
+def test_a_file_with_other_outputs_is_not_written(
+    mlp: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: float
+) -> None:
+    monkeypatch.setitem(exporting.FORMATS, "onnx", Loader(shifted(by)))
+    (folder / "model.onnx").write_text("an earlier one")
+    assert main(["export", str(mlp), "--format", "onnx"]) == 1
+    error = capsys.readouterr().err
+    assert "was not written, because its outputs on 64 random samples" in error
+    assert (folder / "model.onnx").read_text() == "an earlier one"
+    assert len(list(folder.iterdir())) == 2, "no draft is left"
+
+
+def test_a_difference_within_the_tolerance_is_printed(
+    mlp: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(exporting.FORMATS, "onnx", Loader(shifted(5e-5)))
+    export(mlp, "onnx")
+    assert "largest difference 5e-05 (allowed: 1e-04)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outputs", [lambda inputs: np.zeros((len(inputs), 2), np.float32), lambda inputs: inputs / "two"])
+def test_a_program_that_cannot_be_run_is_not_written(
+    mlp: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, outputs: Callable[..., Any]
+) -> None:
+    def load(path: Path, *, threads: int) -> Callable[..., Any]:
+        return outputs
+
+    monkeypatch.setitem(exporting.FORMATS, "onnx", Loader(load))
+    assert main(["export", str(mlp), "--format", "onnx"]) == 1
+    assert "the exported program cannot be run, and was not written: " in capsys.readouterr().err
+    assert list(folder.iterdir()) == [mlp]
+
+
+@pytest.fixture
+def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function: `refused("model", "--format", "pt2")` returns the error of an export that must leave the folder as it was."""
+
+    def run(*arguments: str) -> str:
+        before = sorted(folder.rglob("*"))
+        capsys.readouterr()
+        assert main(["export", *arguments]) == 2
+        assert sorted(folder.rglob("*")) == before
+        error = capsys.readouterr().err.splitlines()[-1]
+        return error.removeprefix("error: ")
+
+    return run
+
+
+def test_a_model_file_that_cannot_be_read_is_refused(mlp: Path, folder: Path, refused: Callable[..., str]) -> None:
+    assert refused("none.safetensors", "--format", "pt2") == "none.safetensors: is missing: run `dvc repro`"
+    assert "is neither a file nor a run" in refused("none", "--format", "pt2")
+    content = bytearray(mlp.read_bytes())
+    content[-5] ^= 1
+    (folder / "damaged.safetensors").write_bytes(content)
+    assert "is damaged" in refused("damaged.safetensors", "--format", "pt2")
+    (folder / "words.txt").write_text("no model, although it is long enough for a header")
+    assert "is not a complete safetensors file" in refused("words.txt", "--format", "pt2")
+
+
+def test_an_output_path_that_cannot_be_written_is_refused(mlp: Path, folder: Path, refused: Callable[..., str]) -> None:
+    model = str(mlp)
+    assert refused(model, "--format", "pt2", "--output", "none/model.pt2") == (
+        "--output none/model.pt2: there is no folder none: create it, or write another path"
+    )
+    assert refused(model, "--format", "pt2", "--output", str(folder)) == f"--output {folder}: is a folder: write the name of a file"
+    assert refused(model, "--format", "pt2", "--output", "model.safetensors") == (
+        "--output model.safetensors: is the model file itself: write another path"
+    )
+
+
+def test_another_path_may_be_given(mlp: Path, folder: Path) -> None:
+    assert main(["export", str(mlp), "--format", "pt2", "--output", "deployed.bin"]) == 0
+    assert (folder / "deployed.bin").is_file()
+
+
+def test_a_run_is_exported_to_models(folder: Path) -> None:
+    """Its own model file is in its journal, where nobody looks for a result."""
+    project.make(folder, {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIPELINE_TRACKING", "true")
+        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+        assert main(["prepare"]) == main(["train"]) == 0
+    (journal,) = (folder / ".pipeline/journal").iterdir()
+    assert main(["export", journal.name, "--format", "pt2"]) == 0
+    assert (folder / "models/model.pt2").is_file()
+
+
+def test_an_unknown_format_is_refused_with_the_choice(mlp: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", str(mlp), "--format", "pickle"])
+    error = capsys.readouterr().err
+    assert "invalid choice: 'pickle'" in error
+    assert all(name in error for name in exporting.FORMATS)
+
+
+def test_onnx_without_its_packages_is_refused_with_the_command(
+    mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx, "PACKAGES", ("onnx", "no_such_package"))
+    assert refused(str(mlp), "--format", "onnx").startswith("--format onnx: no_such_package is not installed: run `make setup-export`")
+
+
+def test_aoti_without_a_compiler_is_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert refused(str(mlp), "--format", "aoti").startswith("--format aoti: there is no C++ compiler `no-such-compiler`: install g++")
+
+
+def test_weights_that_do_not_fit_an_onnx_file_are_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "MOST_BYTES", 100)
+    assert "an ONNX file holds at most 2 GB: choose `--format pt2`" in refused(str(mlp), "--format", "onnx")
+
+
+def test_a_model_that_cannot_be_captured_is_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: nn.Module, inputs: Tensor) -> Tensor:
+        return inputs[: int(inputs.sum())].float()
+
+    monkeypatch.setattr("pipeline.inference.networks.Model.forward", forward)
+    assert refused(str(mlp), "--format", "pt2").startswith("--format pt2: this model cannot be exported (")
+
+
+RECURRENT = {"name": "recurrent", "weights": None, "embedding_width": 8, "width": 8, "depth": 2, "tied_embeddings": False, "dropout": 0.1}
+TRANSFORMER = {
+    "name": "transformer",
+    "weights": None,
+    "width": 8,
+    "depth": 1,
+    "heads": 2,
+    "mlp_ratio": 2.0,
+    "tied_embeddings": False,
+    "dropout": 0.1,
+}
+CLASSES, TOKENS = ClassTargets(classes=models.CLASSES), NextTokenTargets()
+NETWORKS: dict[str, tuple[dict[str, Any], Targets]] = {
+    "lstm-classifier": ({**RECURRENT, "cell": "lstm", "bidirectional": True, "pooling": "last"}, CLASSES),
+    "lstm": ({**RECURRENT, "cell": "lstm", "bidirectional": False, "pooling": None}, TOKENS),
+    "gru": ({**RECURRENT, "cell": "gru", "bidirectional": False, "pooling": None}, TOKENS),
+    "rnn": ({**RECURRENT, "cell": "rnn", "bidirectional": False, "pooling": None}, TOKENS),
+    "encoder": ({**TRANSFORMER, "activation": "gelu", "positions": "learned", "pooling": "mean"}, CLASSES),
+    "decoder": ({**TRANSFORMER, "activation": "swiglu", "positions": "rotary", "pooling": None}, TOKENS),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        *((name, network) for name in ("onnx", "pt2") for network in ("lstm-classifier", "encoder", "decoder")),
+        *(pytest.param(name, network, marks=SLOW) for name in ("onnx", "pt2") for network in ("lstm", "gru", "rnn")),
+        *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in ("lstm-classifier", "gru", "encoder", "decoder")),
+    ],
+)
+def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Path, name: str, network: str) -> None:
+    settings, targets = NETWORKS[network]
+    inputs = TextInputs(length=12, tokenizer=TokenizerDescription(kind="character", vocabulary=tuple("abcdef")))
+    spec = Spec(inputs=inputs, targets=targets)
+    torch.manual_seed(1)
+    model = model_of(MODELS.settings(settings["name"])(**settings).build(spec), spec).eval().requires_grad_(False)
+    chosen, draft = exporting.FORMATS[name], folder / "draft"
+    assert program.shape(inputs) == ["batch", "length"]
+    chosen.write(program.capture(model, inputs), program.variable_axes(inputs), "{}", draft)
+    run, rows = chosen.load(draft, threads=1), inputs.random_samples(40)
+    assert program.compare(model, run, rows, variable_length=True).within_tolerance
+    for texts in (rows[:1, :5], rows[:3, :12], rows[:1, :1]):
+        expected, found = model(torch.from_numpy(texts)).numpy(), run(np.ascontiguousarray(texts))
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() <= 1e-4
+
+
+@pytest.mark.slow
+@COMPILER
+def test_the_example_of_the_docs_runs_a_package_from_cpp(folder: Path) -> None:
+    page = (TOP / "docs/export.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"```console\n(TORCH=.*?)\n\./classify", page, re.DOTALL)
+    (folder / "classify.cpp").write_text(source)
+    path = models.write(folder / "model.safetensors", models.MLP, shape=(8, 8, 1))
+    export(path, "aoti")
+    python = Path(sys.prefix) / "bin"
+    subprocess.run(["bash", "-c", f'PATH="{python}:$PATH"\n{command}'], cwd=folder, check=True, timeout=500)
+    image = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 1), dtype=np.uint8)
+    (folder / "image.raw").write_bytes(image.tobytes())
+    done = subprocess.run(["./classify", "model.aoti.pt2", "image.raw"], cwd=folder, check=True, capture_output=True, text=True)
+    logits = models.in_float32(path)(torch.from_numpy(image))
+    assert done.stdout.splitlines()[0] == f"class {int(logits.argmax())}"
+    assert json.loads(done.stdout.splitlines()[1])["classes"] == list(models.CLASSES)

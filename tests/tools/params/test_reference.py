@@ -1,0 +1,62 @@
+"""The files that `schema` generates from the parameters are committed and up to date."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.yaml_document import Document
+from pipeline.tools.params import reference
+from tests.imports import TOP
+
+PRESETS = sorted((TOP / "presets").glob("*.yaml"))
+
+
+def test_the_schema_and_the_table_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(TOP)
+    for path, text in reference.generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is stale: run `python -m pipeline schema`"
+
+
+def test_the_verb_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    reference.TABLE.write_text("stale words", encoding="utf-8")
+    reference.run()
+    assert reference.TABLE.read_text(encoding="utf-8").startswith("# Parameters\n")
+    assert json.loads(reference.SCHEMA.read_text(encoding="utf-8"))["properties"]
+
+
+def test_the_table_lists_every_parameter() -> None:
+    table = (TOP / reference.TABLE).read_text(encoding="utf-8")
+    for preset in PRESETS:
+        for section, content in Document.read(preset).data.items():
+            for key in content if isinstance(content, dict) else [None]:
+                assert f"| `{section}.{key}`" in table or f"| `{section}` |" in table, (section, key)
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((TOP / "params.schema.json").read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_the_schema_takes_every_preset_and_no_key_more(preset: Path, written: dict[str, Any]) -> None:
+    data = Document.read(preset).data
+    assert set(data) == set(written["properties"]) == set(written["required"])
+    assert written["additionalProperties"] is False
+    for section, content in data.items():
+        if isinstance(content, dict):
+            definition = definition_of(written, written["properties"][section], content)
+            assert set(content) == set(definition["properties"]) == set(definition["required"])
+            assert definition["additionalProperties"] is False
+
+
+def definition_of(whole: dict[str, Any], entry: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Return the definition of a section, which may be a choice by its name, or nullable."""
+    (plain,) = [option["$ref"] for option in entry.get("anyOf", [entry]) if "$ref" in option] or [None]
+    reference = entry["discriminator"]["mapping"][content["name"]] if "discriminator" in entry else plain
+    found: dict[str, Any] = whole["$defs"][reference.rpartition("/")[2]]
+    return found

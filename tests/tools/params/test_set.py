@@ -1,0 +1,172 @@
+"""`set` changes params.yaml whole or not at all, and what it recommends trains."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.core import checkout_lock
+from pipeline.core.yaml_document import Document
+from pipeline.tools import repro
+from pipeline.tools.check import command as check
+from tests import project
+from tests.imports import TOP
+from tests.repository import GIT, call
+from tests.tools.parameters import Parameters
+
+Refused = Callable[..., list[str]]
+PARAMS = Path("params.yaml")
+SHORT = ("train.epochs=null", "train.steps=24", "train.report_every_steps=4", "train.validate_every_steps=24", "train.metric=valid/loss")
+SETTINGS = {
+    "digits": [
+        *(f"model={name}" for name in ("convnet", "mlp", "resnet", "airbench")),
+        *(f"model=mlp optimizer={name}" for name in ("sgd", "adam", "adamw", "muon")),
+        *(f"model=mlp schedule={name}" for name in ("constant", "linear", "cosine", "one_cycle")),
+    ],
+    "texts": ["model=recurrent", "model=transformer", "model=recurrent source=text_classification"],
+    "code": ["model=recurrent", "model=transformer"],
+}
+SLOW = [("digits", "model=torchvision"), ("code", "model=transformer source=package_source")]
+TEXTS = (f"source.root={project.TABLE}", "source.text_column=2", "source.label_column=1", "source.vocabulary=100")
+
+
+def test_what_changed_is_printed_and_git_undoes_it(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
+    before = PARAMS.read_bytes()
+    for words in (["init", "--quiet"], ["add", "params.yaml"], ["commit", "--quiet", "--message", "all"]):
+        call(Path(), *GIT, *words)
+    assert main(["set", "model=mlp", "optimizer.learning_rate=1e-4", "model.width=64"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "set: model: {name: convnet, weights: null, width: 16, dropout: 0.1} -> {name: mlp, weights: null, width: 64, depth: 2, dropout: 0.2}",
+        "set: optimizer.learning_rate: 0.003 -> 0.0001",
+    ]
+    assert call(Path(), *GIT, "diff", "--shortstat").strip() == "1 file changed, 5 insertions(+), 4 deletions(-)"
+    call(Path(), *GIT, "restore", "params.yaml")
+    assert PARAMS.read_bytes() == before
+
+
+def test_a_file_that_has_the_values_is_not_written(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
+    written = PARAMS.stat()
+    assert main(["set", "seed=1", "model.width=16"]) == 0
+    assert capsys.readouterr().out == "set: params.yaml has these values already\n"
+    assert PARAMS.stat().st_ino == written.st_ino
+
+
+def test_windows_line_ends_stay(parameters: Parameters) -> None:
+    content = PARAMS.read_bytes().replace(b"\n", b"\r\n")
+    PARAMS.write_bytes(content)
+    assert main(["set", "seed=22"]) == 0
+    assert PARAMS.read_bytes() == content.replace(b"\r\nseed: 1\r\n", b"\r\nseed: 22\r\n")
+
+
+@pytest.mark.parametrize(
+    ("assignments", "messages"),
+    [
+        (["model.width=0"], ["model.width=0: should be greater than 0, not 0"]),
+        (["seed=2", "optimizer=adamm"], ["optimizer=adamm: there is no optimizer \"adamm\": did you mean `adam`?"]),
+        (["model=transformer"], ["model.name: this model does not accept inputs of the kind image"]),
+        (["evaluate=language_modeling"], ["evaluate.name: this dataset belongs to the task classification"]),
+        (["train.metric=valid/acuracy"], ["train.metric: there is no metric valid/acuracy: choose one of"]),
+        (["evaluate.top_k=11"], ["evaluate.top_k: 11 is more than the 10 classes of this dataset"]),
+        (["train.freeze=[nothing.*]"], ["train.freeze: "]),
+        (["source=package_source"], ["augment: ", "evaluate.name: ", "model.name: ", "train.label_smoothing: ", "train.metric: "]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_refused_and_nothing_is_written(
+    parameters: Parameters, refused: Refused, assignments: list[str], messages: list[str]
+) -> None:
+    before = PARAMS.read_bytes()
+    said = refused("set", *assignments)
+    assert said
+    assert all(any(line.startswith(message) for message in messages) for line in said), said
+    assert PARAMS.read_bytes() == before
+
+
+def test_a_missing_file_is_refused(parameters: Parameters, refused: Refused) -> None:
+    PARAMS.unlink()
+    assert refused("set", "seed=2") == ["params.yaml: is missing: copy a file of presets/ to this path"]
+
+
+def test_another_dataset_and_task_are_chosen_in_one_command(parameters: Parameters) -> None:
+    words = ["source=package_source", "model=recurrent", "augment=null", "evaluate=language_modeling", "train.metric=valid/loss"]
+    assert main(["set", *words, "train.label_smoothing=0.0"]) == 0
+    assert main(["check"]) == 0
+
+
+@pytest.fixture
+def steps(parameters: Parameters, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the width with which `check` and DVC are called by `repro`, which runs nothing else."""
+    taken: list[str] = []
+
+    def take(name: str) -> Callable[[], int]:
+        return lambda: taken.append(f"{name} {Document.read(PARAMS).data['model']['width']}") or 0
+
+    monkeypatch.setattr(check, "run", take("check"))
+    monkeypatch.setattr(repro, "dvc_repro", take("dvc"))
+    monkeypatch.setattr("pipeline.tools.repro.summarize", lambda: None)
+    return taken
+
+
+def test_repro_sets_parameters_before_check_and_they_stay(steps: list[str]) -> None:
+    assert main(["repro", "-S", "model.width=8", "-S", "seed=3"]) == 0
+    assert main(["repro"]) == 0
+    assert steps == ["check 8", "dvc 8"] * 2
+    assert Document.read(PARAMS).data["seed"] == 3
+
+
+def test_repro_with_a_wrong_parameter_changes_and_runs_nothing(steps: list[str], refused: Refused) -> None:
+    before = PARAMS.read_bytes()
+    assert refused("repro", "-S", "seed=3", "-S", "model.widht=8") == ["model.widht=8: is not a key here: did you mean `width`?"]
+    assert PARAMS.read_bytes() == before
+    assert steps == []
+
+
+def test_repro_changes_no_parameter_while_another_container_trains(
+    steps: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = PARAMS.read_bytes()
+    with checkout_lock.held(Path()), monkeypatch.context() as elsewhere:
+        (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")
+        elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
+        assert "is using this checkout" in refused("repro", "-S", "seed=3", code=69)[0]
+    assert PARAMS.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "assignments"),
+    [
+        *((setting, assignments) for setting, several in SETTINGS.items() for assignments in several),
+        *(pytest.param(*slow, marks=pytest.mark.slow) for slow in SLOW),
+    ],
+)
+def test_recommended_values_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, assignments: str) -> None:
+    project.make(tmp_path, setting=setting)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    data = TEXTS if "source=text_classification" in assignments else ()
+    assert main(["set", *assignments.split(), *data, *SHORT]) == 0
+    assert main(["prepare"]) == 0
+    assert main(["train"]) == 0
+    with Path("plots/train/history.csv").open(encoding="utf-8") as file:
+        objectives = [float(row["train/objective"]) for row in csv.DictReader(file)]
+    assert objectives[-1] < 0.95 * objectives[0], objectives
+
+
+def test_every_member_of_a_family_is_trained_by_a_test() -> None:
+    from pipeline.tools.params.editing import types_of
+
+    tested = " ".join([*(assignments for several in SETTINGS.values() for assignments in several), *(slow for _, slow in SLOW)]).split()
+    for section in ("model", "optimizer", "schedule"):
+        types = types_of(section)
+        assert types
+        assert {f"{section}={name}" for name in types.names} <= {*tested}
+
+
+@pytest.mark.parametrize("source", ["digits", "package_source"])
+def test_a_source_that_reads_nothing_from_its_root_refuses_another_root(parameters: Parameters, refused: Refused, source: str) -> None:
+    if source != "digits":
+        PARAMS.write_bytes((TOP / "presets/code-transformer.yaml").read_bytes())
+    [error] = refused("set", "source.root=data/raw/mine")
+    assert error.startswith("source.root=data/raw/mine: is not read by this source, so it must be data/README.md: to read data of your own")
+    assert "source=image_folder source.root=..." in error

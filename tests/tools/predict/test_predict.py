@@ -1,0 +1,335 @@
+"""`predict` gives every image that can be read the answer of the evaluation, and names every other."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy.special import softmax
+
+from pipeline.__main__ import main
+from pipeline.core import files
+from pipeline.core.prepared import Split
+from pipeline.core.registry import MODELS
+from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.inference import model_file, networks, tensor_file
+from pipeline.inference.batches import loader
+from pipeline.inference.model_file import Manifest
+from pipeline.prepare.reading.file_tree import Member
+from pipeline.prepare.reading.images import Decoder
+from pipeline.tools.predict import command
+from pipeline.tools.predict.inputs.image import Reader
+from tests.conftest import preset
+from tests.faults.corpus.images import png
+from tests.models.text_models import LANGUAGE_MODELS
+from tests.specs import text_spec
+from tests.tools.predict.conftest import CLASSES, Predict, Shape
+
+WriteModel = Callable[..., Path]
+
+
+def random_images(count: int, shape: Shape) -> NDArray[np.uint8]:
+    random = np.random.default_rng(0)
+    brightness = np.linspace(20, 255, count).reshape(-1, 1, 1, 1)
+    return (random.random((count, *shape)) * brightness).astype(np.uint8)
+
+
+def save(images: NDArray[np.uint8], folder: str = "images") -> list[Path]:
+    Path(folder).mkdir(exist_ok=True)
+    paths = [Path(folder, f"{number:03}.png") for number in range(len(images))]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image.squeeze()).save(path)
+    return paths
+
+
+def archived(name: str, members: dict[str, bytes]) -> Path:
+    path = Path(name)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for member, data in members.items():
+                packed.writestr(member, data)
+        return path
+    with tarfile.open(path, "w:gz") as packed:
+        for member, data in members.items():
+            header = tarfile.TarInfo(member)
+            header.size = len(data)
+            packed.addfile(header, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 1), (9, 5, 3)])
+def test_predictions_for_saved_images_equal_the_evaluation(write_model: WriteModel, predict: Predict, cpu, shape: Shape) -> None:
+    path, images = write_model(shape), random_images(50, shape)
+    model, _ = model_file.load(path)
+    split = Split(images, np.zeros(len(images), np.int64))
+    batches = loader.scoring(loader.SplitTensors(split, cpu), batch_size=20)
+    logits = np.concatenate([outputs.numpy() for outputs, _ in networks.predict(model, batches, precision="fp32", device=cpu)])
+    evaluated = Predictions.of(logits, split.targets)
+    assert len(set(evaluated.predicted.tolist())) == 3, "each class is predicted"
+
+    save(images)
+    done = predict("images", "--batch-size", 7)
+    assert (done.code, done.errors) == (0, [])
+    assert [record["input"] for record in done.records] == [f"images/{number:03}.png" for number in range(50)]
+    assert [record["class"] for record in done.records] == [CLASSES[number] for number in evaluated.predicted]
+    assert np.allclose([record["probability"] for record in done.records], evaluated.confidence, rtol=1e-5, atol=0)
+    for record, probabilities in zip(done.records, softmax(logits.astype(np.float64), axis=1), strict=True):
+        assert [each["class"] for each in record["top"]] == [CLASSES[number] for number in np.argsort(-probabilities)]
+        assert np.allclose([each["probability"] for each in record["top"]], np.sort(probabilities)[::-1], rtol=1e-5)
+
+
+def are_close(found: list[list[dict]], expected: list[list[dict]]) -> bool:
+    """Return True if the answers have equal classes and close probabilities: for another batch size, a kernel may sum in another order."""
+    pairs = [pair for one, other in zip(found, expected, strict=True) for pair in zip(one, other, strict=True)]
+    return all(
+        one["class"] == other["class"] and np.isclose(one["probability"], other["probability"], rtol=1e-5, atol=0) for one, other in pairs
+    )
+
+
+def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(
+    write_model: WriteModel, predict: Predict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model()
+    images = random_images(6, (8, 8, 1))
+    paths = save(images)
+    members = {f"deep/{path.name}": path.read_bytes() for path in paths}
+    np.save("images.npy", images)
+    np.save("flat.npy", images[..., 0])
+    expected = [record["top"] for record in predict(*paths).records]
+    given = [["images"], [archived("a.zip", members)], [archived("a.tar.gz", members)], ["images.npy"], ["flat.npy"]]
+    for names in given:
+        done = predict(*names)
+        assert (done.code, [record["top"] for record in done.records]) == (0, expected), names
+        assert done.records[5]["input"] in ("images/005.png", "a.zip/deep/005.png", "a.tar.gz/deep/005.png", "images.npy[5]", "flat.npy[5]")
+    for path, names in ((paths[2], ["-"]), (Path("a.tar.gz"), [f"-/deep/{number:03}.png" for number in range(6)])):
+        with path.open("rb") as file:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+            done = predict("-")
+        assert [record["input"] for record in done.records] == names
+        assert are_close([record["top"] for record in done.records], expected if len(names) > 1 else expected[2:3])
+
+
+def test_images_of_another_size_are_prepared_as_in_training(write_model: WriteModel, predict: Predict) -> None:
+    write_model((8, 8, 3))
+    Image.fromarray(random_images(1, (40, 30, 3))[0]).save("photograph.png")
+    trained, _ = Decoder("", 8, 3, 10**6).decode([Member("photograph.png", Path("photograph.png").read_bytes())])
+    np.save("trained.npy", trained)
+    first, second = predict("photograph.png", "trained.npy", "--batch-size", 1).records
+    assert first["top"] == second["top"]
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_predicted(write_model: WriteModel, predict: Predict) -> None:
+    write_model()
+    (whole,) = save(random_images(1, (8, 8, 1)))
+    jpeg = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(jpeg, "JPEG")
+    Path("truncated.jpg").write_bytes(jpeg.getvalue()[:-400])
+    Path("huge.png").write_bytes(png(width=20_000, height=20_000))
+    Path("red\x1b[31m\n.png").write_bytes(b"no image")
+    os.mkfifo("pipe.png")
+    Path("empty").mkdir()
+    Path("loop/inner").mkdir(parents=True)
+    Path("loop/inner/again").symlink_to("..")
+    archived("bomb.zip", {"zeros.png": bytes(70 * 2**20)})
+    archived("cut.tar.gz", {"a.png": whole.read_bytes()})
+    Path("cut.tar.gz").write_bytes(Path("cut.tar.gz").read_bytes()[:-20])
+    np.save("floats.npy", np.zeros((2, 8, 8, 1)))
+    np.save("none.npy", np.zeros((0, 8, 8, 1), np.uint8))
+    expected = {
+        "absent.png": "cannot be read: No such file or directory",
+        "truncated.jpg": "cannot be decoded: image file is truncated",
+        "huge.png": "cannot be decoded: declares more than 100000000 pixels",
+        "red\\x1b[31m\\n.png": "cannot be decoded: is not an image that Pillow can read",
+        "pipe.png": "cannot be read: Is a device, a pipe or a socket",
+        "empty": "has no files",
+        "loop": "loop/inner/again: is a link to one of its parent folders: remove the link",
+        "bomb.zip": "has 71",
+        "cut.tar.gz": "cannot be read as a complete tar or zip archive",
+        "floats.npy": "each row is an array float64 of shape (8, 8, 1), but the model takes uint8 of shape (8, 8, 1)",
+        "none.npy": "has shape (0, 8, 8, 1), so it has no rows",
+    }
+    given = [name.replace("\\x1b", "\x1b").replace("\\n", "\n") for name in expected]
+    done = predict(*given, whole)
+    assert (done.code, [record["input"] for record in done.records]) == (1, [str(whole)])
+    assert len(done.errors) == len(expected)
+    for name, reason in expected.items():
+        start = f"error: {reason}" if reason.startswith(f"{name}/") else f"error: {name}: {reason}"
+        assert [line for line in done.errors if line.startswith(start)], (name, done.errors)
+
+
+def test_a_damaged_image_in_a_folder_or_archive_is_named_and_hidden_files_are_left_out(write_model: WriteModel, predict: Predict) -> None:
+    write_model()
+    (path,) = save(random_images(1, (8, 8, 1)))
+    Path("images/.DS_Store").write_bytes(b"x")
+    Path("images/notes.txt").write_bytes(b"no image")
+    archived("a.zip", {"a.png": path.read_bytes(), "b.png": b"no image"})
+    done = predict("images", "a.zip")
+    assert (done.code, [record["input"] for record in done.records]) == (1, ["images/000.png", "a.zip/a.png"])
+    reason = "cannot be decoded: is not an image that Pillow can read"
+    assert done.errors == [f"error: images/notes.txt: {reason}", f"error: a.zip/b.png: {reason}"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("absent.safetensors", "absent.safetensors: is missing"),
+        ("absent", "absent: is neither a file nor a run in"),
+        ("old.safetensors", "old.safetensors: has the format pipeline-model-0 of another version"),
+        ("models:/digits@best", "models:/digits@best: there is no MLflow store in"),
+        ("models:/", "models:/: is not a model in MLflow: write models:/NAME@ALIAS"),
+        ("0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef: there is no MLflow store in"),
+        ("image.png", "image.png: is not a complete safetensors file"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused(write_model: WriteModel, predict: Predict, model: str, message: str) -> None:
+    tensors, metadata = tensor_file.load(write_model())
+    tensor_file.save(Path("old.safetensors"), tensors, {**metadata, "format": "pipeline-model-0"})
+    Image.new("L", (8, 8)).save("image.png")
+    done = predict("image.png", model=model)
+    assert (done.code, done.records) == (2, [])
+    assert done.errors[0].startswith(f"error: {message}"), done.errors
+    assert not Path("mlflow.db").exists()
+
+
+def test_a_run_is_given_by_its_name_and_its_model_is_found_by_its_digest(write_model: WriteModel, predict: Predict) -> None:
+    path = write_model()
+    folder = Path(".pipeline/journal/run-000001-20260101T000000Z-0123abcd")
+    folder.mkdir(parents=True)
+    (folder / "events.jsonl").write_text('{"kind": "start", "time_ms": 1, "stage": "train"}\n')
+    (folder / "model.sha256").write_text(files.digest(path) + "\n")
+    Path("models").mkdir()
+    Image.new("L", (8, 8)).save("image.png")
+    done = predict("image.png", model="0123abcd")
+    assert done.errors == [
+        (
+            f"error: {folder.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, "
+            "which restores the model from DVC's cache if it is there"
+        )
+    ]
+    path.rename("models/model.safetensors")
+    assert predict("image.png", model="0123abcd").code == 0
+
+
+def test_options_below_one_and_no_input_are_refused(write_model: WriteModel, predict: Predict) -> None:
+    write_model()
+    assert predict("x.png", "--top-k", 0).errors == ["error: --top-k: is 0: write a number from 1 on"]
+    assert predict("x.png", "--batch-size", -1).errors == ["error: --batch-size: is -1: write a number from 1 on"]
+    with pytest.raises(SystemExit):
+        main(["predict", "model.safetensors"])
+
+
+def test_diverged_weights_are_refused(write_model: WriteModel, predict: Predict) -> None:
+    tensors, metadata = tensor_file.load(write_model())
+    tensor_file.save(Path("model.safetensors"), {name: tensor * float("nan") for name, tensor in tensors.items()}, metadata)
+    Image.new("L", (8, 8)).save("image.png")
+    done = predict("image.png")
+    assert (done.code, done.records) == (2, [])
+    assert "logits are not finite" in done.errors[0]
+
+
+def test_a_model_trained_in_bf16_predicts_in_float32_on_a_cpu_without_a_word(write_model: WriteModel, predict: Predict) -> None:
+    write_model()
+    save(random_images(3, (8, 8, 1)))
+    expected = predict("images")
+    write_model(precision="bf16")
+    assert predict("images") == expected
+
+
+def test_only_a_batch_is_held_in_memory(
+    write_model: WriteModel, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_model()
+    paths = save(random_images(60, (8, 8, 1)))
+    decoded: list[int] = []
+    read = Reader.read
+    monkeypatch.setattr(Reader, "read", lambda self, file: decoded.append(0) or list(read(self, file)))
+    ahead: list[int] = []
+
+    def count(predictions, write) -> None:
+        ahead.extend(len(decoded) - number for number, _ in enumerate(predictions))
+
+    monkeypatch.setattr(command, "print_lines", count)
+    monkeypatch.setenv("PIPELINE_WORKERS", "2")
+    assert main(["predict", "model.safetensors", "--batch-size", "5", *map(str, paths)]) == 0
+    assert len(ahead) == 60
+    assert max(ahead) <= 5 + 2 * 2 + 1
+
+
+def test_a_terminal_gets_a_table_with_names_as_they_are(write_model: WriteModel, tmp_path: Path) -> None:
+    write_model()
+    save(random_images(3, (8, 8, 1)), "[bold]images\x1b[31m")
+    reader, writer = os.openpty()
+    line = "import sys; from pipeline.__main__ import main; sys.exit(main())"
+    variables = {**os.environ, "COLUMNS": "120", "TERM": "xterm", "PYTHONPATH": str(Path(command.__file__).parents[3])}
+    done = subprocess.run(
+        [sys.executable, "-c", line, "predict", "model.safetensors", "[bold]images\x1b[31m", "absent.png"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env=variables,
+        timeout=120,
+        check=False,
+    )
+    os.close(writer)
+    shown = re.sub("\x1b[^m]*m", "", os.read(reader, 100_000).decode())
+    os.close(reader)
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == ["error: absent.png: cannot be read: No such file or directory"]
+    title, _, *rows = [line for line in shown.splitlines() if line.strip()]
+    assert title.split() == ["input", "class", "probability", "next"]
+    assert [row.split()[0] for row in rows] == [f"[bold]images\\x1b[31m/{number:03}.png" for number in range(3)]
+    assert all(name in shown for name in CLASSES)
+
+
+def test_a_closed_pipe_ends_the_command_without_a_traceback(write_model: WriteModel) -> None:
+    write_model()
+    np.save("many.npy", np.zeros((20_000, 8, 8, 1), np.uint8))
+    line = "import sys; from pipeline.__main__ import main; sys.exit(main())"
+    variables = {**os.environ, "PYTHONPATH": str(Path(command.__file__).parents[3])}
+    arguments = [sys.executable, "-c", line, "predict", "model.safetensors", "many.npy"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
+        assert process.stdout
+        assert process.stderr
+        assert json.loads(process.stdout.readline())["input"] == "many.npy[0]"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: WriteModel) -> None:
+    """Rich redirects `sys.stdout` to its own stream while it shows a bar."""
+    write_model()
+    save(random_images(20, (8, 8, 1)))
+    reader, writer = os.openpty()
+    line = "import sys; from pipeline.__main__ import main; sys.exit(main())"
+    variables = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(command.__file__).parents[3])}
+    arguments = [sys.executable, "-c", line, "predict", "model.safetensors", "images"]
+    done = subprocess.run(arguments, stdout=subprocess.PIPE, stderr=writer, env=variables, timeout=120, check=False)
+    os.close(writer)
+    shown = os.read(reader, 100_000).decode()
+    os.close(reader)
+    assert len([json.loads(line) for line in done.stdout.decode().splitlines()]) == 20
+    assert "predict" in shown
+    assert "class" not in shown
+
+
+def test_a_language_model_is_refused_with_the_verb_that_it_has(tmp_path: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec, section = text_spec(), LANGUAGE_MODELS[0]
+    weights = MODELS.settings(section["name"])(**section).build(spec).state_dict()
+    params = preset({"model": section})
+    manifest = Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(tmp_path / "model.safetensors", weights, manifest)
+    found = predict("-")
+    assert found.code == 2
+    assert "this is a language model" in found.errors[0]
+    assert "use `python -m pipeline generate`" in found.errors[0]

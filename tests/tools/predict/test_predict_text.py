@@ -1,0 +1,205 @@
+"""`predict` and `load_model` for texts: each line gets the answer of the evaluation, and a line that is no text is named."""
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+
+from pipeline import load_model
+from pipeline.__main__ import main
+from pipeline.core.inputs.text import TextInputs, TokenizerDescription
+from pipeline.core.prepared import Split
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.inference import model_file, networks
+from pipeline.inference.batches import loader
+from pipeline.inference.model_file import Manifest
+from pipeline.tools.predict import command
+from pipeline.tools.predict.inputs import text
+from tests.models.text_models import CLASSIFIERS, build
+from tests.tools.predict.conftest import CLASSES, Predict
+
+LENGTH = 12
+WORDS = ("the", "cat", "dog", "street", "when", "café", "?", "a")  # as many as `build` expects
+SPEC = Spec(
+    inputs=TextInputs(length=LENGTH, tokenizer=TokenizerDescription(kind="word", vocabulary=WORDS, normalization=("lowercase",))),
+    targets=ClassTargets(classes=CLASSES),
+)
+Write = Callable[[], Path]
+
+
+@pytest.fixture(params=[CLASSIFIERS[1], CLASSIFIERS[5]], ids=["lstm", "transformer"])
+def write_text_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Write:
+    return lambda: write(tmp_path, monkeypatch, request.param)
+
+
+@pytest.fixture
+def text_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return write(tmp_path, monkeypatch, CLASSIFIERS[1])
+
+
+def write(folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]) -> Path:
+    """Write `model.safetensors` with large random weights to the folder, which becomes the working folder."""
+    monkeypatch.chdir(folder)
+    network = build(settings, length=LENGTH)
+    weights = {name: tensor * (0 if name == "head.bias" else 4) for name, tensor in network.state_dict().items()}
+    params = {"model": settings, "train": {"deterministic": True, "channels_last": False}}
+    path = folder / "model.safetensors"
+    model_file.export(path, weights, Manifest(params=params, spec=SPEC, precision="fp32", step=1, inputs={}, fingerprint={}))
+    return Path(path.name)
+
+
+def random_texts(count: int) -> list[str]:
+    random = np.random.default_rng(0)
+    return [" ".join(random.choice((*WORDS, "zebra", "Cat"), random.integers(1, LENGTH + 4))) for _ in range(count)]
+
+
+def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(write_text_model: Write, predict: Predict, cpu: torch.device) -> None:
+    path, texts = write_text_model(), random_texts(60)
+    model, _ = model_file.load(path)
+    rows, lengths = Tokenizer(SPEC.inputs.tokenizer).rows(texts, LENGTH)
+    assert (lengths > LENGTH).any()
+    split = Split(rows, np.zeros(len(rows), np.int64), SPEC.inputs.lengths(rows))
+    batches = loader.scoring(loader.SplitTensors(split, cpu), batch_size=25)
+    logits = np.concatenate([outputs.numpy() for outputs, _ in networks.predict(model, batches, precision="fp32", device=cpu)])
+    evaluated = Predictions.of(logits, split.targets)
+    assert len(set(evaluated.predicted.tolist())) > 1, "the text matters"
+
+    Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    done = predict("texts.txt", "--batch-size", 7)
+    assert (done.code, len(done.errors)) == (0, 1)
+    assert [record["input"] for record in done.records] == [f"texts.txt:{number}" for number in range(1, 61)]
+    assert [record["class"] for record in done.records] == [CLASSES[number] for number in evaluated.predicted]
+    assert np.allclose([record["probability"] for record in done.records], evaluated.confidence, rtol=1e-5, atol=0)
+
+
+def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(
+    text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
+    lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"   ", b"x" * 101, b"y" * 1000, b"the cat\r", b"the cat " * 12]
+    Path("mixed.txt").write_bytes(b"\n".join(lines))
+    done = predict("mixed.txt", "absent.txt")
+    assert done.code == 1
+    assert [record["input"] for record in done.records] == ["mixed.txt:1", "mixed.txt:7", "mixed.txt:8"]
+    assert done.records[0]["top"] == done.records[1]["top"]
+    assert done.errors == [
+        "error: mixed.txt:2: is empty: write a text",
+        "error: mixed.txt:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv -f LATIN1 -t UTF-8`",
+        "error: mixed.txt:4: has no tokens: write a text",
+        "error: mixed.txt:5: has more than 100 bytes: divide the line",
+        "error: mixed.txt:6: has more than 100 bytes: divide the line",
+        "error: absent.txt: there is no such file; a text itself is piped to the input `-`, or in Python passed as a str",
+        "note: 1 text has more than the 12 tokens that the model reads, and the rest was left out: first mixed.txt:8",
+    ]
+
+
+def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
+    Path("folder").mkdir()
+    PIL.Image.new("RGB", (9, 9)).save("folder/a.png")
+    Path("folder/late").write_bytes(b"the cat\n" * 100 + b"the\0cat\nwhen ?\n")
+    Path("folder/text").write_text("the cat\n", encoding="utf-8")
+    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+    done = predict("folder", "folder/late")
+    assert [record["input"] for record in done.records] == ["folder/text:1"]
+    assert (done.code, done.errors) == (1, [f"error: {name}: {reason}" for name in ("folder/a.png", "folder/late", "folder/late")])
+
+
+def test_a_line_of_a_pipe_with_a_nul_character_is_named(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.write(write, b"the cat\nthe\0cat\nwhen ?\n")
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        done = predict("-")
+    assert [record["input"] for record in done.records] == ["-:1", "-:3"]
+    assert done.errors == ["error: -:2: has a NUL character, so it is no text: remove it"]
+
+
+@pytest.mark.parametrize("length", [100, 101])
+def test_a_line_of_the_greatest_length_is_read_with_any_ending(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
+    line = b"x" * length
+    expected = line if length == 100 else None
+    for ending in (b"", b"\n", b"\nnext"):
+        assert next(text.bounded_lines(io.BytesIO(line + ending))) == expected
+    assert list(text.bounded_lines(io.BytesIO(line + b"\nnext\n"))) == [expected, b"next"]
+
+
+def test_folders_archives_and_standard_input_have_the_same_lines(
+    text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "the cat\nwhen ?\n"
+    Path("folder").mkdir()
+    Path("folder/a.txt").write_text(text, encoding="utf-8")
+    with tarfile.open("a.tar", "w") as archive:
+        archive.add("folder/a.txt", "a.txt")
+    np.save("a.npy", np.zeros((2, LENGTH), np.int32))
+    expected = [record["top"] for record in predict("folder/a.txt").records]
+    for name in ("folder", "a.tar"):
+        done = predict(name)
+        assert [record["input"] for record in done.records] == [f"{name}/a.txt:1", f"{name}/a.txt:2"]
+        assert [record["top"] for record in done.records] == expected
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    done = predict("-")
+    assert ([record["input"] for record in done.records], [record["top"] for record in done.records]) == (["-:1", "-:2"], expected)
+    assert predict("a.npy").errors == [
+        "error: a.npy: each row is of type ndarray: give a text (str), or the path of a text file (pathlib.Path)"
+    ]
+
+
+def test_standard_input_and_files_are_read_a_batch_at_a_time(text_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+
+    def endless(_: int) -> bytes:
+        given.append(b"the cat\n")
+        return given[-1] if len(given) <= 60 else b""
+
+    ahead: list[int] = []
+
+    def count(predictions: Iterator[Any], write: object) -> None:
+        ahead.extend(len(given) - number for number, _ in enumerate(predictions))
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=SimpleNamespace(readline=endless, seekable=lambda: False)))
+    monkeypatch.setattr(command, "print_lines", count)
+    assert main(["predict", "model.safetensors", "-", "--batch-size", "5"]) == 0
+    assert len(ahead) == 60
+    assert max(ahead) <= 6
+
+
+def test_in_python_a_string_is_a_text_and_a_path_is_a_file(text_model: Path) -> None:
+    model = load_model(text_model)
+    Path("file.txt").write_text("the cat\nwhen ?\n", encoding="utf-8")
+    (single,) = model.predict("the cat")
+    several = list(model.predict(["the cat", Path("file.txt"), "file.txt " * 9]))
+    assert [each.input for each in several] == ["[0]", "file.txt:1", "file.txt:2", "[2]"]
+    assert single.probability == pytest.approx(several[0].probability)
+    assert several[0].probability == pytest.approx(several[1].probability)
+    assert len(list(model.predict(Path("file.txt")))) == 2
+    assert model.reader.note().startswith("1 text has more than the 12 tokens")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", r"\[0\]: is empty"),
+        (" ", r"\[0\]: has no tokens"),
+        (b"the cat", r"\[0\]: is of type bytes: give a text"),
+        (3, "is of type int"),
+    ],
+)
+def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(load_model(text_model).predict([value]))

@@ -1,0 +1,138 @@
+"""The verdict of `profile` flips when data, host or model is made slow. The effects are many times the rest of a step."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pipeline.inference.batches import loader
+from pipeline.tools.profile import profile
+from pipeline.tools.profile.profile import Profile, memory_line, profile_training
+from tests import texts
+from tests.models.text_models import ENCODING, RECURRENT
+from tests.tools.profile.conftest import CPU
+
+SLOW_S = 0.04
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "WARMUP_STEPS", 2)
+    monkeypatch.setattr(profile, "MOST_MEMORY", 5)
+    monkeypatch.setattr(profile, "MOST_TRACED", 3)
+
+
+def busy(_: object) -> None:
+    """Run Python code for SLOW_S seconds of CPU time."""
+    end_s = time.process_time() + SLOW_S
+    while time.process_time() < end_s:
+        pass
+
+
+def multiply(_: object) -> None:
+    matrix = torch.ones(1200, 1200)
+    torch.mm(matrix, matrix)
+
+
+def profiled_with(largest: str, setup) -> Profile:
+    result = profile_training(*setup, steps=10)
+    assert result.shares.largest == largest
+    assert getattr(result.shares, largest) > 0.6
+    assert result.shares.copying == 0
+    return result
+
+
+def test_slow_data_is_named(setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = loader.training
+
+    def slow(*arguments, **keywords) -> Iterator:
+        for batch in original(*arguments, **keywords):
+            time.sleep(SLOW_S)
+            yield batch
+
+    monkeypatch.setattr(loader, "training", slow)
+    assert profiled_with("data", setup).advice.startswith("Most of the time, steps wait for data (")
+
+
+def test_slow_augmentation_is_slow_data(setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs when the micro-batches are made, not when the batch is read."""
+    original = loader.ResidentBlock.gather
+    monkeypatch.setattr(loader, "BLOCK_BATCHES", 1)
+    monkeypatch.setattr(loader.ResidentBlock, "gather", lambda block, positions: (busy(None), original(block, positions))[1])
+    profiled_with("data", setup)
+
+
+def test_slow_python_code_is_named(setup, before_each_forward) -> None:
+    before_each_forward(busy)
+    assert profiled_with("host", setup).advice.startswith("Most of the time, the CPU runs Python code between the operations (")
+
+
+def test_a_host_that_sleeps_is_idle(setup, before_each_forward) -> None:
+    before_each_forward(lambda _: time.sleep(SLOW_S))
+    assert profiled_with("idle", setup).advice.startswith("Most of the time, this process does nothing (")
+
+
+def test_a_slow_model_is_named(setup, before_each_forward) -> None:
+    before_each_forward(multiply)
+    result = profiled_with("computing", setup)
+    assert result.advice.startswith("Most of the time, the CPU computes")
+    assert result.traced.operations[0].name == "aten::mm"
+
+
+def test_the_profile_tells_everything_that_was_measured(setup) -> None:
+    result = profile_training(*setup, steps=11)
+    text = "\n".join(result.lines())
+    assert "mlp on cpu" in text
+    assert "in fp32, 16 samples" in text
+    assert "(15 steps after warm-up" in text, "a multiple of the blocks"
+    for name in profile.NAMES.values():
+        assert name in text
+    assert len(result.traced.operations) == 10
+    assert all(each.name in text for each in result.traced.operations)
+    assert "memory: " in text
+    record = result.record()
+    assert sum(record["shares"].values()) == pytest.approx(1)
+    assert record["samples_per_second"] == pytest.approx(16 / record["step_s"])
+    assert record["memory_peak_bytes"] > 50e6
+    assert result.memory_table().splitlines()[0] == "step,peak_bytes"
+    assert len(result.memory_table().splitlines()) == 6
+
+
+def test_a_crowded_machine_is_told(setup) -> None:
+    result = profile_training(*setup, steps=5)
+    crowded = replace(result, timed=replace(result.timed, cpu_wait_s=0.5 * result.timed.step_s))
+    assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
+    alone = replace(result, timed=replace(result.timed, cpu_wait_s=0.0))
+    assert "Other processes" not in "\n".join(alone.lines())
+
+
+def test_a_model_of_texts_is_profiled(train_params) -> None:
+    model = RECURRENT | ENCODING | {"bidirectional": True, "pooling": "mean"}
+    params = train_params({"model": model, "augment": None, "train.batch_size": 16, "train.micro_batch_size": 16})
+    result = profile_training(params, texts.texts(), CPU, steps=5)
+    assert "lstm on cpu" in result.title
+    assert "augment" not in result.advice
+
+
+def test_micro_batches_are_named(train_params, prepared) -> None:
+    result = profile_training(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU, steps=5)
+    assert "16 samples in micro-batches of 4" in result.title
+
+
+@pytest.mark.parametrize(
+    ("peaks", "expected"),
+    [
+        ([10**9] * 40, "1,000 MB at its peak (resident memory of this process); it does not grow from step to step"),
+        (
+            [10**8 * (10 + number) for number in range(40)],
+            "4,900 MB at its peak (resident memory of this process); it grows by 100.00 MB a step",
+        ),
+        ([10**8, 10**9], "1,000 MB at its peak (resident memory of this process)"),
+        ([10**8 * number for number in range(10)] + [10**9] * 30, "does not grow"),
+    ],
+)
+def test_memory_that_grows_is_called_a_leak(peaks: list[int], expected: str) -> None:
+    assert expected in memory_line(peaks, "cpu")
+    assert "allocated on the GPU" in memory_line(peaks, "cuda")

@@ -1,0 +1,182 @@
+"""The comparison of options: what is measured, what is impossible and why, and what is written."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.core.refusal import Refusal
+from pipeline.inference.machine import Machine
+from pipeline.tools.profile import speedup
+from pipeline.tools.profile.speedup import CONFIGURED, Option, Row
+from pipeline.tools.profile.trial import Spread, Trial
+from tests import project, texts
+from tests.train.engine.building import HERE
+
+
+def names(options) -> dict[str, str | None]:
+    return {option.name: option.obstacle for option in options}
+
+
+def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -> None:
+    found = names(speedup.options(train_params({}), prepared, HERE))
+    assert list(found) == [
+        *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default", "compile: graphs"),
+        *("optimizer not fused", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
+    ]
+    assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
+    changes = {
+        "train.precision": "bf16",
+        "train.channels_last": True,
+        "train.lanes": 2,
+        "train.compile": "default",
+        "train.deterministic": False,
+    }
+    found = names(speedup.options(train_params(changes), prepared, HERE))
+    assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= found.keys()
+
+
+def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) -> None:
+    found = names(speedup.options(train_params({}), prepared, Machine(torch.device("cuda", 0), 1)))
+    assert list(found)[-1] == "on the CPU", "the slowest option is measured last"
+    assert "on the GPU" not in found
+    assert "precision: fp32" in found, "auto is another one on a GPU"
+    assert set(found.values()) == {None}
+
+
+def test_options_of_images_are_none_of_texts(train_params) -> None:
+    assert names(speedup.options(train_params({}), texts.texts(), HERE))["channels_last: true"] == "the inputs are not images"
+
+
+@pytest.fixture
+def rows(params, prepared, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
+    monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
+    chosen = [
+        Option("lanes: 2", {"lanes": 2}),
+        Option("impossible here", obstacle="no such device"),
+        Option("precision: bf16-true", {"precision": "bf16-true"}),
+        Option("on a device of another kind", device="meta"),
+        Option("deterministic: false", {"deterministic": False}),
+    ]
+    monkeypatch.setattr(speedup, "options", lambda *_: iter(chosen))
+    return {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
+
+
+def test_every_option_is_measured_or_has_a_reason(rows: dict[str, Row]) -> None:
+    measured = {name for name, row in rows.items() if row.obstacle is None}
+    assert measured == {CONFIGURED, "lanes: 2", "deterministic: false"}
+    for name in measured:
+        row = rows[name]
+        assert row.step_s > 0
+        assert row.speed.least <= row.speed.median <= row.speed.most
+        assert row.peak_bytes is None
+    assert rows["impossible here"].obstacle == "no such device"
+    assert rows["precision: bf16-true"].obstacle.startswith("train.")
+    assert "not available: " in speedup.cells(rows["on a device of another kind"], 16)[3]
+    assert rows[CONFIGURED].speed == (1, 1, 1)
+
+
+def test_determinism_ends_as_it_began(rows: dict[str, Row], params) -> None:
+    assert params.train.deterministic
+    assert torch.are_deterministic_algorithms_enabled()
+    torch.set_deterministic_debug_mode("default")
+
+
+def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {CONFIGURED: [1.0, 1.0, 1.0, 1.0, 1.0], "slow": [2.0, 2.0, 1.9, 2.1, 2.0]}
+    monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("slow")]))
+    monkeypatch.setattr(speedup.Candidate, "warm_up", lambda *_: 1)
+    monkeypatch.setattr(speedup.Candidate, "run", lambda *_: 1.0)
+    monkeypatch.setattr(speedup.trials, "interleaved", lambda *_, **__: seconds)
+    _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
+    assert slow.step_s == 2.0
+    assert slow.speed.median == 0.5
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_an_optimizer_without_fused_kernels_makes_nearly_the_same_steps(train_params, prepared, name: str) -> None:
+    recipes = {
+        "adamw": {},
+        "sgd": {
+            "optimizer": {
+                "name": "sgd",
+                "learning_rate": 0.1,
+                "weight_decay": 0.0,
+                "bias_lr_scale": 1.0,
+                "layer_decay": None,
+                "groups": [],
+                "momentum": 0.9,
+                "nesterov": True,
+            }
+        },
+    }
+    params = train_params({"train.batch_size": 16, "train.micro_batch_size": 16, **recipes[name]})
+    weights = []
+    for unfused in (False, True):
+        trial = Trial.of(params, prepared, HERE)
+        if unfused:
+            speedup.unfuse(trial.state.optimizer)
+        reports = trial.reports()
+        for _ in range(3):
+            next(reports)
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in trial.state.parameters]))
+    assert torch.allclose(*weights, atol=1e-6)
+
+
+def test_an_optimizer_with_one_form_is_refused() -> None:
+    class Plain(torch.optim.Optimizer):
+        pass
+
+    with pytest.raises(Refusal, match="Plain has no fused kernels"):
+        speedup.unfuse(Plain([torch.nn.Parameter(torch.ones(1))], {}))
+
+
+ROWS = [
+    Row(CONFIGURED, 0.01, Spread(1.0, 1.0, 1.0), 5_000_000),
+    Row("compile: default", 0.005, Spread(2.0, 1.8, 2.2), 4_000_000),
+    Row("lanes: 2", 0.02, Spread(1.3, 0.5, 1.6), 6_000_000),
+    Row("channels_last: true", obstacle="the inputs are not images"),
+]
+
+
+def test_only_an_option_that_was_faster_in_every_round_is_named() -> None:
+    bf16 = Row("precision: bf16", 0.009, Spread(1.1, 1.05, 1.2), 4_000_000)
+    assert speedup.always_faster([*ROWS, bf16]) == "compile: default (2.00 times as fast), precision: bf16 (1.10 times as fast)"
+    assert speedup.always_faster([ROWS[0], ROWS[2], ROWS[3]]) == ""
+
+
+def test_table_numbers_and_figure_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "new/folder"
+    speedup.write(folder, ROWS, title="mlp on cpu", method="As it was measured.", samples=64)
+    text = (folder / "speedup.md").read_text()
+    assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    | 4                |" in text
+    assert "not available: the inputs are not images" in text
+    assert "As it was measured." in text
+    record = json.loads((folder / "speedup.json").read_text())
+    assert record["options"][1]["speed"] == {"median": 2.0, "least": 1.8, "most": 2.2}
+    assert (folder / "speedup.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")]))
+    monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
+    assert main(["profile", "--speedup", "--steps", "2"]) == 0
+    output = capsys.readouterr().out
+    assert "| lanes: 2 " in output
+    assert "GPU memory" not in output
+    assert "not available: no such device" in output
+    assert "aster" in output, "faster, or no option was faster"
+    assert not list(tmp_path.glob("speedup*"))
+    assert main(["profile", "--speedup", "--output", "params.yaml"]) == 2
+    assert "--output: params.yaml: is not a folder: give another path" in capsys.readouterr().err
+    assert main(["profile", "--speedup", "--steps", "2", "--output", "compared"]) == 0
+    assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
+
+
+def test_the_method_names_the_wait_for_a_gpu_only_where_there_is_one(params) -> None:
+    assert "waits for the GPU" in speedup.method(params, torch.device("cuda"))
+    assert "GPU" not in speedup.method(params, torch.device("cpu"))

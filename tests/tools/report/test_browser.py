@@ -1,0 +1,57 @@
+"""The page in a browser: it fits narrow and wide screens in both themes, keeps tables apart, loads nothing and logs no error."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.tools.report.page import Number, Page, Section, Table, render_html
+from tests.tools.report.test_rendering import HOSTILE, everything
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+LONG = "an unbroken name " + "x" * 300
+
+
+SMALL = Table(("split", "samples"), (("train", Number(1295)),))
+GAP = 12
+"""Pixels between two tables, one beside or below the other."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
+
+
+def test_the_page_fits_the_screen_and_asks_for_nothing(tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    page_file, trouble = tmp_path / "page.html", list[str]()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for text in (LONG, *HOSTILE):
+            page_file.write_text(render_html(everything(text)), encoding="utf-8")
+            for width, scheme in ((320, "light"), (390, "dark"), (1280, "light")):
+                context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+                page = context.new_page()
+                page.on("console", lambda message: trouble.append(message.text))
+                page.on("dialog", lambda dialog: trouble.append(dialog.message))
+                page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
+                page.goto(page_file.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (text, width)
+                context.close()
+        browser.close()
+    assert trouble == []
+
+
+@pytest.mark.parametrize("width", [320, 390, 560, 1280])
+def test_two_small_tables_do_not_touch(tmp_path: Path, width: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    page_file = tmp_path / "page.html"
+    page_file.write_text(render_html(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(page_file.as_uri())
+        boxes = [each.bounding_box() for each in page.locator("table").all()]
+        browser.close()
+    first, second = (box for box in boxes if box)
+    assert max(second["x"] - first["x"] - first["width"], second["y"] - first["y"] - first["height"]) >= GAP

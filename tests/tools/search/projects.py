@@ -1,0 +1,73 @@
+"""A project with prepared data and a search file, and a fake child that trains in an instant."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline.core import files, stage
+from pipeline.core.yaml_document import Document
+from pipeline.tools.search.trial import Child, TrialFolder
+from pipeline.tracking.journal import Journal, RunInfo
+from tests import project
+
+SEARCH: dict[str, Any] = {
+    "name": "tiny",
+    "trials": 8,
+    "seed": 3,
+    "metric": "valid/loss",
+    "direction": None,
+    "pruner": "median",
+    "processes": 1,
+    "space": {
+        "optimizer.learning_rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+        "train.clip_norm": {"type": "categorical", "choices": [0.5, 1.0, None]},
+    },
+}
+FILE = Path("search.yaml")
+
+
+def prepare(folder: Path) -> Path:
+    """Make a project in `folder`, the working directory, with the prepared digits."""
+    project.make(folder)
+    stage.run("prepare")
+    return folder
+
+
+def write(changes: Mapping[str, Any] | None = None) -> Path:
+    with FILE.open("w", encoding="utf-8") as file:
+        YAML().dump({**SEARCH, **(changes or {})}, file)
+    return FILE
+
+
+class FakeChild(Child):
+    """Trains in an instant: the loss of a validation depends on the learning rate and the number of the validation only."""
+
+    exit_code = 0
+    starts: list[int]
+
+    def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
+        self.trial, self.slot, self.log = trial, slot, trial.folder / "log.txt"
+        assert not trial.is_complete, "a trial that has ended is trained again"
+        type(self).starts.append(trial.number)
+        rate = Document.read(trial.paths.params).data["optimizer"]["learning_rate"]
+        losses = [abs(rate - 0.01) + 1 / number for number in (1, 2, 3)]
+        journal = trial.journal
+        if journal is None:
+            written = Journal.create(trial.folder, stage="train", info=RunInfo(tags=tags))
+        else:
+            written = Journal.reopen(journal, stage="train", info=RunInfo())
+        for step, loss in zip((8, 16, 24), losses, strict=True):
+            written.metrics(step, {"valid/loss": loss})
+        files.write_text(trial.paths.history, f"step,valid/loss\n24,{losses[-1]!r}\n")
+        files.write_text(trial.paths.model, str(rate))
+        files.write_json(trial.paths.metrics / "train.json", {"exported_step": 24})
+        written.end("FINISHED")
+        written.close()
+
+    def stop(self) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass

@@ -1,0 +1,442 @@
+"""A search that is killed at any instant and repeated ends with the same trials as one that was not."""
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from optuna.storages import RDBStorage
+
+from pipeline.__main__ import main
+from pipeline.core import files, stage
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
+from pipeline.tools.check.command import refuse_misfits
+from pipeline.tools.params.editing import edited
+from pipeline.tools.search import runner, settings, trial
+from pipeline.tools.search.trial import devices
+from pipeline.tracking import events, journal
+from tests import project
+from tests.tools.search import projects
+from tests.tools.search.projects import FakeChild
+
+WRITES = (
+    *("create_new_study", "create_new_trial", "set_trial_intermediate_value", "set_trial_user_attr", "set_trial_system_attr"),
+    "set_trial_state_values",
+)
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing of the code handles it."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return projects.prepare(folder) / "data/prepared"
+    finally:
+        os.chdir(before)
+
+
+@cache
+def cached_edit(text: str, assignments: Sequence[str]) -> str:
+    """Return what the function `edited` returns. A search that is killed and repeated asks for the same again."""
+    return edited(text, assignments)
+
+
+@pytest.fixture
+def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project with prepared data, which is the working directory. Children train in an instant, and nothing is tracked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.setattr(runner, "Child", FakeChild)
+    monkeypatch.setattr(runner, "POLL_S", 0.0)
+    monkeypatch.setattr(settings, "edited", lambda text, assignments: cached_edit(text, tuple(assignments)))
+    monkeypatch.setattr(FakeChild, "starts", [], raising=False)
+    project.make(tmp_path)
+    (tmp_path / "data/prepared").symlink_to(prepared)
+    projects.write()
+    return tmp_path
+
+
+def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False, skip: int | None = None) -> None:
+    runner.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, skip=skip, validate=refuse_misfits)
+
+
+def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
+    """Return what the study of a search has in the end."""
+    storage = RDBStorage(f"sqlite:///{top}/.pipeline/search/{name}/study.db")
+    trials = storage.get_all_trials(storage.get_study_id_from_name(name))
+    storage.remove_session()
+    storage.engine.dispose()
+    return [(trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.values) for trial in trials]
+
+
+@pytest.mark.parametrize("pruner", ["median", "hyperband"])
+def test_a_search_killed_before_any_write_ends_with_the_same_trials(top: Path, pruner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects.write({"pruner": pruner})
+    search()
+    expected = outcome(top)
+    assert [trial[0] for trial in expected] == list(range(8))
+    assert {trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}
+    (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
+    assert killed_search(monkeypatch, every=8) > 4
+    assert outcome(top) == expected
+
+
+def killed_search(monkeypatch: pytest.MonkeyPatch, *, every: int) -> int:
+    """Run a search, kill it at a random one of the next `every` writes, before or after it, and so on to its end. Return the number of kills."""
+    generator = random.Random(1)
+    left = 0
+
+    def wrap(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def write(*arguments: Any, **options: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0 and generator.random() < 0.5:
+                raise KilledError
+            answer = original(*arguments, **options)
+            if left <= 0:
+                raise KilledError
+            return answer
+
+        monkeypatch.setattr(owner, name, write)
+
+    for name in WRITES:
+        wrap(RDBStorage, name)
+    wrap(files, "write_text")
+    for kills in itertools.count():
+        left = generator.randint(2, 2 * every) + kills // 10  # so that it comes to an end
+        try:
+            search()
+        except KilledError:
+            continue
+        return kills
+    raise AssertionError
+
+
+def test_a_proposal_depends_on_the_seed(top: Path) -> None:
+    for name, seed in (("one", 1), ("same", 1), ("two", 2)):
+        projects.write({"name": name, "seed": seed, "trials": 2})
+        search()
+    assert outcome(top, "one") == outcome(top, "same")
+    assert outcome(top, "one") != outcome(top, "two")
+
+
+def test_a_longer_search_keeps_its_trials_and_adds_the_rest(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search(3)
+    first = outcome(top)
+    search(3)
+    assert FakeChild.starts == [0, 1, 2], "a finished search trains nothing"
+    search(5)
+    assert outcome(top)[:3] == first
+    assert FakeChild.starts == [0, 1, 2, 3, 4]
+    assert "3 are finished" in capsys.readouterr().out
+
+
+def test_only_the_model_of_the_best_trial_is_kept_unless_asked(top: Path) -> None:
+    search(4)
+    best = min(outcome(top), key=lambda trial: trial[4])[0]
+    assert [path.parts[-3] for path in top.glob(".pipeline/search/tiny/trials/*/models/*")] == [f"{best:04}"]
+    projects.write({"name": "kept"})
+    search(4, keep_models=True)
+    assert len(list(top.glob(".pipeline/search/kept/trials/*/models/*"))) == 4
+
+
+def test_the_table_is_ranked_and_names_what_varied(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    search()
+    trials = outcome(top)
+    capsys.readouterr()
+    search()
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    head = next(line for line in lines if "rank" in line)
+    assert head.split() == ["rank", "trial", "valid/loss", "steps", "outcome", "lr", "clip_norm", "run"]
+    shown = [line.split() for line in lines if " complete " in line or " pruned " in line]
+    complete = sorted((trial for trial in trials if trial[1] == "COMPLETE"), key=lambda trial: trial[4])
+    assert [int(line[1]) for line in shown[: len(complete)]] == [trial[0] for trial in complete]
+    assert [line[0] for line in shown[: len(complete)]] == [str(rank) for rank in range(1, len(complete) + 1)]
+    assert len(shown) == 8
+    assert (top / ".pipeline/search/tiny/trials.csv").read_text().count("\n") == 9
+
+
+def test_the_best_parameters_are_put_in_place_with_every_digit(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path("params.yaml").read_text()
+    search(3)
+    assert Path("params.yaml").read_text() == before
+    search(3, apply=True)
+    best = min(outcome(top), key=lambda trial: trial[4])
+    trial = top / f".pipeline/search/tiny/trials/{best[0]:04}/params.yaml"
+    assert Path("params.yaml").read_text() == trial.read_text() != before
+    assert repr(best[2]["optimizer.learning_rate"]) in trial.read_text()
+    search(4)
+    assert len(outcome(top)) == 4, "the search goes on after its parameters were put in place"
+
+
+def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Editing(FakeChild):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            Path("params.yaml").write_text(original + "# a note\n")
+
+    original = Path("params.yaml").read_text()
+    monkeypatch.setattr(runner, "Child", Editing)
+    with pytest.raises(Refusal, match=r"params.yaml: has been edited while the search ran, and is left as it is: repeat"):
+        search(2, apply=True)
+    assert Path("params.yaml").read_text() == original + "# a note\n"
+    search(2, apply=True)
+    assert Path("params.yaml").read_text().endswith("# a note\n")
+
+
+def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changing(FakeChild):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            Path("requirements.lock").write_text("torch==2\n")
+
+    monkeypatch.setattr(runner, "Child", Changing)
+    with pytest.raises(Refusal, match=r"these have changed: requirements.lock: undo the change"):
+        search()
+    assert FakeChild.starts == [0]
+
+
+def tags(top: Path, stage: str) -> list[dict[str, str]]:
+    """Return the tags of each run of `stage` after all events of its journal."""
+    found = []
+    for path in journal.journals(top):
+        lines = [event.fields for event in events.read(path / events.EVENTS)]
+        if lines[0]["stage"] == stage:
+            found.append({key: value for line in lines for key, value in line.get("tags", {}).items()})
+    return found
+
+
+def test_a_longer_search_moves_the_mark_of_the_best_trial(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+    bests = []
+    for num_trials in (1, 4, 8):
+        search(num_trials)
+        bests.append(min((trial for trial in outcome(top) if trial[4]), key=lambda trial: trial[4])[0])
+        assert [run["pipeline.trial"] for run in tags(top, "train") if run.get("pipeline.best") == "true"] == [str(bests[-1])]
+    assert len(set(bests)) > 1
+
+
+def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.SearchRunner, "conclude", killed)
+        with pytest.raises(KilledError):
+            search(2)
+    search(2)
+    (parent,) = (path for path in journal.journals(top) if next(events.read(path / events.EVENTS)).fields["stage"] == "search")
+    lines = list(events.read(parent / events.EVENTS))
+    assert (lines[-1].kind, lines[-1].fields["status"]) == ("end", "FINISHED")
+    assert "trials.csv" in {Path(line.fields["file"]).name for line in lines if line.kind == "artifact"}
+
+
+def test_parameters_that_do_not_fit_each_other_fail_their_trial_only(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project.write_params(top, {"train.batch_size": 64, "train.micro_batch_size": 16})
+    space = {
+        "train.batch_size": {"type": "categorical", "choices": [16, 64]},
+        "train.micro_batch_size": {"type": "categorical", "choices": [16, 64]},
+    }
+    projects.write({"space": space})
+    search()
+    assert {trial[1] for trial in outcome(top) if trial[2] == {"train.batch_size": 16, "train.micro_batch_size": 64}} == {"FAIL"}
+    assert "is larger than train.batch_size: write at most 16" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "params", "named"),
+    [
+        ({"space": {"train.clip_norm": projects.SEARCH["space"]["train.clip_norm"]}}, {}, "space.optimizer.learning_rate"),
+        ({"direction": "maximize"}, {}, "direction"),
+        ({"seed": 4}, {}, "seed"),
+        ({}, {"train.batch_size": 32, "train.micro_batch_size": 32}, "params.yaml train.batch_size, params.yaml train.micro_batch_size"),
+    ],
+)
+def test_a_search_that_has_changed_is_refused_with_what_to_do(
+    top: Path, changes: dict[str, Any], params: dict[str, Any], named: str
+) -> None:
+    search(1)
+    projects.write(changes)
+    project.write_params(top, params)
+    with pytest.raises(Refusal) as caught:
+        search()
+    message = str(caught.value)
+    assert message.startswith(f".pipeline/search/tiny/study.db: since this search began, these have changed: {named}")
+    assert message.endswith("another `name:` into the search file for a new search, or remove .pipeline/search/tiny")
+
+
+def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
+    search(1)
+    spec = top / "data/prepared/spec.json"
+    content = spec.read_text()
+    (top / "data/prepared").unlink()
+    with pytest.raises(Refusal, match=r"data/prepared/spec.json: is missing: run `dvc repro prepare`"):
+        search()
+    files.write_text(spec, content.replace('"inputs_digest": "', '"inputs_digest": "0'))
+    with pytest.raises(Refusal, match="these have changed: data/prepared: undo"):
+        search()
+
+
+def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
+    folder = Path(".pipeline/search/tiny")
+    with runner.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
+        search()
+    files.write_text(folder / "study.db", "no database " * 1000)
+    with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
+        search()
+
+
+@pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
+def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
+    top: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, int]
+) -> None:
+    search(1)
+
+    class Dead(FakeChild):
+        exit_code = -9
+        error = ""
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "Child", Dead)
+        with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
+            search(2)
+    with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
+        search(2, skip=0)
+    search(2, **more)
+    assert FakeChild.starts == [0, *(() if more else (1,))]
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
+
+
+OF_ALL = "augment: needs images"
+
+
+@pytest.mark.parametrize("message", ["optimizer.learning_rate: valid/loss became nan", "train.on_nonfinite: step 2: it", "", OF_ALL])
+def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error stops the search if it names no parameter, or, before the training has begun, one that all trials share."""
+
+    class Diverged(FakeChild):
+        exit_code, _begin = 2, 0
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+            self.log.write_text(
+                f"resuming\nerror: {trial.paths.params}:19: {message}\n" if message else "error: data/prepared: is missing\n"
+            )
+
+    monkeypatch.setattr(runner, "Child", Diverged)
+    if message in ("", OF_ALL):
+        cause = f"data/prepared: is missing|{OF_ALL}"
+        with pytest.raises(Refusal, match=rf"trial 0 ended with exit code 2 \(.*({cause})\)"):
+            search(1)
+        return
+    search(1)
+    assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
+
+
+def test_after_a_trial_that_trained_an_error_concerns_one_trial_only(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(1)
+
+    class Refused(FakeChild):
+        exit_code, _begin = 2, 0
+
+        def __init__(self, trial: Any, *_: Any) -> None:
+            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+            self.log.write_text(f"error: {trial.paths.params}:19: {OF_ALL}\n")
+
+    monkeypatch.setattr(runner, "Child", Refused)
+    search(2)
+    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL"]
+
+
+def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(device: str, count: int, **more: Any) -> list[str | None]:
+        return devices(Environment.model_validate({"PIPELINE_DEVICE": device, **more}), count)
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(trial.utilization, "gpus", lambda: ["a", "b", "c"])
+    assert given("auto", 2) == ["0", "1", "2"]
+    assert given("auto", 1) == given("cpu", 2) == given("cuda:1", 2) == given("auto", 2, PIPELINE_PROCESSES=2) == [None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
+    assert given("cuda", 2) == ["3", "GPU-5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert given("auto", 2) == [None]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(trial.utilization, "gpus", list)
+    assert given("auto", 2) == [None]
+
+
+@pytest.fixture
+def real(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")
+    project.make(tmp_path)
+    (tmp_path / "data/prepared").symlink_to(prepared)
+    return tmp_path
+
+
+def interrupt(number: int, ready: Path) -> int:
+    """Run the search, send a signal when there is a file that matches `ready`, and return the exit code. SIGKILL kills its children too."""
+    process = subprocess.Popen([sys.executable, "-m", "pipeline", "search", str(projects.FILE)])
+    deadline = time.monotonic() + 120
+    while not list(ready.parent.parent.glob(f"{ready.parent.name}/{ready.name}")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    for each in children:
+        if number == signal.SIGKILL and each.is_running():
+            each.kill()
+    return process.wait()
+
+
+def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(
+    real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    projects.write({"trials": 3})
+    project.write_params(real, {"train.steps": 240})  # long enough that no signal arrives after the last step
+    monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
+    trials = real / ".pipeline/search/tiny/trials"
+    assert interrupt(signal.SIGKILL, trials / "0000/.pipeline/work/*/step-*") == -signal.SIGKILL
+    assert interrupt(signal.SIGTERM, trials / "0001/.pipeline/work/*/step-*") == 128 + signal.SIGTERM
+    assert main(["search", str(projects.FILE), "--apply"]) == 0
+    found = outcome(real)
+    assert [(trial[0], trial[1]) for trial in found] == [(0, "COMPLETE"), (1, "COMPLETE"), (2, "COMPLETE")]
+    logs = [(trials / f"{number:04}/log.txt").read_text() for number in range(3)]
+    assert "resuming after step" in logs[0]
+    assert "resuming after step" in logs[1]
+    starts = [next(events.read(path / events.EVENTS)).fields for path in journal.journals(real)]
+    assert [start["stage"] for start in starts] == ["search", "train", "train", "train"], "one run for each trial, and the parent"
+    for number, start in enumerate(starts[1:]):
+        assert start["tags"]["pipeline.parent"] == journal.journals(real)[0].name
+        assert start["tags"]["pipeline.trial"] == str(number)
+        assert start["name"].startswith(f"tiny #{number} lr=")
+    stage.run("train")
+    best = min(found, key=lambda trial: trial[4])[0]
+    assert files.digest(real / "models/model.safetensors") == files.digest(trials / f"{best:04}/models/model.safetensors")
+    assert "now has the parameters of trial" in capsys.readouterr().out

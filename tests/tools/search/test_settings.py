@@ -1,0 +1,143 @@
+"""The search file is checked before anything runs: every error names file, line, key and remedy."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
+from pipeline.tools.check.command import refuse_misfits
+from pipeline.tools.search.settings import Search
+from tests import project
+from tests.conftest import changed
+from tests.imports import TOP
+from tests.tools.search import projects
+
+RATE = "space.optimizer.learning_rate"
+
+
+@pytest.fixture(autouse=True)
+def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    project.make(tmp_path)
+
+
+def read(changes: dict[str, Any]) -> Search:
+    return Search.read(projects.write(changes), Document.read(Path("params.yaml")), refuse_misfits)
+
+
+def refused(changes: dict[str, Any]) -> list[str]:
+    with pytest.raises(Refusal) as caught:
+        read(changes)
+    return str(caught.value).splitlines()
+
+
+def of_rate(**entry: Any) -> dict[str, Any]:
+    return {"space": {"optimizer.learning_rate": entry}}
+
+
+def test_the_search_of_digits_is_valid_for_its_preset() -> None:
+    search = Search.read(TOP / "presets/search/digits.yaml", Document.read(TOP / "presets/digits.yaml"), refuse_misfits)
+    assert search.settings.trials == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"space": {}}, "search.yaml:8: space: "),
+        ({"trials": 0}, "search.yaml:2: trials: should be greater than or equal to 1, not 0"),
+        ({"trails": 8}, "search.yaml:20: trails: is not a key here: did you mean `trials`?"),
+        ({"name": "../up"}, "search.yaml:1: name: "),
+        ({"pruner": "mean"}, "search.yaml:6: pruner: should be 'median', 'hyperband' or 'none', not \"mean\""),
+        ({"processes": 1.5}, "search.yaml:7: processes: should be a whole number, not 1.5"),
+        ({"direction": "up"}, "search.yaml:5: direction: should be 'minimize' or 'maximize', not \"up\""),
+        ({"space": 3}, "search.yaml:8: space: should be a section"),
+        ({"space": {"optimizer.learning_rate": 3}}, f"search.yaml:9: {RATE}: should be a range, such as"),
+        (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
+        (of_rate(type="real"), f"search.yaml:10: {RATE}.type: there is no type real: choose one of float"),
+        (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
+        (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
+        (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:12: {RATE}.high: is not above `low`, which is 1.0: write a larger number"),
+        (of_rate(type="float", low=0.0, high=0.5, log=True), f"search.yaml:13: {RATE}.log: a logarithmic range needs `low` above 0"),
+        (of_rate(type="float", low=0.1, high=0.5, logs=True), f"search.yaml:13: {RATE}.logs: is not a key here: did you mean `log`?"),
+        (of_rate(type="float", low="a", high=0.5), f"search.yaml:11: {RATE}.low: should be a"),
+        (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
+        (
+            {"space": {"model": {"type": "categorical", "choices": ["mlp", "transformer"]}}},
+            "search.yaml:11: space.model.choices: ",
+        ),
+        (of_rate(type="categorical", choices=[]), f"search.yaml:11: {RATE}.choices: "),
+        (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
+        (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
+        (of_rate(type="categorical", choices=[1.0, "fast"]), f"search.yaml:11: {RATE}.choices: optimizer.learning_rate=fast: should be a "),
+        (
+            {"space": {"model.width": {"type": "int", "low": 8, "high": 31, "step": 8}}},
+            "search.yaml:13: space.model.width.step: 31 cannot be reached from 8 in steps of 8: write `high: 24`",
+        ),
+        (
+            {"space": {"optimizer.learnin_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
+            "search.yaml:9: space.optimizer.learnin_rate: is not a key of params.yaml: did you mean `optimizer.learning_rate`?",
+        ),
+        (
+            {"space": {"optimiser.learning_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
+            "search.yaml:9: space.optimiser.learning_rate: is not a key of params.yaml: did you mean `optimizer`?",
+        ),
+        (
+            {"space": {"source.valid": {"type": "float", "low": 0.1, "high": 0.2}}},
+            "search.yaml:9: space.source.valid: cannot be searched: it decides the data, which is prepared once for all trials: remove it",
+        ),
+        (
+            {"space": {"seed": {"type": "int", "low": 1, "high": 2}}},
+            "search.yaml:9: space.seed: cannot be searched: it would be chosen by chance",
+        ),
+        (
+            {"space": {"evaluate.top_k": {"type": "int", "low": 1, "high": 2}}},
+            "search.yaml:9: space.evaluate.top_k: cannot be searched: it has no effect on a training",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_file_line_key_and_remedy(changes: dict[str, Any], message: str) -> None:
+    (line,) = refused(changes)
+    assert line.startswith(message), line
+
+
+def test_all_errors_are_reported_at_once() -> None:
+    found = refused({"trials": -1, "seed": "one", "space": {"model.with": {"type": "int", "low": 1, "high": 2}, "sed": 3}})
+    assert [line.split(": ")[1] for line in found] == ["trials", "seed", "space.model.with", "space.sed"]
+
+
+def test_a_missing_key_and_a_missing_file_are_refused() -> None:
+    settings = copy.deepcopy(projects.SEARCH)
+    del settings["seed"]
+    projects.FILE.write_text(str(settings).replace("None", "null").replace("True", "true"))
+    with pytest.raises(Refusal, match=r"search.yaml:1: seed: is missing: docs/search.md lists the keys"):
+        Search.read(projects.FILE, Document.read(Path("params.yaml")), refuse_misfits)
+    with pytest.raises(Refusal, match=r"no.yaml: is missing: give a search file, such as presets/search/digits.yaml"):
+        Search.read(Path("no.yaml"), Document.read(Path("params.yaml")), refuse_misfits)
+
+
+@pytest.mark.parametrize(
+    ("metric", "reason"),
+    [("test/accuracy", "the test split must not select parameters"), ("valid/f1", "a validation does not report this metric")],
+)
+def test_the_metric_is_one_of_the_validation_split(metric: str, reason: str) -> None:
+    search = read({"metric": metric})
+    with pytest.raises(Refusal, match=f"search.yaml:4: metric: {metric}: {reason}: choose one of valid/loss, valid/accuracy"):
+        search.target({"loss": "min", "accuracy": "max"}, "valid/loss")
+
+
+def test_metric_and_direction_are_those_of_the_task_unless_the_file_has_others() -> None:
+    metrics: dict[str, Any] = {"loss": "min", "accuracy": "max"}
+    assert read({"metric": None}).target(metrics, "valid/accuracy") == ("valid/accuracy", "maximize")
+    assert read({}).target(metrics, "valid/accuracy") == ("valid/loss", "minimize")
+    assert read({"direction": "maximize"}).target(metrics, "valid/accuracy") == ("valid/loss", "maximize")
+
+
+def test_the_text_of_a_trial_differs_in_its_values_only() -> None:
+    search = read({})
+    before = Document.read(Path("params.yaml")).data
+    text = search.text_of({"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
+    expected = changed(before, {"optimizer.learning_rate": 0.00012345678901234567, "train.clip_norm": None})
+    assert Document.of(text, Path("params.yaml")).data == expected

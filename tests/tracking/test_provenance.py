@@ -1,0 +1,116 @@
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.environment import Environment
+from pipeline.tracking import provenance
+from tests.imports import TOP
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for arguments in (
+        ["init", "-q"],
+        ["-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "--allow-empty", "-m", "first"],
+    ):
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_clean_commit_is_named(checkout: Path) -> None:
+    (checkout / "dvc.lock").write_text("what a run writes itself is no difference")
+    found = provenance.gather(Environment())
+    assert len(found["git.commit"]) == 40
+    assert (found["git.dirty"], found["git.difference"]) == ("false", "none")
+
+
+def test_a_difference_is_listed(checkout: Path) -> None:
+    for number in range(60):
+        (checkout / f"{number}.py").write_text("")
+    found = provenance.gather(Environment())
+    assert found["git.dirty"] == "true"
+    assert "?? 0.py" in found["git.difference"]
+    assert "and 10 more" in found["git.difference"]
+
+
+GIT = ("git.commit", "git.dirty", "git.difference")
+
+
+def what_git_says() -> set[str]:
+    found = provenance.gather(Environment())
+    assert all(found.values())
+    return {found[name] for name in GIT}
+
+
+def test_a_folder_without_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert what_git_says() == {"unknown: this folder is not in a git repository"}
+    assert provenance.gather(Environment())["lock_sha256"] == "unknown: requirements.lock is missing"
+
+
+def test_a_repository_without_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    assert provenance.gather(Environment())["git.commit"] == "unknown: this repository has no commit yet"
+
+
+def test_no_git_in_the_image(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(checkout))
+    assert what_git_says() == {"unknown: git is not installed"}
+
+
+@pytest.mark.parametrize("how", ["chown", "variable"])
+def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may declare every folder safe
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    if how == "variable":
+        monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    elif os.getuid():
+        pytest.skip("only root can give a folder away")
+    else:
+        for path in (checkout, checkout / ".git"):
+            os.chown(path, 12345, 12345)
+    assert what_git_says() == {"unknown: this checkout belongs to another user (git: dubious ownership)"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody without a name")
+def test_a_uid_without_a_name() -> None:
+    script = "import os; from pipeline.tracking import provenance; os.setuid(54321); print(provenance.known(provenance.user))"
+    nameless = {name: value for name, value in os.environ.items() if name not in ("LOGNAME", "USER", "LNAME", "USERNAME")}
+    output = subprocess.run([sys.executable, "-c", script], cwd=TOP, env=nameless, check=True, capture_output=True, text=True).stdout
+    assert output == "unknown: uid 54321 has no name\n"
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver here")
+def test_a_machine_without_a_gpu() -> None:
+    found = provenance.gather(Environment())
+    assert found["driver"] == found["gpu"] == "unknown: no NVIDIA driver is installed"
+
+
+def test_any_other_failure_is_unknown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> str:
+        raise OSError("the first line\nand more")
+
+    assert provenance.known(fail) == "unknown: OSError: the first line"
+    assert provenance.known(str) == "unknown: the answer was empty"
+    assert provenance.known(lambda: metadata.version("no-such-thing")) == "unknown: no-such-thing is not installed"
+    monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
+    assert provenance.gather(Environment())["image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
+
+
+def test_the_image_digest_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIPELINE_IMAGE_DIGEST", "sha256:1")
+    assert provenance.variable("PIPELINE_IMAGE_DIGEST") == "sha256:1"
+
+
+def test_unknown_facts_are_no_tags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
+    tags = provenance.tags(provenance.gather(Environment()))
+    assert "mlflow.user" in tags
+    assert not {"mlflow.source.git.commit", "pipeline.image.digest", "pipeline.dvc.experiment"} & tags.keys()

@@ -1,0 +1,183 @@
+"""Muon: its updates are those of torch's for matrices and of SGD for all else, and one that may change nothing changes nothing."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim._muon import _zeropower_via_newtonschulz
+
+from pipeline.train.engine import muon, optimizers
+from pipeline.train.optimizer_params import MuonSettings
+
+SETTINGS = MuonSettings(
+    name="muon",
+    learning_rate=0.1,
+    weight_decay=0.05,
+    bias_lr_scale=2.0,
+    layer_decay=None,
+    groups=(),
+    outer_lr_scale=3.0,
+    momentum=0.6,
+    sgd_momentum=0.85,
+    nesterov=True,
+    ns_steps=5,
+    normalize_weights=False,
+)
+HIDDEN = {"2.weight", "3.weight", "6.weight"}
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.Conv2d(6, 6, 3, padding=1),
+        nn.Conv2d(6, 6, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(6, 9),
+        nn.Linear(9, 3),
+    ).to(dtype)
+
+
+def gradients(module: nn.Module, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    for parameter in module.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
+
+
+def updated(module: nn.Module, settings: MuonSettings = SETTINGS, *, steps: int = 3) -> torch.optim.Optimizer:
+    optimizer = optimizers.build(module, settings)
+    for group in optimizer.param_groups:
+        group["lr"] = settings.learning_rate * group["lr_scale"]
+    for number in range(steps):
+        gradients(module, number)
+        optimizer.step()
+    return optimizer
+
+
+def hidden(optimizer: torch.optim.Optimizer, module: nn.Module) -> set[str]:
+    turned = {id(parameter) for group in optimizer.param_groups if group["hidden"] for parameter in group["params"]}
+    return {name for name, parameter in module.named_parameters() if id(parameter) in turned}
+
+
+def test_weights_between_the_first_and_the_last_layer_are_turned() -> None:
+    module = network()
+    assert hidden(optimizers.build(module, SETTINGS), module) == HIDDEN
+
+
+def test_a_frozen_first_layer_is_the_first_all_the_same() -> None:
+    module = network()
+    module[0].requires_grad_(False)
+    optimizer = optimizers.build(module, SETTINGS)
+    assert hidden(optimizer, module) == HIDDEN
+    assert not any(parameter is module[0].weight for group in optimizer.param_groups for parameter in group["params"])
+
+
+def of_torch(batch: torch.Tensor, ns_steps: int) -> torch.Tensor:
+    return torch.stack(
+        [_zeropower_via_newtonschulz(matrix, muon.NS_COEFFICIENTS, ns_steps, muon.SMALLEST_NORM) for matrix in batch]
+    ).float()
+
+
+@pytest.mark.parametrize("ns_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16)])
+def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest.MonkeyPatch, shape, ns_dtype: torch.dtype) -> None:
+    monkeypatch.setattr(muon, "ns_dtype", lambda _: ns_dtype)
+    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    found, expected = muon.orthogonalized(batch, 5), of_torch(batch, 5)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() / expected.norm() < 0.03
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_hidden_weights_move_as_with_the_muon_of_torch(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
+    monkeypatch.setattr(muon, "orthogonalized", of_torch)
+    ours, theirs = network(), network()
+    updated(ours, SETTINGS.model_copy(update={"nesterov": nesterov}))
+    views = {name: nn.Parameter(parameter.detach().flatten(1)) for name, parameter in theirs.named_parameters() if name in HIDDEN}
+    reference = torch.optim.Muon(views.values(), lr=0.1, weight_decay=0.05, momentum=0.6, nesterov=nesterov, ns_steps=5)
+    for number in range(3):
+        gradients(theirs, number)
+        for name, view in views.items():
+            view.grad = theirs.get_parameter(name).grad.flatten(1)
+        reference.step()
+    for name, view in views.items():
+        assert torch.allclose(ours.get_parameter(name).flatten(1), view, rtol=1e-5, atol=1e-6), name
+
+
+def test_all_other_parameters_move_as_with_sgd() -> None:
+    ours, theirs = network(), network()
+    updated(ours)
+    named = {name: parameter for name, parameter in theirs.named_parameters() if name not in HIDDEN}
+    groups = [
+        {"params": [parameter for parameter in named.values() if parameter.ndim >= 2], "lr": 0.3, "weight_decay": 0.05},
+        {"params": [parameter for parameter in named.values() if parameter.ndim < 2], "lr": 0.2, "weight_decay": 0.0},
+    ]
+    reference = torch.optim.SGD(groups, momentum=0.85, nesterov=True)
+    for number in range(3):
+        gradients(theirs, number)
+        reference.step()
+    for name, parameter in named.items():
+        assert torch.allclose(ours.get_parameter(name), parameter, rtol=1e-5, atol=1e-7), name
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16), (3, 16, 16)])
+def test_an_update_is_nearly_orthogonal(shape: tuple[int, int, int]) -> None:
+    batch = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = muon.orthogonalized(batch, 8)
+    left, _, right = torch.linalg.svd(batch, full_matrices=False)
+    values = torch.linalg.svdvals(found)
+    assert found.shape == shape
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    assert torch.einsum("nij,nij->n", found, left @ right).min() > 0.8 * min(shape[1:])
+
+
+def test_matrices_of_one_shape_are_turned_each_by_itself() -> None:
+    batch = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([muon.orthogonalized(matrix[None], 4) for matrix in batch])
+    assert torch.allclose(muon.orthogonalized(batch, 4), alone, rtol=1e-12)
+
+
+def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_they_move() -> None:
+    module = network()
+    before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    free = network()
+    updated(free, SETTINGS.model_copy(update={"weight_decay": 0.0}), steps=1)
+    updated(module, SETTINGS.model_copy(update={"normalize_weights": True}), steps=1)
+    for name in HIDDEN:
+        way = free.get_parameter(name) - before[name]
+        at = before[name] * len(before[name]) ** 0.5 / before[name].norm()
+        assert torch.allclose(module.get_parameter(name), at + way, rtol=1e-5, atol=1e-6), name
+
+
+def test_a_weight_of_zeros_stays_finite() -> None:
+    module = network()
+    nn.init.zeros_(module[2].weight)
+    updated(module, SETTINGS.model_copy(update={"normalize_weights": True}))
+    assert all(parameter.isfinite().all() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("spoiled", [0.0, 1.0])
+def test_found_inf_leaves_all_as_it_is_and_its_absence_changes_no_bit(spoiled: float) -> None:
+    module, other = network(), network()
+    optimizer, reference = updated(module), updated(other)
+    optimizer.found_inf = torch.tensor(spoiled)
+    for each, by in ((module, optimizer), (other, reference)):
+        gradients(each, 9)
+        if spoiled:
+            each[2].weight.grad.fill_(torch.nan)
+        if not spoiled or by is optimizer:
+            by.step()
+    for one, another in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, another)
+        assert torch.equal(optimizer.state[one]["momentum_buffer"], reference.state[another]["momentum_buffer"])
+
+
+def test_memory_order_decides_nothing_but_the_last_digit() -> None:
+    ours, other = network(), network().to(memory_format=torch.channels_last)
+    updated(ours)
+    updated(other)
+    for one, another in zip(ours.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one, another, rtol=1e-5, atol=1e-7)
+        assert another.is_contiguous(memory_format=torch.channels_last) or another.ndim != 4

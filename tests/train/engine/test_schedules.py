@@ -1,0 +1,75 @@
+"""Schedules: their ends, their peak, and that they never leave [0, 1]."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.train.engine.plan import factor
+from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings
+
+CONSTANT = ConstantSettings(name="constant", warmup_ratio=0.1)
+LINEAR = DecaySettings(name="linear", warmup_ratio=0.1, final_factor=0.05)
+COSINE = DecaySettings(name="cosine", warmup_ratio=0.1, final_factor=0.05)
+ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup_ratio=0.3, start_factor=0.04, final_factor=0.0)
+
+
+@given(st.integers(1, 500), st.data())
+def test_a_factor_lies_between_nought_and_one(num_steps: int, data: st.DataObject) -> None:
+    step = data.draw(st.integers(0, num_steps - 1))
+    for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE):
+        assert 0 <= factor(step, num_steps, schedule) <= 1
+
+
+def test_warm_up_rises_linearly_to_the_peak() -> None:
+    assert [factor(step, 100, COSINE) for step in range(10)] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert factor(99, 100, CONSTANT) == 1
+
+
+def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
+    assert factor(99, 100, COSINE) == pytest.approx(0.05)
+    assert factor(54, 100, COSINE) == pytest.approx((1 + 0.05) / 2)
+
+
+@given(st.integers(2, 500), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))
+@example(num_steps=2, warmup=0.8, final_factor=0.05)
+@example(num_steps=100, warmup=0.999, final_factor=0.0)
+def test_the_last_of_several_steps_has_the_final_factor(num_steps: int, warmup: float, final_factor: float) -> None:
+    for schedule in (
+        DecaySettings(name="linear", warmup_ratio=warmup, final_factor=final_factor),
+        DecaySettings(name="cosine", warmup_ratio=warmup, final_factor=final_factor),
+        OneCycleSettings(name="one_cycle", warmup_ratio=warmup, start_factor=0.04, final_factor=final_factor),
+    ):
+        assert factor(num_steps - 1, num_steps, schedule) == pytest.approx(final_factor)
+
+
+def test_the_only_step_of_a_training_has_the_peak_rate() -> None:
+    assert all(factor(0, 1, schedule) == 1 for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE))
+
+
+def test_linear_falls_by_the_same_at_every_step() -> None:
+    falling = [factor(step, 100, LINEAR) for step in range(9, 100)]
+    assert falling == pytest.approx([1 - 0.95 * number / 90 for number in range(91)])
+
+
+def test_linear_without_warm_up_is_what_airbench_trains_with() -> None:
+    schedule = DecaySettings(name="linear", warmup_ratio=0, final_factor=1 / 200)
+    assert [factor(step, 200, schedule) for step in range(200)] == pytest.approx([1 - step / 200 for step in range(200)])
+
+
+def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> None:
+    factors = [factor(step, 100, ONE_CYCLE) for step in range(100)]
+    assert factors[0] == pytest.approx(0.04)
+    assert factors.index(max(factors)) == 29
+    assert max(factors) == pytest.approx(1)
+    assert factors[-1] == pytest.approx(0)
+
+
+def test_no_warm_up_begins_at_the_peak() -> None:
+    for num_steps in (1, 2, 1000):
+        for schedule in (
+            ConstantSettings(name="constant", warmup_ratio=0),
+            DecaySettings(name="linear", warmup_ratio=0, final_factor=0),
+            DecaySettings(name="cosine", warmup_ratio=0, final_factor=0),
+            OneCycleSettings(name="one_cycle", warmup_ratio=0, start_factor=0.1, final_factor=0),
+        ):
+            assert factor(0, num_steps, schedule) == 1

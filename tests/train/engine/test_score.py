@@ -1,0 +1,84 @@
+"""Scoring against plain formulas, whatever the batch size."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.reports import metrics
+from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.inference import precision
+from pipeline.inference.batches import loader
+from pipeline.inference.networks import Model
+from pipeline.train.engine import score
+from tests.train.engine.building import model_of, objective_of
+
+OBJECTIVE = objective_of()
+
+
+@pytest.fixture
+def model(prepared: Prepared) -> Model:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    return model_of(network, prepared.spec, channels_last=False)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 20, 64])
+def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: Model, cpu: torch.device, batch_size: int) -> None:
+    images = loader.SplitTensors(prepared.split("test"), cpu)
+    found = score.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
+    with torch.no_grad():
+        logits = model.eval()(images.held)
+    assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
+    targets = images.placement.targets.numpy()
+    predictions = Predictions.of(logits.numpy(), targets)
+    evaluated = metrics.evaluate(predictions, tuple("abc"), top_k=2, calibration_bins=5, confidence_level=0.9)
+    assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
+
+
+def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score, "MOST_VALUES", 7)
+    sizes = []
+
+    class Counting(type(OBJECTIVE)):
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            sizes.append((len(outputs), outputs.dtype))
+            return super().loss(outputs, targets)
+
+    objective = Counting.__new__(Counting)
+    objective.__dict__ |= OBJECTIVE.__dict__
+    outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
+    found = score.exact_loss(objective, outputs, targets)
+    assert sizes == [(2, torch.float64), (2, torch.float64), (1, torch.float64)]
+    assert found.item() == pytest.approx(cross_entropy(outputs.double(), targets, reduction="sum").item(), rel=1e-14)
+
+
+def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, model: Model, cpu: torch.device) -> None:
+    images = loader.SplitTensors(prepared.split("test"), cpu)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.train()
+    score.score(model, lambda: loader.scoring(images, batch_size=6), OBJECTIVE, precision="fp32", device=cpu)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_precision_that_a_gpu_cannot_do_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Old GPU")
+    expected = {(9, 0): "bf16", (8, 0): "bf16", (7, 5): "fp16", (5, 0): "fp32"}
+    for capability, used in expected.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device, capability=capability: capability)
+        assert precision.choose("auto", device) == used
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 5))
+    assert precision.choose("fp16", device) == "fp16"
+    with pytest.raises(
+        Refusal, match=r"train\.precision: bf16-true needs compute capability 8\.0, but Old GPU has 7\.5: write `train\.precision: auto`"
+    ):
+        precision.choose("bf16-true", device)
+    with pytest.raises(
+        Refusal, match=r"train\.precision: bf16 needs compute capability 8\.0, but Old GPU has 7\.5: write `train\.precision: auto`"
+    ):
+        precision.choose("bf16", device)

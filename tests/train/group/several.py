@@ -1,0 +1,114 @@
+"""Trainings in several processes that communicate by gloo. The processes are forks of one process, which has imported the pipeline once."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed as dist
+
+from pipeline.core.params import from_data
+from pipeline.core.prepared import Prepared
+from pipeline.inference import tensor_file
+from pipeline.inference.networks import Model
+from pipeline.inference.tensor_file import Tensors
+from pipeline.train import beginning, training
+from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.engine.step_metrics import Row
+from pipeline.train.group.processes import ALONE, Flags, Group, Several
+from pipeline.train.group.sharding import local
+from pipeline.train.params import TrainParams
+from tests.train.engine.building import HERE
+
+TIMEOUT_S = 100.0
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
+
+
+class Run(NamedTuple):
+    """A training from its newest checkpoint in `folder`, or from its beginning, up to the step `until`, where it saves a checkpoint."""
+
+    params: Mapping[str, Any]
+    prepared: Prepared
+    folder: Path
+    until: int
+    double: bool = False
+    """True to train in float64."""
+
+
+class End(NamedTuple):
+    """The end of a run, as the first process has it."""
+
+    state: Tensors
+    exported: Tensors
+    rows: list[Row]
+    """The metrics of each report of the whole training."""
+    share: float
+    """Share of the values of all parameters that the process has kept."""
+
+
+def train(size: int, *runs: Run) -> list[End]:
+    """Run trainings one after another in `size` processes, and return their ends."""
+    runs[0].folder.mkdir(exist_ok=True)
+    meeting = runs[0].folder / f"meeting-{size}"
+    children = [SERVER.Process(target=child, args=(rank, size, meeting, runs)) for rank in range(size)]
+    for process in children:
+        process.start()
+    for process in children:
+        process.join(TIMEOUT_S)
+    codes = [process.exitcode for process in children]
+    for process in children:
+        process.kill()
+    assert codes == [0] * size
+    ends = []
+    for number in range(len(runs)):
+        tensors, metadata = tensor_file.load(meeting.with_name(f"{meeting.name}-end-{number}"))
+        parts = [
+            {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+            for start in ("state/", "exported/")
+        ]
+        ends.append(End(*parts, metadata["rows"], metadata["share"]))
+    return ends
+
+
+def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
+    """Join the other processes, and run all trainings. The first process writes their ends."""
+    signal.alarm(int(TIMEOUT_S))
+    torch.set_num_threads(1)
+    group = ALONE
+    if size > 1:
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S))
+        group = Several(rank, size, store=dist.HashStore(), flags=Flags())
+    for number, run in enumerate(runs):
+        end = trained(run, group)
+        if rank == 0:
+            both = {f"state/{name}": value for name, value in end.state.items()} | {
+                f"exported/{name}": value for name, value in end.exported.items()
+            }
+            tensor_file.save(meeting.with_name(f"{meeting.name}-end-{number}"), both, {"rows": end.rows, "share": end.share})
+    group.wait()
+    os._exit(0)
+
+
+def trained(run: Run, group: Group) -> End:
+    params = from_data(run.params, TrainParams, "test")
+    run.folder.mkdir(exist_ok=True)
+    beginning.Model = (lambda *arguments, **settings: Model(*arguments, **settings).double()) if run.double else Model  # type: ignore[assignment,misc,attr-defined]
+    begun = training.Training.begin(params, run.prepared, HERE, Checkpoints(run.folder, kept=1, writes=group.writes), group=group)
+    group.wait()  # until all of them have read the checkpoint
+    for report in begun.reports():
+        if report.step == run.until:
+            break
+    begun.save()
+    begun.saver.wait()
+    exported, _ = begun.exported()
+    group.wait()
+    saved = begun.saver.checkpoints.newest()
+    assert saved
+    kept = sum(local(parameter).numel() for parameter in begun.state.parameters)
+    share = kept / sum(parameter.numel() for parameter in begun.state.parameters)
+    return End(saved[0], {name: tensor.cpu().contiguous() for name, tensor in exported.items()}, begun.progress.rows, share)

@@ -1,0 +1,187 @@
+"""The train stage as a command: what it writes, how it is interrupted, and what has no influence on its bytes."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.__main__ import main
+from pipeline.core import files
+from pipeline.inference import model_file
+from pipeline.tracking import observer
+from pipeline.train import training
+from tests import project
+
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    return tmp_path
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {name: files.digest(folder / name) for name in RESULTS}
+
+
+def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sends a signal while step `step` is reported."""
+    save = training.Training.save_when_due
+
+    def send(self, environment) -> None:
+        if self.state.step == step:
+            os.kill(os.getpid(), number)
+        save(self, environment)
+
+    monkeypatch.setattr(training.Training, "save_when_due", send)
+
+
+def test_the_results_are_whole_and_say_what_decided_them(folder: Path) -> None:
+    assert main(["train"]) == 0
+    _, manifest = model_file.load(folder / "models/model.safetensors")
+    assert manifest.inference.model.name == "mlp"
+    assert set(manifest.inputs) == {"data", "code", "lock"}
+    assert {"device", "name", "threads", "libraries"} <= set(manifest.fingerprint)
+    metrics = json.loads((folder / "metrics/train.json").read_text())
+    assert metrics["steps"] == metrics["exported_step"] == 24
+    history = (folder / "plots/train/history.csv").read_text().splitlines()
+    assert history[0].startswith("step,learning_rate,train/objective")
+    assert [line.split(",")[0] for line in history[1:]] == ["4", "8", "12", "16", "20", "24"]
+    assert list((folder / ".pipeline/work").glob("*/step-*")) == []
+
+
+def test_a_training_without_a_validation_split_says_so_in_its_first_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "; no validation split: the last weights are exported"
+    assert main(["train"]) == 0
+    assert words not in capsys.readouterr().out
+    project.write_params(folder, {"source.valid": 0.0, "train.export_weights": "last"})
+    assert main(["prepare"]) == main(["train"]) == 0
+    first, *others = [line for line in capsys.readouterr().out.splitlines() if line.startswith("train: ")]
+    assert first.endswith(words)
+    assert not any("valid/" in line for line in others)
+
+
+@pytest.mark.parametrize(("number", "code", "step"), [(signal.SIGTERM, 143, 7), (signal.SIGINT, 130, 7), (signal.SIGTERM, 143, 24)])
+def test_an_interrupted_run_says_so_with_its_exit_code_and_goes_on_to_the_same_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, number: int, code: int, step: int
+) -> None:
+    before = signal.getsignal(number)
+    assert main(["train"]) == 0
+    whole = digests(folder)
+    for name in RESULTS:
+        (folder / name).unlink()
+    with monkeypatch.context() as patch:
+        interrupt_at(step, number, patch)
+        assert main(["train"]) == code
+    assert signal.getsignal(number) == before
+    assert not (folder / RESULTS[0]).exists()
+    assert [path.name for path in (folder / ".pipeline/work").glob("*/step-*")] == [f"step-{step:012}.safetensors"]
+    capsys.readouterr()
+    assert main(["train"]) == 0
+    assert f"resuming after step {step}" in capsys.readouterr().out
+    assert digests(folder) == whole
+
+
+def test_tracking_on_off_and_broken_give_equal_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    assert main(["train"]) == 0
+    off = digests(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+    assert main(["train"]) == 0
+    assert digests(folder) == off
+    assert main(["train"]) == 0
+    assert len(list((folder / ".pipeline/journal").glob("*/events.jsonl"))) == 2, "a forced repeat of equal inputs is a new run"
+    broken = folder / "elsewhere"
+    broken.mkdir()
+    (broken / ".pipeline").mkdir()
+    (broken / ".pipeline/journal").write_text("a file where a folder should be")
+    monkeypatch.setenv("DVC_ROOT", str(broken))
+    assert main(["train"]) == 0
+    assert digests(folder) == off
+    assert "the run continues, but its journal is incomplete" in capsys.readouterr().err
+
+
+class Unmade:
+    def __init__(self, *_: object) -> None:
+        raise RuntimeError("no observer")
+
+
+class Raising:
+    """Raises an exception whatever it is told."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, method: str) -> object:
+        raise RuntimeError(method)
+
+
+class Answering(Raising):
+    """Draws random numbers and answers with nonsense, whatever it is told."""
+
+    def __getattr__(self, method: str) -> object:
+        def answer(*_: object) -> object:
+            torch.rand(1)
+            np.random.random()
+            return method
+
+        return answer
+
+
+def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = (*RESULTS, "metrics/evaluate.json")
+    assert main(["train"]) == main(["evaluate"]) == 0
+    whole = [files.digest(folder / name) for name in results]
+    capsys.readouterr()
+    for watching, warnings in ((Unmade, 2), (Raising, 2), (Answering, 0)):
+        monkeypatch.setattr(observer, "StageObserver", watching)
+        assert main(["train"]) == main(["evaluate"]) == 0
+        assert [files.digest(folder / name) for name in results] == whole
+        assert capsys.readouterr().err.count("warning: the stage continues") == warnings
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ValueError("Expected more than 1 value per channel when training, got input size [1, 4, 1, 1]"),
+            "train.micro_batch_size: BatchNorm",
+        ),
+        (
+            RuntimeError("adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but"),
+            "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`",
+        ),
+    ],
+)
+def test_errors_of_torch_that_the_user_can_mend_are_said_in_the_words_of_the_parameters(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys, error: Exception, said: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pipeline.train.engine.fit.update", fail)
+    assert main(["train"]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert str(error) in shown
+
+
+def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    with monkeypatch.context() as patch:
+        interrupt_at(7, signal.SIGTERM, patch)
+        assert main(["train"]) == 143
+    project.write_params(folder, {"optimizer.learning_rate": 0.002})
+    capsys.readouterr()
+    assert main(["train"]) == 0
+    said = capsys.readouterr().out
+    assert "has other inputs (params): starting from the beginning" in said
+    assert "from the beginning" in said
