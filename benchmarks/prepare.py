@@ -112,9 +112,11 @@ def decode_and_resize(files: list[Path], size: int) -> None:
 
 
 def run_stage(root: Path, top: Path, size: int) -> None:
-    from pipeline.core.environment import Environment  # late: each worker process of the stage imports this file when it starts
+    from pipeline.core.environment import (
+        Environment,  # late: each worker process of the stage imports this file when it starts
+        Paths,
+    )
     from pipeline.core.params import from_data
-    from pipeline.core.paths import Paths
     from pipeline.prepare.params import PrepareParams
     from pipeline.prepare.stage import prepare
 

@@ -36,7 +36,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate import tta
 from pipeline.inference.batches import loader
 from pipeline.inference.machine import Machine, set_determinism
-from pipeline.train.engine import score
+from pipeline.train.engine import metrics
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -67,7 +67,7 @@ def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) ->
         raise Refusal("this run used smaller micro-batches, because the GPU's memory ran out: end other programs that use it")
     averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), loader.SplitTensors(prepared.split(TEST), machine.device)
     batches = partial(loader.scoring, test, batch_size=min(SCORED_AT_ONCE, len(test)))
-    scores = score.score(averaged, batches, training.objective, precision=training.state.precision, device=machine.device)
+    scores = metrics.score(averaged, batches, training.objective, precision=training.state.precision, device=machine.device)
     return Trained(scores["accuracy"], time.perf_counter() - first_s, first_s - begin_s)
 
 

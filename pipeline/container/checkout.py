@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core import checkout_lock, files
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Paths
 from pipeline.core.refusal import Refusal
 
 PARTS = (

@@ -1,7 +1,8 @@
-"""Settings of the machine and the job that do not change the result: the variables PIPELINE_*, MLFLOW_* and DVC_*."""
+"""The environment variables that configure a job, and the paths of the files that the stages read and write."""
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -13,6 +14,50 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from pipeline.core.interruption import STARTED_BY_TORCHRUN
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative."""
+
+    top: Path = Path()
+
+    @property
+    def params(self) -> Path:
+        return self.top / "params.yaml"
+
+    @property
+    def prepared(self) -> Path:
+        return self.top / "data/prepared"
+
+    @property
+    def model(self) -> Path:
+        return self.top / "models/model.safetensors"
+
+    @property
+    def metrics(self) -> Path:
+        return self.top / "metrics"
+
+    @property
+    def plots(self) -> Path:
+        return self.top / "plots"
+
+    @property
+    def history(self) -> Path:
+        return self.plots / "train/history.csv"
+
+    @property
+    def evaluation_plots(self) -> Path:
+        return self.plots / "evaluate"
+
+    @property
+    def lock(self) -> Path:
+        return self.top / "requirements.lock"
+
+    @property
+    def dvc_lock(self) -> Path:
+        return self.top / "dvc.lock"
+
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
 RELATIVE_SQLITE = re.compile(r"sqlite(\+\w+)?:///(?!/)")

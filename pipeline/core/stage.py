@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import checkout_lock, files, identity, interruption
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer, unfailing
 from pipeline.core.params import adding_lines, load, with_line
-from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import Document

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 
 from pipeline.core import files, untrusted
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal

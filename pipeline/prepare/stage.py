@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core import limits
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal, counted

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from pipeline.core import untrusted
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Paths
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.prepare import corpus

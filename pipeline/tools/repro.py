@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import checkout_lock, interruption
-from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import SUMMARY_FOLLOWS, Environment, Paths
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.tools import supervision

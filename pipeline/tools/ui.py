@@ -12,8 +12,7 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.tracking import comparison_view, event_files, journal, subject

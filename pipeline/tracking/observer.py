@@ -6,9 +6,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import read_record
 from pipeline.inference.model_file import Manifest
 from pipeline.tracking import run as tracking

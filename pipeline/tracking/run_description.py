@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import read_record
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES

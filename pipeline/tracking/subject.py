@@ -1,14 +1,24 @@
-"""Finds the model file that a user names: by its path, or by the run that trained it."""
+"""Finds the model that a user names: by its path, by the run that trained it, or in MLflow."""
 
-from collections.abc import Mapping
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason, shown
 from pipeline.tracking import events, journal
+from pipeline.tracking.saved_model import find_model
+from pipeline.tracking.store import MODEL_TAG, Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
 
 FEWEST_CHARACTERS = 4
 """The length of the shortest beginning or end of a journal's name that denotes the run."""
@@ -117,3 +127,161 @@ def read(folder: Path) -> Record:
             ) from None
         raise Refusal(f"{folder.name}: this run has no model, because its training did not finish: run `dvc repro`") from None
     return Record(folder.name, digest, provenance, scores)
+
+
+REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
+RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
+FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
+
+
+@contextlib.contextmanager
+def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
+    """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
+
+    `name` can be the path of a model file, a run with a journal in this checkout (see `subject.find`), the id of any other run in MLflow,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if nothing has this name, or if the model
+    file is neither on this machine nor can be downloaded.
+    """
+    if name.startswith("models:"):
+        if not REGISTERED.fullmatch(name):
+            raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
+    else:
+        try:
+            found = find(name, paths, environment)
+        except Refusal:
+            if not RUN_ID.fullmatch(name):
+                raise
+        else:
+            if path := whole(found, paths, environment.root):
+                refuse_removed(path, paths, environment.root)
+                yield path
+                return
+            name = run_id_of(found, environment.root)
+    with tempfile.TemporaryDirectory(prefix="model-") as folder:
+        yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
+    """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
+    finished = [folder.name for folder in journal.journals(root) if (folder / journal.MODEL_DIGEST).is_file()]
+    if path == paths.model and not path.exists() and finished:
+        raise Refusal(
+            f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "
+            "or run `dvc repro` if none runs"
+        )
+
+
+def whole(found: Subject, paths: Paths, root: Path) -> Path | None:
+    """Return the path of the model file that `found` denotes. `found` is the result of `subject.find`: a model file, or a run.
+
+    For a run, this is any file on this machine with the SHA-256 of the run's model, or None if there is no such file.
+    """
+    return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
+
+
+def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
+    """Return the path of a file with the SHA-256 `digest`; None if there is none. Only the model files of this checkout and of its journals
+    are searched.
+    """
+    copies = [folder / journal.MODEL for folder in journal.journals(root)]
+    return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
+
+
+def run_id_of(found: Subject, root: Path) -> str:
+    """Return the MLflow id of the run that `found` denotes. Raises Refusal if `delivered.json` of its journal has no such id, because the
+    run was never sent to MLflow.
+    """
+    assert found.record
+    if ids := run_ids(journal.journals_folder(root) / found.record.name):
+        return ids[0]
+    raise Refusal(
+        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
+        "restores the model from DVC's cache if it is there"
+    )
+
+
+def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
+    """Return the path of the model file that belongs to a logged model of MLflow.
+
+    If this machine has a file with the same SHA-256, return that file. Otherwise download the file to `folder`. `name` is the id of a run,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if MLflow is not installed or cannot be
+    reached, if it has no such model, or if the download fails.
+    """
+    refuse_missing_store(name, environment)
+    store = Store(environment)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for predictions
+            model = find_logged(name, store)
+            digest = model.tags[MODEL_TAG]
+            return on_this_machine(digest, paths, environment.root) or download(name, model, digest, store, folder)
+    except Refusal:
+        raise
+    except Exception as error:  # whatever MLflow raises
+        raise Refusal(
+            f"{shown(name)}: could not get this model from MLflow ({store.address.redacted(reason(error))}): "
+            "check the name and MLFLOW_TRACKING_URI, or give a model file"
+        ) from None
+
+
+def refuse_missing_store(name: str, environment: Environment) -> None:
+    """Raise Refusal if MLflow is not installed, or if there is no store to look up `name` in: MLflow would create an empty one."""
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
+    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
+        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
+
+
+def find_logged(name: str, store: Store) -> "LoggedModel":
+    """Return the logged model that `name` denotes: the id of a run, or a model in MLflow, written as in `FORMS`.
+
+    Raises Refusal if there is no logged model for `name`, or if another program logged it. Passes on MLflow's exceptions.
+    """
+    match = REGISTERED.fullmatch(name)
+    if match is None:
+        run = store.client.get_run(name)
+        model = find_model(store.client, run, run.data.tags.get(MODEL_TAG))
+        if model is None:
+            raise Refusal(
+                f"{name}: this run has no model in MLflow, because its training did not finish or its model was not sent: finish the training, or run `python -m pipeline sync` where it ran"
+            )
+        return model
+    model_id = match["name"]
+    if match["alias"] or match["version"]:
+        if match["alias"]:
+            version = store.client.get_model_version_by_alias(match["name"], match["alias"])
+        else:
+            version = store.client.get_model_version(match["name"], match["version"])
+        # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
+        logged = MODEL_ID.search(version.model_id or version.source or "")
+        if not logged:
+            raise Refusal(
+                f"{shown(name)}: this version in the model registry does not come from a model that this pipeline logged: give a model file"
+            )
+        model_id = logged[0]
+    model = store.client.get_logged_model(model_id)
+    if MODEL_TAG not in model.tags:
+        raise Refusal(f"{shown(name)}: was not logged by this pipeline: give a model file")
+    return model
+
+
+def download(name: str, model: "LoggedModel", digest: str, store: Store, folder: Path) -> Path:
+    """Download the model file of the logged model `model` to `folder`, and return its path.
+
+    Raises Refusal if the download fails, or if the SHA-256 of the file is not `digest`. The message names the model by `name`.
+    """
+    from mlflow import artifacts
+
+    try:
+        uri = f"{model.artifact_location}/artifacts/{journal.MODEL}"
+        path = Path(artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder), tracking_uri=store.address.for_mlflow))
+    except Exception as error:  # each kind of artifact store raises its own
+        text = store.address.redacted(reason(error))
+        raise Refusal(
+            f"{shown(name)}: could not download {journal.MODEL} from MLflow ({text}). A model that was logged by an older version of this pipeline lacks this file: "
+            f"give a model file with the SHA-256 {digest}"
+        ) from None
+    if files.digest(path) != digest:
+        raise Refusal(
+            f"{shown(name)}: the file in MLflow is damaged, because its SHA-256 is not {digest}: give a model file with this SHA-256"
+        )
+    return path

@@ -10,8 +10,8 @@ import torch
 from pipeline.core import files
 from pipeline.inference import tensor_file
 from pipeline.inference.batches.blocks import BlockBatch
+from pipeline.train.engine.metrics import LOSS, Row
 from pipeline.train.engine.state import Progress
-from pipeline.train.engine.step_metrics import LOSS, Row
 
 
 def columns(metrics: Iterable[str], only_validated: Container[str] = ()) -> tuple[str, ...]:

@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from pipeline.core import files, identity, interruption
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.observer import Observer, ending
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.stage import ChangedInPlace, RefuseChanges

@@ -20,7 +20,7 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
 from pipeline.train.beginning import begin_state
-from pipeline.train.engine import compilation, fit, score
+from pipeline.train.engine import compilation, fit, metrics
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
@@ -235,7 +235,7 @@ class Training:
         batch_size = min(self.params.train.micro_batch_size, len(split))
         batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.state.lanes.share)
         return partial(
-            score.score,
+            metrics.score,
             self.state.scored,
             batches,
             self.objective,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from pipeline.core.environment import Paths
 from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.paths import Paths
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 

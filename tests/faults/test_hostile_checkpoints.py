@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import load
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.yaml_document import Document
 from pipeline.inference import tensor_file

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.train.engine import score
+from pipeline.train.engine import metrics
 from tests import project
 from tests.faults.test_saving import RESULTS, refuse
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:
     """Send the signal while the given batch of the given validation (from 0) is scored; return the batches scored after it."""
-    predict, validations, late = score.predict, [], []
+    predict, validations, late = metrics.predict, [], []
 
     def predicting(model, batches, **more):
         validations.append(True)
@@ -40,7 +40,7 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
                     late.append(at)
             yield found
 
-    monkeypatch.setattr(score, "predict", predicting)
+    monkeypatch.setattr(metrics, "predict", predicting)
     return late
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pipeline.inference.batch import IGNORED, Batch
 from pipeline.inference.networks import predict
-from pipeline.train.engine.score import score
+from pipeline.train.engine.metrics import score
 from tests.train.engine.building import objective_of
 
 CPU = torch.device("cpu")

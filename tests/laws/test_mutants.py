@@ -14,8 +14,8 @@ from pipeline.inference.batches import batch_index, loader
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.engine import state as state_module
 from pipeline.train.engine import update
+from pipeline.train.engine.metrics import StepMetrics
 from pipeline.train.engine.state import TrainState
-from pipeline.train.engine.step_metrics import StepMetrics
 from pipeline.train.training import Training
 from tests import texts
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD, outcome

@@ -15,9 +15,8 @@ import torch
 from PIL import Image
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.inputs.text import TextInputs
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import from_data
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.__main__ import main
+from pipeline.core.environment import Paths
 from pipeline.core.params import load
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.tracking import model_source
+from pipeline.tracking import subject
 from pipeline.tracking.store import MODEL_TAG
 from tests.tracking.conftest import Tracked
 
@@ -50,25 +49,25 @@ def elsewhere(tracked: Tracked, tmp_path: Path) -> Environment:
 def test_a_model_is_downloaded_by_each_of_its_names(
     tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with model_source.located(names[kind], Paths(tmp_path), elsewhere) as path:
+    with subject.located(names[kind], Paths(tmp_path), elsewhere) as path:
         assert files.digest(path) == files.digest(tracked.model)
     assert not path.exists()
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_whose_journal_is_here_is_downloaded_when_its_copy_was_delivered(tracked: Tracked, names: Names, tmp_path: Path) -> None:
-    with model_source.located(names["journal"], Paths(tmp_path), tracked.environment) as path:
+    with subject.located(names["journal"], Paths(tmp_path), tracked.environment) as path:
         assert files.digest(path) == files.digest(tracked.model)
 
 
 def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(
     tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_source, "download", lambda *_: pytest.fail("nothing needs to be downloaded"))
+    monkeypatch.setattr(subject, "download", lambda *_: pytest.fail("nothing needs to be downloaded"))
     paths = Paths(tmp_path)
     paths.model.parent.mkdir()
     paths.model.write_bytes(tracked.model.read_bytes())
-    with model_source.located(names["alias"], paths, elsewhere) as path:
+    with subject.located(names["alias"], paths, elsewhere) as path:
         assert path == paths.model
 
 
@@ -83,7 +82,7 @@ def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(
     ],
 )
 def test_what_mlflow_does_not_have_is_refused(names: Names, elsewhere: Environment, tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(Refusal, match=message), model_source.located(name, Paths(tmp_path), elsewhere):
+    with pytest.raises(Refusal, match=message), subject.located(name, Paths(tmp_path), elsewhere):
         pass
 
 
@@ -107,7 +106,7 @@ def test_a_file_that_is_damaged_or_missing_in_mlflow_is_refused(
     content = path.read_bytes()
     try:
         damage(path)
-        with pytest.raises(Refusal, match=message), model_source.located(names["alias"], Paths(tmp_path), elsewhere):
+        with pytest.raises(Refusal, match=message), subject.located(names["alias"], Paths(tmp_path), elsewhere):
             pass
     finally:
         path.write_bytes(content)
@@ -119,7 +118,7 @@ def test_a_model_of_another_program_is_refused(tracked: Tracked, names: Names, e
     assert MODEL_TAG not in foreign.tags
     with (
         pytest.raises(Refusal, match="was not logged by this pipeline: give a model file"),
-        model_source.located(f"models:/{foreign.model_id}", Paths(tmp_path), elsewhere),
+        subject.located(f"models:/{foreign.model_id}", Paths(tmp_path), elsewhere),
     ):
         pass
 
@@ -130,10 +129,10 @@ def test_without_mlflow_only_names_in_mlflow_are_refused(elsewhere: Environment,
     monkeypatch.setitem(sys.modules, "mlflow", None)
     file = tmp_path / "model.safetensors"
     file.touch()
-    with model_source.located(str(file), Paths(tmp_path), elsewhere) as path:
+    with subject.located(str(file), Paths(tmp_path), elsewhere) as path:
         assert path == file
     with (
         pytest.raises(Refusal, match="models:/digits@best: needs MLflow, which is not installed here"),
-        model_source.located("models:/digits@best", Paths(tmp_path), elsewhere),
+        subject.located("models:/digits@best", Paths(tmp_path), elsewhere),
     ):
         pass

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.registry import MODELS
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import data_name

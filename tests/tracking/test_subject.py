@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.tracking import events, journal, subject
 

@@ -16,8 +16,7 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
 from pipeline.evaluate.reports.evaluator import SampleScores
-from pipeline.evaluate.reports.metrics import Calibration
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Calibration, Predictions
 from pipeline.evaluate.settings.classification import Settings
 
 
@@ -68,18 +67,20 @@ class Evaluator:
         `history.csv`. `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
-        from pipeline.evaluate.reports.figures import confusion, curves, mistakes
+        from pipeline.evaluate.reports.figures import curves, mistakes
 
         predictions, classes = self.predictions, self.classes
         calibration = Calibration.of(predictions.confidence, predictions.correct, self.settings.calibration_bins)
         targets, predicted = predictions.targets, predictions.predicted
         recorded.write_reliability(folder / "reliability.csv", calibration)
-        confusion.plot(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
+        mistakes.plot_confusion(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         curves.plot_reliability(folder / "reliability.png", calibration)
         curves.plot_history(folder / "history.png", history)
         shown, texts = predictions.most_confident_mistakes(self.settings.mistakes), None
         if isinstance(self.inputs, ImageInputs):
-            mistakes.plot(folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes)
+            mistakes.plot_mistakes(
+                folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes
+            )
         elif isinstance(self.inputs, TextInputs):
             tokenizer = Tokenizer(self.inputs.tokenizer)
             texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]

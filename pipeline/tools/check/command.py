@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.core import checkout_lock, interruption, limits
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import UPGRADE, adding_lines, load, load_at_once, load_without_torch
-from pipeline.core.paths import Paths
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.registry import INPUTS, TASKS

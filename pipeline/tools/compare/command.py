@@ -1,7 +1,6 @@
 """`compare`: what differs between models, and whether their scores differ by more than chance. `promote`: give an alias to a model that is no worse."""
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 
 

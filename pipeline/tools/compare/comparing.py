@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress

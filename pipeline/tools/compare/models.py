@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import flatten, formatted
@@ -20,8 +19,8 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.tools.compare import revisions
-from pipeline.tracking import events, journal, model_source, run_description, subject
+from pipeline.tools.compare import dvc_cache
+from pipeline.tracking import events, journal, run_description, subject
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
@@ -65,12 +64,12 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
 
     Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
-    if is_path(name, paths) or name.startswith("models:") or model_source.RUN_ID.fullmatch(name):
+    if is_path(name, paths) or name.startswith("models:") or subject.RUN_ID.fullmatch(name):
         return read_file(name, paths, environment)
     if folder := subject.journal_named(name, environment.root):
         model = read_file(name, paths, environment)
         return replace(model, record=of_journal(folder, model.manifest.step))
-    if commit := revisions.resolved(name, paths.top):
+    if commit := dvc_cache.resolved(name, paths.top):
         return read_revision(name, commit, paths, environment)
     known = journal.journals(environment.root)
     newest = f", such as the newest run, {known[-1].name}" if known else ""
@@ -87,7 +86,7 @@ def read_file(name: str, paths: Paths, environment: Environment) -> ComparedMode
     Its facts come from the newest run in this checkout that has the same model file. If there is no such run, the facts of a run or of a name
     in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file. Raises Refusal like `read`.
     """
-    with model_source.located(name, paths, environment) as path:
+    with subject.located(name, paths, environment) as path:
         model = parsed(name, path)
         if folder := journal.find(environment.root, model.digest):
             return replace(model, record=of_journal(folder, model.manifest.step))
@@ -139,7 +138,7 @@ def of_mlflow(name: str, environment: Environment) -> Record:
     store = Store(environment)
     try:
         with redirect_stdout(sys.stderr):
-            run = store.client.get_run(str(model_source.find_logged(name, store).source_run_id))
+            run = store.client.get_run(str(subject.find_logged(name, store).source_run_id))
             with tempfile.TemporaryDirectory() as folder:
                 provenance = read_provenance(store, run, folder)
     except Refusal:
@@ -180,7 +179,7 @@ def read_revision(name: str, commit: str, paths: Paths, environment: Environment
     `dvc.lock`, or if the model file is not in the cache and no remote of DVC has it.
     """
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
-        revision = revisions.fetch(name, commit, paths, Path(folder))
+        revision = dvc_cache.fetch(name, commit, paths, Path(folder))
         model = parsed(name, revision.model)
         folder_of_run = journal.find(environment.root, model.digest)
     run = of_journal(folder_of_run, model.manifest.step) if folder_of_run else Record()

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core import files
+from pipeline.core.environment import Paths
 from pipeline.core.params import adding_lines, load
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared, PreparedRecord, read_record
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal
@@ -23,7 +23,7 @@ from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports.evaluator import SampleScores
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
-from pipeline.tools.compare import cached
+from pipeline.tools.compare import dvc_cache
 from pipeline.tools.compare.models import ComparedModel
 
 SEED = 1
@@ -174,7 +174,7 @@ class EvaluationSplit:
                 return test_digest(record) == model.record.splits[TEST]
             return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
 
-        with cached.located(paths.prepared, paths.top, fits) as folder:
+        with dvc_cache.located(paths.prepared, paths.top, fits) as folder:
             split = cls(model, paths, machine, folder)
             split.refuse_other_split(model)
             yield split

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason, shown
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
-from pipeline.tracking import model_source, subject
+from pipeline.tracking import subject
 from pipeline.tracking.store import MODEL_TAG, Store
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     MLflow fails, if the model, or a run of it in MLflow, cannot be found, or if the holder has another task.
     """
     refuse_bad_names(registered, alias)
-    model_source.refuse_missing_store(name, environment)
+    subject.refuse_missing_store(name, environment)
     with redirect_stdout(sys.stderr):
         candidate, store = read(name, paths, environment), Store(environment)
         with refusing(name, store):
@@ -132,7 +131,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     parameters and commit, and a file has none of these.
     """
     if name.startswith("models:"):
-        return model_source.find_logged(name, store)
+        return subject.find_logged(name, store)
     experiments = [each.experiment_id for each in store.client.search_experiments()]
     found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{candidate.digest}'")
     ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
@@ -164,7 +163,7 @@ def digest_of(version: "ModelVersion", store: Store) -> str | None:
     if MODEL_TAG in version.tags:
         return str(version.tags[MODEL_TAG])
     try:
-        return model_source.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
+        return subject.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
     except Refusal:
         return None
 

@@ -4,7 +4,7 @@ import os
 
 from pipeline.inference import gpu_diagnostics
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot, major
-from pipeline.tools.doctor import nvml
+from pipeline.tools.doctor import finding
 from pipeline.tools.doctor.finding import Context, Finding, Status
 
 GIB = 2**30
@@ -16,7 +16,7 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 def driver(context: Context) -> Finding:
     """Compare the NVIDIA driver with the CUDA version of torch. The status is `problem` only if PIPELINE_DEVICE demands a GPU."""
-    needed, found = nvml.cuda_of_torch(), context.gpus
+    needed, found = finding.cuda_of_torch(), context.gpus
     if found.cuda and needed:
         too_old = int(major(found.cuda)) < int(major(needed))
     else:
@@ -43,10 +43,10 @@ def gpus(context: Context) -> Finding:
     if not devices:
         return Finding("gpus", "ok", "none")
     text = "; ".join(f"{index}: {describe(gpu)}" for index, gpu in enumerate(devices))
-    oldest = gpu_diagnostics.oldest_capability(nvml.cuda_of_torch())
+    oldest = gpu_diagnostics.oldest_capability(finding.cuda_of_torch())
     too_old = [index for index, gpu in enumerate(devices) if gpu.capability < oldest]
     if too_old and context.environment.device != "cpu":
-        text += f". torch's CUDA {nvml.cuda_of_torch()} needs compute capability {dot(oldest)}, which GPU {listed(too_old)} lacks"
+        text += f". torch's CUDA {finding.cuda_of_torch()} needs compute capability {dot(oldest)}, which GPU {listed(too_old)} lacks"
         if len(too_old) == len(devices):
             status: Status = "problem" if context.environment.device.startswith("cuda") else "warning"
             return Finding("gpus", status, text, f"`export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})")
@@ -74,7 +74,7 @@ def precision(context: Context) -> Finding:
     return Finding("precision", "ok", "fp32 on the CPU; bf16 and fp16 are slow, because this CPU has no instructions for them")
 
 
-def describe(gpu: nvml.Gpu) -> str:
+def describe(gpu: finding.Gpu) -> str:
     memory = f"{gpu.free_bytes / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free" if gpu.memory_bytes else "memory shared with the CPU"
     return f"{gpu.name}, {memory}, compute capability {dot(gpu.capability)}"
 

@@ -7,9 +7,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.core.paths import Paths
-from pipeline.tools.doctor.finding import Context, Finding
-from pipeline.tools.doctor.nvml import version_file
+from pipeline.core.environment import Paths
+from pipeline.tools.doctor.finding import Context, Finding, version_file
 
 OLDEST_PYTHON = (3, 11)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)

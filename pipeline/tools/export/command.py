@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch.export import ExportedProgram
 
 from pipeline.core import files, untrusted
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
@@ -31,11 +30,11 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. Returns 0; but
     returns 1 and writes no file if an output differs by more than the tolerance (TOLERANCE), or if the file cannot be run.
     """
-    from pipeline.tracking import model_source
+    from pipeline.tracking import subject as subjects
 
     paths, environment = Paths(), Environment.read()
     try:
-        with model_source.located(subject, paths, environment) as model:
+        with subjects.located(subject, paths, environment) as model:
             # a model of MLflow is in a temporary folder, and that of a run in its journal
             beside = model if Path(subject).is_file() else paths.model
             target = Path(output) if output else default_output(beside, format)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import files
+from pipeline.core.environment import Paths
 from pipeline.core.params import dotted
-from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document, Location, read_text
 from pipeline.tools import tool

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from pipeline.core.environment import Paths
 from pipeline.core.params import (
     COMMON_KEYS,
     UPGRADE,
@@ -25,7 +26,6 @@ from pipeline.core.params import (
     validate,
     without_echoes,
 )
-from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import SECTIONS

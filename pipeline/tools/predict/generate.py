@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inference.machine import Machine, set_determinism
-    from pipeline.tracking import model_source
+    from pipeline.tracking import subject
 
     environment = Environment.read()
-    with model_source.located(model, Paths(), environment) as path:
+    with subject.located(model, Paths(), environment) as path:
         loaded, manifest = model_file.load(path)
         tokenizer = Tokenizer(texts_of(manifest.spec, model).tokenizer)
     tokens = encode(prompt, tokenizer)

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.core import limits
-from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.untrusted import shown
@@ -23,7 +22,7 @@ from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
-from pipeline.tracking import model_source
+from pipeline.tracking import subject
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
 PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
@@ -43,7 +42,7 @@ def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel"
     environment = Environment.read()
     if device is not None and not re.fullmatch(DEVICE, device):
         raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
-    with model_source.located(str(model), Paths(), environment) as path:
+    with subject.located(str(model), Paths(), environment) as path:
         network, manifest = model_file.load(path)
     workers = environment.workers or limits.usable_cpus()
     return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers)

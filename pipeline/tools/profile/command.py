@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, load
-from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tracking import run as tracking

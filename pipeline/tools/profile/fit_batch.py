@@ -22,9 +22,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import load
-from pipeline.core.paths import Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
 from pipeline.tools.profile import trial as trials

@@ -19,9 +19,8 @@ import torch
 from torch.profiler import record_function
 
 from pipeline.core import limits
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import from_data
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.inference import torch_errors
 from pipeline.inference.batch import Batch

@@ -7,8 +7,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.params import data_name

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import files, interruption
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.limits import usable_cpus
 from pipeline.core.params import load_without_torch
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.refusal import Refusal, counted

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
 
 from pipeline.core import files, identity
+from pipeline.core.environment import Paths
 from pipeline.core.params import UPGRADE, Problem, dotted, explain, suggestion, without_echoes
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
-from pipeline.core.paths import Paths
 from pipeline.tracking import events, journal, utilization
 from pipeline.train.work_folder import Work
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import files, identity
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, from_data, load, upgraded
-from pipeline.core.paths import Paths
 from pipeline.core.prepared import Prepared, read_record
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
@@ -21,7 +20,8 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.progress import progress
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
-from pipeline.tracking import model_source, provenance, run_description
+from pipeline.tracking import provenance, run_description
+from pipeline.tracking import subject as subjects
 from pipeline.tracking.subject import Record, Subject, find
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
@@ -39,7 +39,7 @@ def run(subject: str, retrain: bool) -> int:
     """
     paths, environment = Paths(), Environment.read()
     record = find(subject, paths, environment).record
-    with model_source.located(subject, paths, environment) as model:
+    with subjects.located(subject, paths, environment) as model:
         return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import torch
 
 from pipeline.core.refusal import Refusal
+from pipeline.train.engine.metrics import Row, StepMetrics, StepValues
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.step_metrics import Row, StepMetrics, StepValues
 from pipeline.train.engine.update import Forward, WholeBatch, update
 
 CAUSE = "optimizer.learning_rate"

@@ -14,7 +14,7 @@ from pipeline.inference.precision import ChosenPrecision, scaler
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.engine import applying, optimizers
 from pipeline.train.engine.applying import Applying
-from pipeline.train.engine.step_metrics import Row, StepMetrics
+from pipeline.train.engine.metrics import Row, StepMetrics
 from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, OneLane
 from pipeline.train.group.sharding import divided_like, local
 from pipeline.train.optimizer_params import OptimizerSettings

@@ -17,9 +17,9 @@ from pipeline.core.seeding import reseed
 from pipeline.inference.batch import Batch
 from pipeline.inference.precision import autocast
 from pipeline.inference.torch_errors import is_out_of_memory
+from pipeline.train.engine.metrics import LOSS, NORM, SKIPPED
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.step_metrics import LOSS, NORM, SKIPPED
 from pipeline.train.group.lanes import Sums
 
 Result = TypeVar("Result")

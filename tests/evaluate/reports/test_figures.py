@@ -11,9 +11,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pipeline.core.files import digest
-from pipeline.evaluate.reports.figures import canvas, confusion, curves, mistakes
-from pipeline.evaluate.reports.metrics import Calibration
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.figures import canvas, curves, mistakes
+from pipeline.evaluate.reports.metrics import Calibration, Predictions
 
 ROOT = Path(__file__).parents[3]
 AWKWARD = ("a formula: $x^2$ \\alpha_{", "咖啡", "two\nlines", "", "x" * 300, "n02105855 Shetland sheepdog")
@@ -48,9 +47,9 @@ def rows(num_rows=20, validate_every=5):
 
 def plot_all(folder):
     predictions = predict(6)
-    confusion.plot(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
+    mistakes.plot_confusion(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
     curves.plot_reliability(folder / "reliability.png", Calibration.of(predictions.confidence, predictions.correct, 10))
-    mistakes.plot(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
+    mistakes.plot_mistakes(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
     curves.plot_history(folder / "history.png", rows())
 
 
@@ -89,12 +88,12 @@ def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path
 @pytest.mark.parametrize("num_classes", [2, 20, 150])
 def test_a_confusion_matrix_of_any_size_stays_within_a_screen(tmp_path, num_classes):
     predictions, classes = predict(num_classes), [f"class {number}" for number in range(num_classes)]
-    confusion.plot(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
+    mistakes.plot_confusion(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
     assert max(size(tmp_path / "c.png")) < 1700
 
 
 def test_confusion_counts_by_actual_then_predicted():
-    assert confusion.count(np.array([0, 0, 2]), np.array([0, 1, 2]), 3).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert mistakes.count(np.array([0, 0, 2]), np.array([0, 1, 2]), 3).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize("num_bins", [1, 15, 400])
@@ -106,7 +105,7 @@ def test_a_reliability_curve_of_any_bins(tmp_path, num_bins):
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (6, 9, 3), (300, 2, 4), (1, 1, 2)])
 def test_mistakes_of_any_shape_and_number_of_channels(tmp_path, shape):
-    mistakes.plot(tmp_path / "m.png", images=photograph(80, *shape), predictions=predict(6), classes=AWKWARD, most=3)
+    mistakes.plot_mistakes(tmp_path / "m.png", images=photograph(80, *shape), predictions=predict(6), classes=AWKWARD, most=3)
     size(tmp_path / "m.png")
 
 
@@ -119,7 +118,7 @@ def test_the_most_confident_mistakes_come_first():
 @pytest.mark.parametrize(("strength", "most"), [(100.0, 9), (2.0, 0)])
 def test_no_mistake_to_show_gives_a_figure_that_says_so(tmp_path, strength, most):
     predictions = predict(6, strength=strength)
-    mistakes.plot(tmp_path / "m.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=most)
+    mistakes.plot_mistakes(tmp_path / "m.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=most)
     assert size(tmp_path / "m.png") == (720, 240)
 
 

@@ -12,8 +12,7 @@ from sklearn import metrics as reference
 
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
-from pipeline.evaluate.reports.metrics import Calibration
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Calibration, Predictions
 from pipeline.evaluate.settings.classification import Settings
 
 SETTINGS = Settings(
@@ -108,7 +107,7 @@ def test_among_equal_logits_the_lower_class_is_the_likelier():
 def test_how_the_samples_are_cut_into_blocks_changes_no_bit(monkeypatch):
     logits, targets = draw(5, 101, 7)
     whole = evaluate(logits, targets, names(7), SETTINGS)
-    monkeypatch.setattr("pipeline.evaluate.reports.predictions.BLOCK_VALUES", 21)
+    monkeypatch.setattr("pipeline.evaluate.reports.metrics.BLOCK_VALUES", 21)
     assert evaluate(logits, targets, names(7), SETTINGS) == whole
 
 

@@ -12,7 +12,7 @@ from pipeline.core.prepared import Prepared, Split
 from pipeline.inference.batch import Batch
 from pipeline.inference.batches import batch_index, loader
 from pipeline.inference.batches.batch_index import BatchIndex, Samples
-from pipeline.inference.batches.prefetch import read_ahead
+from pipeline.inference.batches.loader import read_ahead
 from tests.train.augment.augmenting import augmentation
 
 PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}

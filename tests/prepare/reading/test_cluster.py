@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown

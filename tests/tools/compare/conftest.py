@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tracking import mirror_process
 from pipeline.tracking.journal import journals

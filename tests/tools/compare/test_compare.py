@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.environment import Environment
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import Difference, differences, files_between
 from pipeline.tools.compare.models import ComparedModel

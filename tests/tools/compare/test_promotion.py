@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment
-from pipeline.tools.compare import cached, models, promotion
+from pipeline.tools.compare import dvc_cache, models, promotion
 from pipeline.tools.compare.models import ComparedModel
 from pipeline.tools.sync import build
-from pipeline.tracking import mirror, model_source
+from pipeline.tracking import mirror, subject
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import MODEL_TAG, Store
 from tests.repository import client as client_of
@@ -120,7 +120,7 @@ def test_a_model_of_the_same_bytes_that_was_registered_by_hand_is_known(registry
     run_id = next(
         run for run in registry.client.search_runs(["1"]) if run.data.tags["pipeline.journal"] == registry.runs["first"]
     ).info.run_id
-    logged = model_source.find_logged(run_id, Store(Environment.read()))
+    logged = subject.find_logged(run_id, Store(Environment.read()))
     registry.client.create_registered_model("by-hand")
     registry.client.create_model_version("by-hand", logged.artifact_location)
     registry.client.set_registered_model_alias("by-hand", "champion", "1")
@@ -150,7 +150,7 @@ def test_a_model_that_cannot_be_compared_needs_force(
 ) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
     (registry.folder / "data/prepared").rename(tmp_path / "prepared")
-    monkeypatch.setattr(cached, "cache_folder", lambda _: None)
+    monkeypatch.setattr(dvc_cache, "cache_folder", lambda _: None)
     try:
         code, line = promote(registry.runs["rate"], "uncompared")
         assert (code, registry.holder("uncompared")) == (1, "1")

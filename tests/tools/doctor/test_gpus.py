@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.tools.doctor import gpus, nvml
-from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.nvml import Gpu
+from pipeline.tools.doctor import finding, gpus
+from pipeline.tools.doctor.finding import Context, Gpu
 
 MakeContext = Callable[..., Context]
 GIB = 2**30
@@ -17,7 +16,7 @@ P100 = Gpu("Tesla P100", 16 * GIB, 16 * GIB, (6, 0))
 
 @pytest.fixture(autouse=True)
 def built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml, "cuda_of_torch", lambda: "13.2")
+    monkeypatch.setattr(finding, "cuda_of_torch", lambda: "13.2")
 
 
 def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
@@ -97,4 +96,4 @@ def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pyt
     import torch
 
     monkeypatch.undo()
-    assert nvml.cuda_of_torch() == torch.version.cuda
+    assert finding.cuda_of_torch() == torch.version.cuda

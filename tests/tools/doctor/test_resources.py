@@ -12,8 +12,7 @@ import pytest
 
 from pipeline.core import limits
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context, Finding
-from pipeline.tools.doctor.nvml import Gpu
+from pipeline.tools.doctor.finding import Context, Finding, Gpu
 from tests.imports import TOP
 
 MakeContext = Callable[..., Context]
@@ -24,7 +23,7 @@ import json, sys
 from pathlib import Path
 from pipeline.tools.doctor import resources
 from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.nvml import Gpu, Gpus
+from pipeline.tools.doctor.finding import Gpu, Gpus
 from pipeline.core.environment import Environment
 top = Path(sys.argv[1])
 context = Context(Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, "PIPELINE_PROCESSES": sys.argv[2]}), top)

@@ -21,7 +21,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.prepared import Split
 from pipeline.core.registry import MODELS
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks, tensor_file
 from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest

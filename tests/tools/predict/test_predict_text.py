@@ -21,7 +21,7 @@ from pipeline.core.prepared import Split
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks
 from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.core.paths import Paths
+from pipeline.core.environment import Paths
 from pipeline.core.section import flatten
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params.command import assigned

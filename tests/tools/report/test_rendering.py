@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.tools.report import figures
+from pipeline.tools.report.evidence import Cost
 from pipeline.tools.report.page import (
     Confusion,
     Excerpt,
@@ -26,7 +27,6 @@ from pipeline.tools.report.page import (
     render_markdown,
 )
 from pipeline.tools.report.results import cost_facts, shown_metric
-from pipeline.tools.report.run_record import Cost
 from pipeline.tools.report.samples import generated, generated_texts
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
 

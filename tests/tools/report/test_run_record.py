@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tools.report import run_record
+from pipeline.tools.report import evidence
 from pipeline.tracking import events
 
 RATE = "train/samples_per_second"
@@ -41,7 +41,7 @@ INTERRUPTED = [
 
 
 def test_the_time_is_that_of_the_sessions_of_the_training_alone(tmp_path: Path) -> None:
-    record = run_record.read(journal(tmp_path, INTERRUPTED))
+    record = evidence.read(journal(tmp_path, INTERRUPTED))
     assert record.cost
     assert (record.cost.time_s, record.cost.num_sessions, record.cost.samples_per_second) == (4.0, 2, 200.0)
     assert record.cost.memory_megabytes == {"allocated_megabytes": 7.0}
@@ -51,13 +51,13 @@ def test_the_time_is_that_of_the_sessions_of_the_training_alone(tmp_path: Path) 
 
 
 def test_the_history_has_the_points_without_what_was_measured_of_the_machine(tmp_path: Path) -> None:
-    record = run_record.read(journal(tmp_path, INTERRUPTED))
+    record = evidence.read(journal(tmp_path, INTERRUPTED))
     assert record.history == [{"step": 10, "valid/loss": 2.0}, {"step": 20}, {"step": 30}]
 
 
 def test_the_energy_is_the_integral_of_the_power_during_the_sessions(tmp_path: Path) -> None:
     watts = [(500, 100.0), (1_500, 200.0), (30_000, 9_999.0), (61_000, 50.0)]
-    record = run_record.read(journal(tmp_path, INTERRUPTED, watts))
+    record = evidence.read(journal(tmp_path, INTERRUPTED, watts))
     assert record.cost
     first, second = 0.5 * 100 + 1.0 * 150 + 0.5 * 200, 2.0 * 50
     assert record.cost.energy_wh == pytest.approx((first + second) / 3600)
@@ -65,12 +65,12 @@ def test_the_energy_is_the_integral_of_the_power_during_the_sessions(tmp_path: P
 
 def test_the_energy_is_unknown_if_samples_are_missing_for_long(tmp_path: Path) -> None:
     lines = [INTERRUPTED[0], {"kind": "end", "time_ms": 1_000_000, "status": "FINISHED"}]
-    record = run_record.read(journal(tmp_path, lines, [(1_000, 100.0), (999_000, 100.0)]))
+    record = evidence.read(journal(tmp_path, lines, [(1_000, 100.0), (999_000, 100.0)]))
     assert record.cost
     assert record.cost.energy_wh is None
 
 
 def test_a_journal_of_an_evaluation_has_no_cost(tmp_path: Path) -> None:
-    record = run_record.read(journal(tmp_path, INTERRUPTED[6:]))
+    record = evidence.read(journal(tmp_path, INTERRUPTED[6:]))
     assert record.cost is None
     assert record.history == []

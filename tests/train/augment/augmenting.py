@@ -5,7 +5,7 @@ import torch
 from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.train.augment.augmentation import Augmentation
-from pipeline.train.augment_params import AugmentSettings
+from pipeline.train.params import AugmentSettings
 from tests.imports import TOP
 from tests.specs import image_spec
 

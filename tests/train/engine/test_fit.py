@@ -122,7 +122,7 @@ def test_a_loss_that_is_no_number_ends_with_the_remedy(train_params, prepared) -
 
 
 def test_a_validation_that_is_no_number_ends_with_the_remedy(train_params, prepared, monkeypatch) -> None:
-    monkeypatch.setattr("pipeline.train.engine.score.score", lambda *_, **__: {"loss": math.nan, "accuracy": 0.1})
+    monkeypatch.setattr("pipeline.train.engine.metrics.score", lambda *_, **__: {"loss": math.nan, "accuracy": 0.1})
     with pytest.raises(
         Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan at or before step \d+: lower optimizer\.learning_rate"
     ):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
-from pipeline.train.engine import muon, optimizers
+from pipeline.train.engine import optimizers
 from pipeline.train.optimizer_params import MuonSettings
 
 SETTINGS = MuonSettings(
@@ -75,23 +75,23 @@ def test_a_frozen_first_layer_is_the_first_all_the_same() -> None:
 
 def of_torch(batch: torch.Tensor, ns_steps: int) -> torch.Tensor:
     return torch.stack(
-        [_zeropower_via_newtonschulz(matrix, muon.NS_COEFFICIENTS, ns_steps, muon.SMALLEST_NORM) for matrix in batch]
+        [_zeropower_via_newtonschulz(matrix, optimizers.NS_COEFFICIENTS, ns_steps, optimizers.SMALLEST_NORM) for matrix in batch]
     ).float()
 
 
 @pytest.mark.parametrize("ns_dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16)])
 def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest.MonkeyPatch, shape, ns_dtype: torch.dtype) -> None:
-    monkeypatch.setattr(muon, "ns_dtype", lambda _: ns_dtype)
+    monkeypatch.setattr(optimizers, "ns_dtype", lambda _: ns_dtype)
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found, expected = muon.orthogonalized(batch, 5), of_torch(batch, 5)
+    found, expected = optimizers.orthogonalized(batch, 5), of_torch(batch, 5)
     assert found.dtype == torch.float32
     assert (found - expected).norm() / expected.norm() < 0.03
 
 
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_hidden_weights_move_as_with_the_muon_of_torch(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
-    monkeypatch.setattr(muon, "orthogonalized", of_torch)
+    monkeypatch.setattr(optimizers, "orthogonalized", of_torch)
     ours, theirs = network(), network()
     updated(ours, SETTINGS.model_copy(update={"nesterov": nesterov}))
     views = {name: nn.Parameter(parameter.detach().flatten(1)) for name, parameter in theirs.named_parameters() if name in HIDDEN}
@@ -124,7 +124,7 @@ def test_all_other_parameters_move_as_with_sgd() -> None:
 @pytest.mark.parametrize("shape", [(2, 16, 40), (1, 40, 16), (3, 16, 16)])
 def test_an_update_is_nearly_orthogonal(shape: tuple[int, int, int]) -> None:
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = muon.orthogonalized(batch, 8)
+    found = optimizers.orthogonalized(batch, 8)
     left, _, right = torch.linalg.svd(batch, full_matrices=False)
     values = torch.linalg.svdvals(found)
     assert found.shape == shape
@@ -135,8 +135,8 @@ def test_an_update_is_nearly_orthogonal(shape: tuple[int, int, int]) -> None:
 
 def test_matrices_of_one_shape_are_turned_each_by_itself() -> None:
     batch = torch.randn(3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    alone = torch.cat([muon.orthogonalized(matrix[None], 4) for matrix in batch])
-    assert torch.allclose(muon.orthogonalized(batch, 4), alone, rtol=1e-12)
+    alone = torch.cat([optimizers.orthogonalized(matrix[None], 4) for matrix in batch])
+    assert torch.allclose(optimizers.orthogonalized(batch, 4), alone, rtol=1e-12)
 
 
 def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_they_move() -> None:

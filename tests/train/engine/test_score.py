@@ -7,12 +7,12 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
-from pipeline.evaluate.reports import metrics
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports import metrics as evaluation
+from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import precision
 from pipeline.inference.batches import loader
 from pipeline.inference.networks import Model
-from pipeline.train.engine import score
+from pipeline.train.engine import metrics
 from tests.train.engine.building import model_of, objective_of
 
 OBJECTIVE = objective_of()
@@ -28,19 +28,19 @@ def model(prepared: Prepared) -> Model:
 @pytest.mark.parametrize("batch_size", [1, 7, 20, 64])
 def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: Model, cpu: torch.device, batch_size: int) -> None:
     images = loader.SplitTensors(prepared.split("test"), cpu)
-    found = score.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
+    found = metrics.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
     with torch.no_grad():
         logits = model.eval()(images.held)
     assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
     targets = images.placement.targets.numpy()
     predictions = Predictions.of(logits.numpy(), targets)
-    evaluated = metrics.evaluate(predictions, tuple("abc"), top_k=2, calibration_bins=5, confidence_level=0.9)
+    evaluated = evaluation.evaluate(predictions, tuple("abc"), top_k=2, calibration_bins=5, confidence_level=0.9)
     assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
 
 
 def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score, "MOST_VALUES", 7)
+    monkeypatch.setattr(metrics, "MOST_VALUES", 7)
     sizes = []
 
     class Counting(type(OBJECTIVE)):
@@ -51,7 +51,7 @@ def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch
     objective = Counting.__new__(Counting)
     objective.__dict__ |= OBJECTIVE.__dict__
     outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
-    found = score.exact_loss(objective, outputs, targets)
+    found = metrics.exact_loss(objective, outputs, targets)
     assert sizes == [(2, torch.float64), (2, torch.float64), (1, torch.float64)]
     assert found.item() == pytest.approx(cross_entropy(outputs.double(), targets, reduction="sum").item(), rel=1e-14)
 
@@ -60,7 +60,7 @@ def test_scoring_leaves_the_module_as_it_was(prepared: Prepared, model: Model, c
     images = loader.SplitTensors(prepared.split("test"), cpu)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     model.train()
-    score.score(model, lambda: loader.scoring(images, batch_size=6), OBJECTIVE, precision="fp32", device=cpu)
+    metrics.score(model, lambda: loader.scoring(images, batch_size=6), OBJECTIVE, precision="fp32", device=cpu)
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from pipeline.train.engine.step_metrics import StepMetrics
+from pipeline.train.engine.metrics import StepMetrics
 
 QUANTITIES = ("loss", "norm", "skipped", "correct")
 

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 from pipeline.inference import precision
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.train.engine import applying
+from pipeline.train.engine.metrics import Row
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.step_metrics import Row
 from pipeline.train.engine.update import StepSettings, update
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, SgdSettings
 from tests.train.engine.building import Identity, Parts, objective_of, same

@@ -18,7 +18,7 @@ from pipeline.inference.networks import Model
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, training
 from pipeline.train.engine.checkpoint import Checkpoints
-from pipeline.train.engine.step_metrics import Row
+from pipeline.train.engine.metrics import Row
 from pipeline.train.group.processes import ALONE, Flags, Group, Several
 from pipeline.train.group.sharding import local
 from pipeline.train.params import TrainParams

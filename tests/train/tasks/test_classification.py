@@ -6,7 +6,7 @@ from sklearn.metrics import f1_score
 
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Predictions
 from tests.train.engine.building import objective_of
 
 

@@ -1,4 +1,4 @@
-"""Plots the images of the most confident wrong predictions."""
+"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,104 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from pipeline.core.refusal import counted
 from pipeline.evaluate.reports.figures import canvas
-from pipeline.evaluate.reports.predictions import Predictions
+from pipeline.evaluate.reports.metrics import Floats, Integers, Predictions
+
+MOST_COUNTED = 20
+"""The cells show their counts if there are at most this many classes."""
+LONGEST_TICK = 24
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """The class names to show on both axes: all of them, or fewer if not all would be readable.
+
+    `side` is the length of each side of the matrix in inches. `shown` are the numbers of the classes to show, and `names` their names.
+    `size` is the font size in points. `upright` is True if the names of the predicted classes are rotated by 90 degrees. The names need a
+    space of `width` inches beside the matrix and of `height` inches below it.
+    """
+
+    side: float
+    shown: range
+    names: list[str]
+    size: float
+    upright: bool
+
+    @classmethod
+    def of(cls, classes: Sequence[str]) -> "Ticks":
+        side = float(np.clip(0.5 * len(classes), 2.4, 9.5))
+        points_each = 72 * side / len(classes)
+        size = float(np.clip(0.8 * points_each, 5.5, 9.5))
+        shown = range(0, len(classes), int(np.ceil(1.1 * size / points_each)))
+        names = [canvas.label(classes[number], number, LONGEST_TICK) for number in shown]
+        return cls(side, shown, names, size, max(map(len, names)) * 0.65 * size > 0.9 * shown.step * points_each)
+
+    @property
+    def width(self) -> float:
+        return max(map(len, self.names)) * 0.6 * self.size / 72
+
+    @property
+    def height(self) -> float:
+        return self.width if self.upright else self.size / 72
+
+    def put(self, axes: Axes) -> None:
+        axes.set_xticks(self.shown, self.names, size=self.size, rotation=90 if self.upright else 0)
+        axes.set_yticks(self.shown, self.names, size=self.size)
+        left_out = f" (one in {self.shown.step} is named)" if self.shown.step > 1 else ""
+        axes.set(xlabel=f"predicted class{left_out}", ylabel=f"actual class{left_out}")
+
+
+def plot_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
+    """Plot the confusion matrix, with one row per actual class and one column per predicted class.
+
+    `targets` (n,) are the actual class numbers of n samples, and `predicted` (n,) the predicted class numbers. The colour of a cell shows
+    its number of samples as a share of its row. So the cells of a rare class are as visible as those of a frequent class.
+    """
+    counts = count(targets, predicted, len(classes))
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ticks = Ticks.of(classes)
+    with canvas.figure(path, max(ticks.side + ticks.width + 1.7, 5.2), ticks.side + ticks.height + 1) as figure:
+        figure.suptitle(f"Confusion on {counted(counts.sum(), 'test sample', ',')}, accuracy {np.trace(counts) / counts.sum():.2%}")
+        axes = figure.add_subplot()
+        # A power below 1, because errors of a few percent would be invisible beside a diagonal near 100%.
+        image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.4, vmin=0, vmax=1), interpolation="nearest")
+        canvas.bare(axes)
+        ticks.put(axes)
+        add_scale(figure, axes, image)
+        if len(classes) <= MOST_COUNTED:
+            write_counts(axes, counts, shares)
+
+
+def count(targets: Integers, predicted: Integers, num_classes: int) -> Integers:
+    """Return an array (num_classes, num_classes): the number of samples for each actual class (row) and predicted class (column)."""
+    return np.bincount(targets * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
+
+
+def add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
+    scale = figure.colorbar(
+        image, ax=axes, label="share of the actual class (%)", fraction=0.05, shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
+    )
+    scale.ax.set_yticklabels(["0", "1", "5", "20", "50", "100"])
+    scale.ax.tick_params(length=0)
+    scale.outline.set_visible(False)
+
+
+def write_counts(axes: Axes, counts: Integers, shares: Floats) -> None:
+    for actual, answer in zip(*np.nonzero(counts), strict=True):
+        colour = "white" if shares[actual, answer] > 0.25 else canvas.INK
+        axes.text(answer, actual, f"{counts[actual, answer]}", ha="center", va="center", color=colour, size=9)
+
 
 TITLE = "Most confident mistakes"
 MOST_SHOWN = 100
 """Upper bound for the number of images: a larger figure would not fit on a screen."""
-LONGEST_LABEL = 16
+LONGEST_TITLE = 16
 TILE, PICTURE = 1.8, 1.6
 TITLE_HEIGHT, NUMBER_HEIGHT, CAPTION_HEIGHT = 0.5, 0.2, 0.65
 
@@ -60,7 +149,7 @@ class Grid:
         return left / self.width, bottom / self.height, PICTURE / self.width, self.picture_height / self.height
 
 
-def plot(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
+def plot_mistakes(path: Path, *, images: NDArray[np.uint8], predictions: Predictions, classes: Sequence[str], most: int) -> None:
     """Plot at most `most` of the wrongly predicted samples, those with the highest confidence first.
 
     `images` (n, height, width, channels) are the images of the test split; only the plotted ones are read. If there is nothing to plot,
@@ -95,7 +184,7 @@ def show(axes: Axes, image: NDArray[np.uint8]) -> None:
 
 def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence[str]) -> None:
     actual, answer = (int(numbers[sample]) for numbers in (predictions.targets, predictions.predicted))
-    names = [canvas.label(classes[number], number, LONGEST_LABEL) for number in (actual, answer)]
+    names = [canvas.label(classes[number], number, LONGEST_TITLE) for number in (actual, answer)]
     axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
     text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
     axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
