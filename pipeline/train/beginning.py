@@ -1,20 +1,169 @@
 """Builds the state of a training before its first step, with fresh weights or those of a file."""
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
-from pipeline.core import seeding
+from pipeline.core import files, seeding, untrusted
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.refusal import Refusal
-from pipeline.inference import networks, precision
-from pipeline.inference.networks import Model, preprocessing
+from pipeline.core.spec import Spec
+from pipeline.inference import model_file, networks, precision, tensor_file
+from pipeline.inference.model_file import HEADER_BYTES
+from pipeline.inference.networks import Model, described, preprocessing
+from pipeline.inference.params import ModelSettings
+from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks
-from pipeline.train.engine import parameter_groups, starting_weights
+from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.state import TrainState
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
+
+MOST_NAMED = 5
+SMALLEST_SHARE = 0.5
+"""At least this share of the network's values must fit, if the file does not describe its model."""
+
+
+def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozenset[str]:
+    """Copy the tensors that fit from the file of `model.weights` into `network`, and print how many.
+
+    Returns the names of the other tensors of `network`, which keep their initial values. If `model.weights` is null, copies nothing and
+    returns an empty set.
+
+    A tensor of the file fits if `network` has a tensor of the same name and shape. A tensor that belongs to classes of other data does not
+    fit (see `of_other_data`). `spec` describes the data for which `network` was built.
+
+    Raises Refusal if the file is missing or damaged, if its model has another architecture, or if no tensor fits.
+    """
+    path = model.weights_file
+    if path is None:
+        return frozenset()
+    with naming_the_key():
+        tensors, before = read_weights(path, model)
+        own = network.state_dict()
+        others = of_other_data(model, before, spec) if before else set()
+        fitting = {
+            name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape and name not in others
+        }
+        if before is None:
+            refuse_misfit(tensors, fitting, own, model, path)
+        if not fitting:
+            raise Refusal(f"{path}: none of its tensors fits this {model.title}: choose another file, or write `weights: null`")
+    network.load_state_dict(fitting, strict=False)
+    untrained = frozenset(own.keys() - fitting.keys())
+    print(f"train: {len(fitting)} of {len(own)} tensors start from {path}{remaining(untrained, tensors, own)}", flush=True)
+    return untrained
+
+
+def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
+    """Return the tensors of the file `path`, and the description of the data that its model was trained on.
+
+    The description is None if the file was not written by this pipeline. Raises Refusal if the file is missing or damaged, or if it is a
+    model file of another architecture than `model`.
+    """
+    refuse_missing(path)
+    foreign = tensor_file.load_foreign(path, header_bytes=HEADER_BYTES)
+    if foreign is not None:
+        return foreign, None
+    tensors, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
+    manifest = model_file.describe(metadata, path)
+    try:  # with the data of the file, so that only the architecture can differ
+        networks.compare(tensors, model, manifest.spec, bf16_weights=manifest.precision == "bf16-true")
+    except RuntimeError as error:
+        its = manifest.inference.model.title
+        raise Refusal(
+            f"{path}: its model, {its}, has another architecture than this {model.title} ({untrusted.reason(error)}): "
+            "copy the section `model` from the params.yaml with which its model was trained, or choose another file"
+        ) from None
+    return tensors, manifest.spec
+
+
+def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
+    """Return the names of the tensors that have a part for each class or token, such as the head, if those of the file differ from those
+    of `spec`.
+
+    `before` describes the data of the file, and `spec` the new data. These tensors must not be copied, even if their shapes are equal
+    because both datasets have equally many classes or tokens. They are found by building the network for one more class or token.
+    """
+    names: set[str] = set()
+    for part in ("inputs", "targets"):
+        enlarged = getattr(before, part).enlarged_if_other(getattr(spec, part))
+        if enlarged is not None:
+            built = [networks.build_on_meta(model, data) for data in (before, before.model_copy(update={part: enlarged}))]
+            shapes = [{name: tensor.shape for name, tensor in network.state_dict().items()} if network else {} for network in built]
+            names |= {name for name, shape in shapes[0].items() if shape != shapes[1].get(name)}
+    return names
+
+
+def inspect(model: ModelSettings) -> Spec | None:
+    """Return the description of the data on which the model in the file of `model.weights` was trained.
+
+    Returns None if `model.weights` is null, or if the file was not written by this pipeline. Raises Refusal if the file is missing or
+    damaged, or if its model has another architecture than `model`.
+    """
+    with naming_the_key():
+        return None if model.weights_file is None else read_weights(model.weights_file, model)[1]
+
+
+def weights_digest(model: ModelSettings) -> str | None:
+    """Return the SHA-256 of the file `model.weights`; None if this key is null. Raises Refusal if the file that it names is missing."""
+    path = model.weights_file
+    with naming_the_key():
+        if path is not None:
+            refuse_missing(path)
+            return files.digest(path)
+    return None
+
+
+def refuse_missing(path: Path) -> None:
+    if not path.is_file():
+        raise Refusal(f"{path}: is missing: copy the file to this path, or write `weights: null`")
+
+
+def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: ModelSettings, path: Path) -> None:
+    """Raise Refusal if a file that was not written by this pipeline has the tensors of another architecture than the network.
+
+    `tensors` are the tensors of the file, and `own` those of the network. `fitting` are the tensors of the file that can be copied. The
+    architecture counts as the same if `tensors` and `own` have the same names, and if `fitting` covers at least the share SMALLEST_SHARE of
+    the values in `own`.
+    """
+    share = sum(own[name].numel() for name in fitting) / max(1, sum(tensor.numel() for tensor in own.values()))
+    if tensors.keys() != own.keys() or share < SMALLEST_SHARE:
+        different = networks.differences(tensors, own)
+        raise Refusal(f"{path}: its tensors belong to another architecture than this {model.title} ({different}): choose another file")
+
+
+def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str:
+    """Return a text that names the tensors of the network that are not copied, with the reasons; "" if all are copied.
+
+    `untrained` contains the names of these tensors. `tensors` are the tensors of the file, and `own` those of the network.
+    """
+    if not untrained:
+        return ""
+    names = [name for name in own if name in untrained]
+    listed = ", ".join(f"{name} ({misfit(tensors.get(name), own[name])})" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"; untrained, because the data differ: {listed}{more}"
+
+
+def misfit(found: Tensor | None, own: Tensor) -> str:
+    """Describe why a tensor of the file is not taken."""
+    same = found is not None and found.shape == own.shape
+    return "of other classes or tokens" if same else f"{described(found)} in the file, not {described(own)}"
+
+
+@contextmanager
+def naming_the_key() -> Iterator[None]:
+    """Prefix each line of a Refusal with `model.weights`."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise Refusal("\n".join(f"model.weights: {line}" for line in str(refusal).splitlines())) from None
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
@@ -48,7 +197,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
         channels_last=settings.channels_last,
     )
     params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
-    untrained = starting_weights.load(network, params.model, spec)
+    untrained = load_weights(network, params.model, spec)
     if settings.freeze:
         model.frozen_norms = parameter_groups.freeze(network, settings.freeze, untrained=untrained)
         model.train()

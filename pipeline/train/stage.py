@@ -13,8 +13,7 @@ from pipeline.core.stage import ChangedInPlace, RefuseChanges
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import history, work_folder
-from pipeline.train.engine import starting_weights
+from pipeline.train import beginning, history, work_folder
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.group import processes
 from pipeline.train.group.processes import Group
@@ -84,7 +83,7 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Mac
         lock=files.digest(paths.lock),
         params=sections,
         fingerprint=machine.fingerprint() | group.fingerprint(params.train.lanes),
-        weights=starting_weights.digest(params.model),
+        weights=beginning.weights_digest(params.model),
     )
 
 

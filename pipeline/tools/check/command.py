@@ -230,12 +230,10 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     What depends on the real data is checked when the training begins: whether the images are large enough, for example.
     """
     from pipeline.inference import networks
-    from pipeline.train.engine import (
-        parameter_groups,
-        starting_weights,  # late: a typing error is reported before
-    )
+    from pipeline.train import beginning
+    from pipeline.train.engine import parameter_groups
 
-    spec = starting_weights.inspect(params.model) or example_spec(source)
+    spec = beginning.inspect(params.model) or example_spec(source)
     if spec is None:
         return
     if network := networks.build_on_meta(params.model, spec):

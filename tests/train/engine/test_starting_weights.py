@@ -18,7 +18,7 @@ from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.params import WEIGHTS_FOLDER, ModelSettings
 from pipeline.models import convnet, mlp, torchvision
-from pipeline.train.engine import starting_weights
+from pipeline.train import beginning
 from tests.models import text_models
 from tests.specs import image_spec, text_spec
 from tests.train.engine.building import begin
@@ -57,7 +57,7 @@ def write(model: ModelSettings, spec: Spec, *, bf16_weights: bool = False) -> di
 
 def loaded(model: ModelSettings, spec: Spec) -> tuple[dict[str, torch.Tensor], frozenset[str]]:
     network: nn.Module = model.build(spec)
-    untrained = starting_weights.load(network, model, spec)
+    untrained = beginning.load_weights(network, model, spec)
     return network.state_dict(), untrained
 
 
@@ -195,8 +195,8 @@ def test_a_changed_byte_is_refused() -> None:
 
 def test_the_digest_is_that_of_the_file() -> None:
     write(settings(), TWO)
-    assert starting_weights.digest(settings()) == files.digest(BASE)
-    assert starting_weights.digest(settings().model_copy(update={"weights": None})) is None
+    assert beginning.weights_digest(settings()) == files.digest(BASE)
+    assert beginning.weights_digest(settings().model_copy(update={"weights": None})) is None
 
 
 @pytest.mark.parametrize(("ema", "precision"), [(0.9, "fp32"), (0.0, "bf16-true")])
