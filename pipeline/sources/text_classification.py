@@ -210,7 +210,7 @@ def refuse_names(rows: Sequence[Row], path: Path) -> None:
     if len(rows) > 1 and alone == [rows[0].label]:
         raise Refusal(
             f"source.root: {shown(path)}:{rows[0].line}: no other row has the label {shown(alone[0])}: if this line has the names of the columns, "
-            "write these as source.text_column and source.label_column; else remove the line"
+            "write these as source.text_column and source.label_column; else move it to another place"
         )
 
 

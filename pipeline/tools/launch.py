@@ -22,7 +22,7 @@ from pipeline.inference import machine
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 
 REFUSED = (2, os.EX_UNAVAILABLE)
-"""Exit codes of a process that raised Refusal: another attempt would end in the same way."""
+"""Exit codes of a process that raised Refusal. It is not started again here: its user or scheduler decides about that."""
 SHUTDOWN_S = 120
 """Time in which a process that is stopped can save a checkpoint. Then it is killed."""
 MOST_LINES = 15

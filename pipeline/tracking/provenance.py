@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -72,13 +72,14 @@ def explain(message: str) -> str:
 def difference() -> str:
     """Return a text that describes the uncommitted changes, or "none" if there are no changes.
 
-    The first line has the size and the digest of `git diff HEAD`. The next lines are the changed files, one per line and at most 50.
-    Changes of a run's results (`dvc.lock`, `metrics`, `plots`) do not count. Raises Unknown if git fails.
+    The first line has the size and the digest of `git diff HEAD`, without params.yaml, whose values a run records. The next lines are the
+    changed files, one per line and at most 50. Changes of a run's results (`dvc.lock`, `metrics`, `plots`) do not count. Raises Unknown if
+    git fails.
     """
     changed = git(*CHANGES)
     if not changed:
         return "none"
-    text = git("diff", "--no-ext-diff", "HEAD", "--", *WITHOUT_RESULTS)
+    text = git("diff", "--no-ext-diff", "HEAD", "--", *CODE)
     listed = changed.splitlines()
     more = [f"and {len(listed) - 50} more"] if len(listed) > 50 else []
     return "\n".join([f"{len(text.encode())} bytes, digest {files.digest_of(text)}", *listed[:50], *more])
@@ -106,19 +107,16 @@ def shown(fact: str) -> str:
     return fact[:SHORT] if COMMIT.fullmatch(fact) else fact
 
 
-def uncommitted(texts: Sequence[str]) -> list[str]:
-    """Return the uncommitted changes of each model for display: the changed files and the digest of the changes.
+def changed_code(text: str) -> str:
+    """Return uncommitted changes for display, without those of params.yaml: the changed files, and the digest of the changes.
 
-    `texts` are results of `difference`. Changes of params.yaml are left out, because parameters are compared separately. A digest
-    covers these changes too, so all digests are left out if any model has such changes.
+    `text` is a result of `difference`.
     """
-    paths = [[line for line in text.splitlines()[1:] if Path(line[3:]).name != "params.yaml"] for text in texts]
-    has_digest = all(len(listed) == len(text.splitlines()[1:]) for listed, text in zip(paths, texts, strict=True))
-    found = []
-    for listed, text in zip(paths, texts, strict=True):
-        digest = f" (digest {text.splitlines()[0].rpartition(' ')[2][:SHORT]})" if has_digest else ""
-        found.append(", ".join(line.strip() for line in listed) + digest if listed else shown(text) if "\n" not in text else "none")
-    return found
+    summary, *paths = text.splitlines()
+    if not paths:
+        return shown(text)
+    listed = [path.strip() for path in paths if Path(path[3:]).name != "params.yaml"]
+    return f"{', '.join(listed)} (digest {summary.rpartition(' ')[2][:SHORT]})" if listed else "none"
 
 
 LOCK = "requirements.lock"

@@ -14,6 +14,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
 from pipeline.tracking import events, journal
+from pipeline.tracking.address import Address
 from pipeline.tracking.saved_model import find_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
@@ -156,7 +157,7 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
                 refuse_removed(path, paths, environment.root)
                 yield path
                 return
-            name = run_id_of(found, environment.root)
+            name = run_id_of(found, environment)
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         yield from_mlflow(name, paths, environment, Path(folder))
 
@@ -187,13 +188,16 @@ def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
     return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
 
 
-def run_id_of(found: Subject, root: Path) -> str:
-    """Return the MLflow id of the run that `found` denotes. Raises Refusal if `delivered.json` of its journal has no such id, because the
-    run was never sent to MLflow.
+def run_id_of(found: Subject, environment: Environment) -> str:
+    """Return the id of the run that `found` denotes in the configured MLflow store, or else in another one to which it was sent.
+
+    Raises Refusal if `delivered.json` of its journal has no id, because the run was never sent to MLflow.
     """
     assert found.record
-    if ids := run_ids(journal.journals_folder(root) / found.record.name):
-        return ids[0]
+    folder = journal.journals_folder(environment.root) / found.record.name
+    if ids := run_ids(folder):
+        here = events.read_stores(folder).get(Address.of(environment).key)
+        return str(here["run_id"]) if isinstance(here, Mapping) and here.get("run_id") else ids[0]
     raise Refusal(
         f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
         "restores the model from DVC's cache if it is there"

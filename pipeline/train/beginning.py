@@ -84,10 +84,9 @@ def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None
 
 
 def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
-    """Return the names of the tensors that have a part for each class or token, such as the head, if those of the file differ from those
-    of `spec`.
+    """Return the names of the tensors that have a part for each class or token, such as the head, if the classes or tokens are others.
 
-    `before` describes the data of the file, and `spec` the new data. These tensors must not be copied, even if their shapes are equal
+    `before` describes the data of the file of `model.weights`, and `spec` the new data. These tensors must not be copied, even if their shapes are equal
     because both datasets have equally many classes or tokens. They are found by building the network for one more class or token.
     """
     names: set[str] = set()
@@ -180,7 +179,8 @@ def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
 def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, group: Group) -> TrainState:
     """Build the model, optimizer, gradient scaler and EMA, and return them as the state before the first step.
 
-    The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the data, the model or the machine.
+    The initial weights are drawn from the seed, or taken from the file of `model.weights`. Raises Refusal if the settings do not fit the
+    data, the model or the machine.
     """
     settings, spec = params.train, prepared.spec
     networks.refuse_too_large(params.model, spec)

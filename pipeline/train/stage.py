@@ -26,8 +26,9 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
     """Train a model on the prepared data, and write the model file, `history.csv` and `train.json`.
 
     If a training with the same data, code, parameters and so on (see `identify`) was interrupted, resume from its last complete checkpoint.
-    Otherwise start from the beginning. `observer` is told what happens, in the first of several processes only. `refuse_changes` is called before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed,
-    unless other bytes were written into a file of the data.
+    Otherwise start from the beginning. `observer` is told what happens, in the first of several processes only. `refuse_changes` is called
+    before the results are written. If it raises Refusal, the training remains in its work folder, to be resumed, unless other bytes were
+    written into a file of the data.
     """
     machine = Machine.set_up(environment)
     set_determinism(params.train.deterministic)
@@ -36,7 +37,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
         prepared = Prepared.open(paths.prepared, verify=group.reads_all)
         identity = identify(params, paths, prepared, machine, group)
         group.refuse_different("inputs", identity.record)
-        # of the data and of the file of `model.weights`: both are verified and digested again
+        # to find whether the data have changed, they and the file of `model.weights` are read and digested again
         refuse = partial(refuse_changes, lambda: identify(params, paths, Prepared.open(paths.prepared), machine, group) == identity)
         with work_folder.claimed(environment.root, identity, writes=group.writes) as work:
             training = begin(params, prepared, machine, work, environment, group)
@@ -100,7 +101,7 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
             observer.step_ends(report.step, report.metrics)
             training.save_when_due(environment)
             training.group.pause(interrupted)
-        training.group.pause(interrupted)  # several processes hear at the next call of a signal
+        training.group.pause(interrupted)  # several processes learn of a signal only at the next call
     except Interrupted:
         observer.steps_end()
         training.save_now()

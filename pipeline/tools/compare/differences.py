@@ -137,7 +137,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
     changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
-    yield from differing("code", [{"uncommitted changes": each} for each in provenance.uncommitted(changes)])
+    yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
 
 
 def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:

@@ -88,9 +88,11 @@ def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:
         for name, value in section_of(trained, split).items():
             yield name, Number(value, f"{evidence.paths.metrics / 'train.json'}#{split}.{name}")
         return
-    rows = evidence.history or ()
-    for column in dict.fromkeys(column for row in rows for column in row if column.startswith(f"{split}/")):
-        yield from ((column.partition("/")[2], Number(value)) for at, value in recorded.points(rows, column) if at == step)
+    for row in evidence.history or ():
+        if int(float(str(row["step"]))) == step:
+            for column, cell in row.items():
+                if column.startswith(f"{split}/") and (text := str(cell)) not in ("", "None"):
+                    yield column.partition("/")[2], Number(int(text) if text.isdigit() else float(text))
 
 
 def section_of(trained: Mapping[str, Any] | None, name: str) -> Mapping[str, Any]:
@@ -102,12 +104,8 @@ def origin(evidence: Evidence) -> str:
     """Return a sentence about where the scores come from."""
     if not evidence.evaluation.origin:
         return "The test scores were computed for this report, because this checkout has none of this model."
-    step = evidence.manifest.step
-    more = (
-        f"; valid and train are the report of step {step}, whose weights the model has."
-        if any(True for _ in of_training(evidence, "train"))
-        else "."
-    )
+    step, has_more = evidence.manifest.step, any(of_training(evidence, "train"))
+    more = f"; those of the training are from step {step}, whose weights the model has." if has_more else "."
     return f"The test scores are those of {evidence.evaluation.origin}{more}"
 
 

@@ -76,7 +76,8 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     """
     model, record = subject
     if record:
-        yield Comparison("run", f"{record.name} ({short(record.model_digest)})", None)
+        sides = Sides("the journal", f"{model}, the model of a later training that was sent to the same run of MLflow")
+        yield Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
     sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
     try:
         weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
@@ -143,17 +144,17 @@ def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Co
 def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
     """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
 
-    Two commits count as equal if they differ only in params.yaml and the files of results, which are compared by value, and so do uncommitted
-    changes of params.yaml: the usual way is to commit both after the run. A value that the journal recorded as unknown differs from every
-    value. A value that the journal lacks differs, unless the checkout lacks it, too.
+    Changes of params.yaml and of the files of results do not count, neither between two commits nor uncommitted, because they are usually
+    committed after the run: their values are compared, those of the section `source` by the digest of the data. A value that is unknown
+    differs from every value. A value that the journal lacks differs, unless the checkout lacks it, too.
     """
     current, sides = provenance.gather(environment), Sides("the journal", "this checkout")
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
-        if expected.startswith(UNKNOWN):
+        if expected.startswith(UNKNOWN) or found.startswith(UNKNOWN):
             yield Comparison(name, "git", sides.describe(expected, found))
         elif key == "git.difference":
-            before, now = provenance.uncommitted([expected, found])
+            before, now = provenance.changed_code(expected), provenance.changed_code(found)
             yield Comparison.of_texts(name, "git", sides, expected=before, found=now)
         elif expected != found and provenance.code_between(expected, found) == []:
             yield Comparison(name, f"git ({short(found)}, which differs in parameters and results only)", None)

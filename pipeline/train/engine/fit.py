@@ -71,7 +71,7 @@ def fit(
             if state.step + 1 in plan.micro_batch_changes:
                 progress.change_micro_batch(state.step + 1, plan.micro_batch_changes[state.step + 1])
             update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
-            if not plan.is_report_due(state.step, progress):
+            if not plan.is_report_due(state.step, progress):  # else the next turn yields the report, which an interruption can repeat
                 yield Report(state.step)
 
 

@@ -29,8 +29,9 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
     """Call `attempt(micro_batch_size)`, halving the size after each OOM until the call succeeds. Return its result.
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete.
-    `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises Refusal after an OOM if `whole` is True or the micro-batch size is already 1.
-    If several processes train together, all of them are started again instead.
+    `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises
+    Refusal after an OOM if `whole` is True or the micro-batch size is already 1. If several processes train together, this process ends
+    instead, and all of them are started again.
     """
     while True:
         try:
