@@ -70,7 +70,7 @@ import pipeline.models.convnet, pipeline.sources.image_folder
 import pipeline.evaluate.stage, pipeline.prepare.stage, pipeline.train.stage
 import scipy.stats, torch._inductor.config  # imported late by the interval of the accuracy, and by optimizers
 from pipeline.__main__ import main
-from pipeline.evaluate.reports.figures import confusion, curves, mistakes
+from pipeline.evaluate.reports.figures import curves, mistakes
 
 class Backwards:
     def __init__(self, entries): self.entries = list(entries)

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.tracking import events, journal, mirror, mirror_process, mlflow_calls, run
+from pipeline.tracking import events, journal, mirror, mirror_process, run, saved_model
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
 from pipeline.tracking.journal import Journal, RunInfo
@@ -198,7 +198,7 @@ def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again(
     writing.end("FINISHED")
     writing.close()
     with monkeypatch.context() as patch:
-        patch.setattr(mlflow_calls, "log_model", failing)
+        patch.setattr(saved_model, "log_model", failing)
         assert not mirror.deliver(writing.folder, Store(tracked.environment), tiny.build)
     assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags
     deliver_all(tracked, writing.folder)
@@ -212,7 +212,7 @@ def test_a_model_that_is_sent_again_keeps_its_step(tracked: Tracked, tmp_path: P
         steps.append(step)
         raise OSError("a moment")
 
-    monkeypatch.setattr(mlflow_calls, "log_model", failing)
+    monkeypatch.setattr(saved_model, "log_model", failing)
     writing = Journal.create(tracked.environment.root, stage="train", info=RunInfo())
     writing.metrics(7, {"a": 1.0})
     writing.model(tiny.write(tmp_path / "model.safetensors", seed=1))
