@@ -1,4 +1,4 @@
-"""What this process may use: CPUs and memory under the limits of a container, and the memory allocator of the C library."""
+"""Finds what this process may use: CPUs and memory under the limits of a container, and the memory allocator of the C library."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""What a stage tells those who watch it, such as tracking and the terminal. A stage imports none of them, and none of them changes a result."""
+"""Defines what a stage tells those who watch it, such as tracking and the terminal. A stage imports none of them, and none of them changes a result."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping

@@ -1,1 +1,1 @@
-"""What training and evaluation share: batches, preprocessing, the model file, precision, the machine."""
+"""Holds what training and evaluation share: batches, preprocessing, the model file, precision, the machine."""

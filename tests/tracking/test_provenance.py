@@ -38,6 +38,18 @@ def test_a_difference_is_listed(checkout: Path) -> None:
     assert "and 10 more" in found["git.difference"]
 
 
+def test_changes_of_code_are_compared_without_those_of_parameters(checkout: Path) -> None:
+    for name in ("params.yaml", "code.py"):
+        (checkout / name).write_text("1")
+    subprocess.run(["git", "add", "--all"], cwd=checkout, check=True)
+    (checkout / "code.py").write_text("2")
+    one = provenance.changed_code(provenance.difference())
+    (checkout / "params.yaml").write_text("2")
+    assert provenance.changed_code(provenance.difference()) == one
+    (checkout / "code.py").write_text("3")
+    assert provenance.changed_code(provenance.difference()) != one
+
+
 GIT = ("git.commit", "git.dirty", "git.difference")
 
 

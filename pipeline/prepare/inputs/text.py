@@ -1,4 +1,4 @@
-"""What `prepare` computes for texts: the settings of a tokenizer, its fit to the train split, and the lengths of the texts."""
+"""Computes what `prepare` stores about texts: the settings of a tokenizer, its fit to the train split, and the lengths of the texts."""
 
 import json
 import os

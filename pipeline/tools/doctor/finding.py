@@ -1,4 +1,4 @@
-"""What a check has found, and what checks look at: the environment, the checkout, and the GPUs, read through NVML without torch."""
+"""Holds what a check has found, and reads what checks look at: the environment, the checkout, and the GPUs, read through NVML without torch."""
 
 import re
 from collections.abc import Iterable

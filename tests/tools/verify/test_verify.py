@@ -17,7 +17,8 @@ from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine, networks, tensor_file
 from pipeline.tools.verify import comparison
-from pipeline.tracking import provenance
+from pipeline.tracking import provenance, subject
+from pipeline.tracking.address import Address
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings
 from tests import project
@@ -196,6 +197,19 @@ def test_the_checkouts_file_replaces_a_copy_that_was_moved_to_mlflow(
     assert verify(run_name())[-1].startswith(EQUAL)
     reseal(lambda _, metadata: metadata.update(step=3))
     assert refused("verify", run_name())[0].startswith(f"{run_name()}: the model of this run is neither on this machine nor in MLflow: ")
+
+
+def test_the_model_of_a_later_training_in_the_same_run_of_mlflow_differs(
+    checkout: Path, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(".pipeline/journal", run_name(), "model.safetensors").unlink()
+    reseal(lambda _, metadata: metadata.update(step=3))
+    stores = {"sqlite:///elsewhere.db": {"run_id": "0" * 32}, Address.of(Environment.read()).key: {"run_id": "1" * 32}}
+    files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), stores)
+    asked = []
+    monkeypatch.setattr(subject, "from_mlflow", lambda name, *_: asked.append(name) or MODEL)
+    assert re.fullmatch(rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}, the model of a later .*", verify(run_name())[-1])
+    assert asked == ["1" * 32], "the run's id in the store of MLFLOW_TRACKING_URI"
 
 
 def flip_a_bit() -> None:
