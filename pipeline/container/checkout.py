@@ -1,4 +1,7 @@
-"""Finds the folder in which a job runs, a mounted checkout or a writable copy, and the environment variables with which it runs under any uid."""
+"""Finds the folder in which a job runs, a mounted checkout or a writable copy, and the environment variables with which it runs under any uid.
+
+The Dockerfile imports this module with a Python that has no packages, so it imports only the standard library and modules that do the same.
+"""
 
 import json
 import os
@@ -8,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core import checkout_lock, files
-from pipeline.core.environment import Paths
 from pipeline.core.refusal import Refusal
 
 PARTS = (
@@ -53,7 +55,7 @@ def find(start: Path, image: Path, homes: list[Path], *, lock: str, mounted: Ite
             f"{ignored[0]} is a checkout, but this job would run the image's own code: add `-w {ignored[0]}` to run in the checkout, or mount only its data "
             "(mounted with `-v $PWD:$PWD -w $PWD`, the checkout has the same path inside and outside the container)"
         )
-    path = Paths(source).lock
+    path = source / "requirements.lock"
     if not path.is_file() or files.digest(path) != lock:
         raise Refusal(
             f"{path} differs from the lock file that this image was built from, so the image has other package versions than this code needs: run `make image` in the checkout of this code"

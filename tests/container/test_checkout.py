@@ -3,6 +3,8 @@
 import errno
 import hashlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,3 +211,7 @@ def test_the_image_holds_what_is_copied() -> None:
     allowed = {line.removeprefix("!") for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert allowed == {*checkout.PARTS, "pipeline", "pipeline/**/*.py", "presets/*.yaml", "presets/search/*.yaml"}
     assert all((TOP / part).exists() for part in checkout.PARTS)
+
+
+def test_the_dockerfile_imports_the_module_with_a_python_that_has_no_packages() -> None:
+    subprocess.run([sys.executable, "-S", "-c", "import pipeline.container.checkout"], cwd=TOP, check=True, timeout=60)
