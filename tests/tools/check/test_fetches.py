@@ -72,7 +72,6 @@ def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     monkeypatch.setattr(check, "would_run", lambda stage: stage != "train")
-    assert main(["check"]) == 0
     path = tmp_path / "torch/hub/checkpoints" / FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not weights")
@@ -114,7 +113,7 @@ def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(
 ) -> None:
     with served(archive.parent) as (address, asked):
         monkeypatch.setattr(cifar, "ADDRESS", address)
-        assert main(["check"]) == main(["check"]) == main(["prepare"]) == 0
+        assert main(["check"]) == main(["prepare"]) == 0
         assert len(asked) == 1
     Path("raw", archive.name).write_bytes(archive.read_bytes()[:-30])
     [message] = refused("check")
@@ -125,7 +124,6 @@ def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(
 def test_no_dataset_is_downloaded_or_read_where_dvc_would_not_prepare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar, "ADDRESS", "http://127.0.0.1:9/")
     monkeypatch.setattr(check, "would_run", lambda stage: stage != "prepare")
-    assert main(["check"]) == 0
     Path("raw/cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     assert main(["check"]) == 0
 

@@ -20,17 +20,15 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
 
 
-@pytest.mark.parametrize("name", ["what?", "100%", "a%20b", "x" * 250 + "?"])
-@pytest.mark.parametrize("address", ["", "sqlite:///runs.db"])
+@pytest.mark.parametrize(("name", "address"), [("what?", ""), ("100%", "sqlite:///runs.db")])
 def test_a_path_that_the_address_of_the_store_cannot_hold_is_refused(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, address: str
 ) -> None:
     enter(tmp_path / name, monkeypatch)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    for verb in ("check", "train"):
-        [message] = refused(verb)
-        assert "`?` or `%`" in message
-        assert "move the checkout" in message
+    [message] = refused("check")
+    assert "`?` or `%`" in message
+    assert "move the checkout" in message
 
 
 @pytest.mark.parametrize(("variable", "value"), [("PIPELINE_TRACKING", "false"), ("MLFLOW_TRACKING_URI", "sqlite:////tmp/runs.db")])
@@ -40,7 +38,7 @@ def test_a_store_elsewhere_does_not_mind_the_path(tmp_path: Path, monkeypatch: p
     Environment.read()
 
 
-@pytest.mark.parametrize("name", ["a{b", "a}b", "{}"])
+@pytest.mark.parametrize("name", ["a{b", "a}b"])
 def test_a_curly_brace_with_which_dvc_fails_after_a_stage_is_refused(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -84,30 +84,13 @@ def test_another_architecture_and_a_damaged_file_are_refused_with_the_line(chang
 
 
 @pytest.mark.parametrize(
-    ("changes", "key", "message"),
+    ("changes", "key", "message", "weights"),
     [
-        ({"train.freeze": ["hidden.*"]}, "train.freeze", "hidden.* matches no parameter: the nearest are"),
-        ({"train.freeze": ["*"]}, "train.freeze", "freezes every parameter"),
-        ({"train.freeze": "1.*"}, "train.freeze", "should be"),
-        ({"optimizer.groups": [group("1.*"), group("9.*")]}, "optimizer.groups.1.patterns", "9.* matches no parameter"),
-        ({"optimizer.groups": [group("*"), group("1.*")]}, "optimizer.groups.1.patterns", "belongs to an earlier group"),
-        ({"optimizer.groups": [group("1.*", lr_scale=0.0)]}, "optimizer.groups.0.lr_scale", "should be greater than 0"),
-        ({"optimizer.groups": [group()]}, "optimizer.groups.0.patterns", "at least 1 item"),
-        (
-            {"optimizer.groups": [{**group("1.*"), "decay": 1.0}]},
-            "optimizer.groups.0.decay",
-            "choose one of patterns, lr_scale, weight_decay",
-        ),
-        (
-            {"optimizer.groups": [{"patterns": ["1.*"], "lr_scale": 1.0}]},
-            "optimizer.groups.0.weight_decay",
-            "is missing: add `weight_decay:`",
-        ),
-        ({"optimizer.layer_decay": 0.0}, "optimizer.layer_decay", "should be greater than 0"),
-        ({"optimizer.layer_decay": 1.5}, "optimizer.layer_decay", "should be less than or equal to 1"),
+        ({"train.freeze": ["hidden.*"]}, "train.freeze", "hidden.* matches no parameter: the nearest are", BASE.name),
+        ({"optimizer.groups": [group("1.*"), group("9.*")]}, "optimizer.groups.1.patterns", "9.* matches no parameter", None),
     ],
+    ids=["with a file", "with an example of the data"],
 )
-@pytest.mark.parametrize("weights", [BASE.name, None], ids=["with a file", "with an example of the data"])
 def test_patterns_that_do_not_fit_the_network_are_refused_with_their_line(
     change, refused: Refused, changes: dict[str, Any], key: str, message: str, weights: str | None
 ) -> None:
@@ -121,6 +104,28 @@ def test_patterns_that_do_not_fit_the_network_are_refused_with_their_line(
     start = next(number for number, line in enumerate(text) if number > first and line.startswith(f"  {name}:"))
     assert start + 1 <= int(place.removeprefix("params.yaml:")) <= start + 10
     assert message in said
+
+
+@pytest.mark.parametrize(("layer_decay", "bound"), [(0.0, "should be greater than 0"), (1.5, "should be less than or equal to 1")])
+def test_patterns_and_scales_of_another_form_are_refused(change, refused: Refused, layer_decay: float, bound: str) -> None:
+    groups = [
+        group("1.*", lr_scale=0.0),
+        group(),
+        {**group("1.*"), "decay": 1.0},
+        {"patterns": ["1.*"], "lr_scale": 1.0},
+    ]
+    change({"train.freeze": "1.*", "optimizer.groups": groups, "optimizer.layer_decay": layer_decay})
+    said = dict(line.split(": ", 2)[1:] for line in refused("check"))
+    for key, words in {
+        "optimizer.layer_decay": bound,
+        "optimizer.groups.0.lr_scale": "should be greater than 0",
+        "optimizer.groups.1.patterns": "at least 1 item",
+        "optimizer.groups.2.decay": "choose one of patterns, lr_scale, weight_decay",
+        "optimizer.groups.3.weight_decay": "is missing: add `weight_decay:`",
+        "train.freeze": "should be",
+    }.items():
+        assert words in said.pop(key)
+    assert not said
 
 
 def test_muons_normalised_weights_have_no_decay_of_their_own(change, refused: Refused) -> None:
@@ -153,9 +158,7 @@ def test_names_are_left_to_the_training_if_the_kind_of_inputs_has_no_example(cha
     ("setting", "changes", "message"),
     [
         ("digits", {"train.freeze": ["hidden.*"]}, "train.freeze: hidden.* matches no parameter"),
-        ("texts", {"model.tied_embeddings": True}, "model.tied_embeddings: the outputs of a classifier are not tokens"),
         ("texts", {"model.pooling": None}, "model.pooling: a classifier needs one vector for each text"),
-        ("code", {"model.pooling": "mean"}, "model.pooling: a language model has an output for each token"),
         ("code-lstm", {"model.bidirectional": True}, "model.bidirectional: a language model must not read the tokens that it predicts"),
     ],
 )
