@@ -165,12 +165,14 @@ def test_a_model_file_of_an_earlier_version_is_read_with_the_added_values(spec: 
     assert manifest.inference.model.dropout == 0.1  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("path", sorted(EARLIER.rglob("*.yaml")), ids=lambda path: path.relative_to(EARLIER).with_suffix("").as_posix())
-def test_every_earlier_preset_is_upgraded(path: Path, tmp_path: Path) -> None:
-    mine, before = tmp_path / path.name, path.read_text(encoding="utf-8")
-    mine.write_text(before, encoding="utf-8")
-    assert main(["set", "--upgrade", str(mine)]) == 0
-    after = mine.read_text(encoding="utf-8")
-    assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines()
-    if "space" not in Document.read(mine).data:
-        assert edited(after, []) == after
+def test_every_earlier_preset_is_upgraded(tmp_path: Path) -> None:
+    copies = {tmp_path / path.relative_to(EARLIER): path.read_text(encoding="utf-8") for path in sorted(EARLIER.rglob("*.yaml"))}
+    for mine, before in copies.items():
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text(before, encoding="utf-8")
+    assert main(["set", "--upgrade", *map(str, copies)]) == 0
+    for mine, before in copies.items():
+        after = mine.read_text(encoding="utf-8")
+        assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines(), mine
+        if "space" not in Document.read(mine).data:
+            assert edited(after, []) == after
