@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -84,12 +85,14 @@ def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
     return [(trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.values) for trial in trials]
 
 
-@pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_a_search_killed_before_any_write_ends_with_the_same_trials(top: Path, pruner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    projects.write({"pruner": pruner})
+@pytest.mark.parametrize(("pruner", "trials"), [("hyperband", 5), pytest.param("median", 8, marks=pytest.mark.slow)])
+def test_a_search_killed_before_any_write_ends_with_the_same_trials(
+    top: Path, pruner: str, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projects.write({"pruner": pruner, "trials": trials})
     search()
     expected = outcome(top)
-    assert [trial[0] for trial in expected] == list(range(8))
+    assert [trial[0] for trial in expected] == list(range(trials))
     assert {trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}
     (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
     assert killed_search(monkeypatch, every=8) > 4
@@ -308,21 +311,30 @@ def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: P
         search()
 
 
+OF_ALL = "augment: needs images"
+
+
+class Failing(FakeChild):
+    """Ends at once with an exit code and this last line of its output, which may contain the path of its parameters."""
+
+    exit_code, _begin, output = 2, 0, ""
+
+    def __init__(self, trial: Any, *_: Any) -> None:
+        self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
+        self.log.write_text(f"resuming\n{self.output.replace('PARAMS', str(trial.paths.params))}\n")
+
+
+def failing(output: str, exit_code: int = 2) -> type[Failing]:
+    return type("Failing", (Failing,), {"output": output, "exit_code": exit_code})
+
+
 @pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
 def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
     top: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, int]
 ) -> None:
     search(1)
-
-    class Dead(FakeChild):
-        exit_code = -9
-        error = ""
-
-        def __init__(self, trial: Any, *_: Any) -> None:
-            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
-
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "Child", Dead)
+        patch.setattr(runner, "Child", failing("", -9))
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
     with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
@@ -332,23 +344,11 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
 
 
-OF_ALL = "augment: needs images"
-
-
-@pytest.mark.parametrize("message", ["optimizer.learning_rate: valid/loss became nan", "train.on_nonfinite: step 2: it", "", OF_ALL])
+@pytest.mark.parametrize("message", ["train.on_nonfinite: step 2: it", "", OF_ALL])
 def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error stops the search if it names no parameter, or, before the training has begun, one that all trials share."""
-
-    class Diverged(FakeChild):
-        exit_code, _begin = 2, 0
-
-        def __init__(self, trial: Any, *_: Any) -> None:
-            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
-            self.log.write_text(
-                f"resuming\nerror: {trial.paths.params}:19: {message}\n" if message else "error: data/prepared: is missing\n"
-            )
-
-    monkeypatch.setattr(runner, "Child", Diverged)
+    output = f"error: PARAMS:19: {message}" if message else "error: data/prepared: is missing"
+    monkeypatch.setattr(runner, "Child", failing(output))
     if message in ("", OF_ALL):
         cause = f"data/prepared: is missing|{OF_ALL}"
         with pytest.raises(Refusal, match=rf"trial 0 ended with exit code 2 \(.*({cause})\)"):
@@ -360,15 +360,7 @@ def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, messa
 
 def test_after_a_trial_that_trained_an_error_concerns_one_trial_only(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search(1)
-
-    class Refused(FakeChild):
-        exit_code, _begin = 2, 0
-
-        def __init__(self, trial: Any, *_: Any) -> None:
-            self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
-            self.log.write_text(f"error: {trial.paths.params}:19: {OF_ALL}\n")
-
-    monkeypatch.setattr(runner, "Child", Refused)
+    monkeypatch.setattr(runner, "Child", failing(f"error: PARAMS:19: {OF_ALL}"))
     search(2)
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL"]
 
@@ -399,39 +391,57 @@ def real(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
-def interrupt(number: int, ready: Path) -> int:
-    """Run the search, send a signal when there is a file that matches `ready`, and return the exit code. SIGKILL kills its children too."""
-    process = subprocess.Popen([sys.executable, "-m", "pipeline", "search", str(projects.FILE)])
+def wait_for(ready: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a file matches `ready`. The process must run until then."""
     deadline = time.monotonic() + 120
     while not list(ready.parent.parent.glob(f"{ready.parent.name}/{ready.name}")):
-        assert process.poll() is None
+        assert process is None or process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def kill_search(ready: Path) -> None:
+    """Run the search in a process, and kill it and its children when there is a file that matches `ready`."""
+    process = subprocess.Popen([sys.executable, "-m", "pipeline", "search", str(projects.FILE)])
+    wait_for(ready, process)
     children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
+    process.kill()
     for each in children:
-        if number == signal.SIGKILL and each.is_running():
+        if each.is_running():
             each.kill()
-    return process.wait()
+    process.wait()
+
+
+def stop_search(ready: Path) -> int:
+    """Run the search, send SIGTERM to this process when there is a file that matches `ready`, and return the exit code."""
+
+    def stop() -> None:
+        wait_for(ready)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    code = main(["search", str(projects.FILE)])
+    thread.join()
+    return code
 
 
 def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(
     real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    projects.write({"trials": 3})
-    project.write_params(real, {"train.steps": 240})  # long enough that no signal arrives after the last step
+    projects.write({"trials": 2})
+    project.write_params(real, {"train.steps": 160})  # long enough that no signal arrives after the last step
     monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
     trials = real / ".pipeline/search/tiny/trials"
-    assert interrupt(signal.SIGKILL, trials / "0000/.pipeline/work/*/step-*") == -signal.SIGKILL
-    assert interrupt(signal.SIGTERM, trials / "0001/.pipeline/work/*/step-*") == 128 + signal.SIGTERM
+    kill_search(trials / "0000/.pipeline/work/*/step-*")
+    assert stop_search(trials / "0001/.pipeline/work/*/step-*") == 128 + signal.SIGTERM
     assert main(["search", str(projects.FILE), "--apply"]) == 0
     found = outcome(real)
-    assert [(trial[0], trial[1]) for trial in found] == [(0, "COMPLETE"), (1, "COMPLETE"), (2, "COMPLETE")]
-    logs = [(trials / f"{number:04}/log.txt").read_text() for number in range(3)]
-    assert "resuming after step" in logs[0]
-    assert "resuming after step" in logs[1]
+    assert [(trial[0], trial[1]) for trial in found] == [(0, "COMPLETE"), (1, "COMPLETE")]
+    logs = [(trials / f"{number:04}/log.txt").read_text() for number in range(2)]
+    assert all("resuming after step" in log for log in logs)
     starts = [next(events.read(path / events.EVENTS)).fields for path in journal.journals(real)]
-    assert [start["stage"] for start in starts] == ["search", "train", "train", "train"], "one run for each trial, and the parent"
+    assert [start["stage"] for start in starts] == ["search", "train", "train"], "one run for each trial, and the parent"
     for number, start in enumerate(starts[1:]):
         assert start["tags"]["pipeline.parent"] == journal.journals(real)[0].name
         assert start["tags"]["pipeline.trial"] == str(number)
