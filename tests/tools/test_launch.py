@@ -29,12 +29,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.mark.parametrize(
     ("count", "variables", "expected"),
     [
-        (0, {}, 1),
         (0, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "auto"}, 1),
         (0, {"PIPELINE_PROCESSES": "3", "PIPELINE_DEVICE": "auto"}, 3),
         (4, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "auto"}, 4),
         (4, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "cpu"}, 1),
-        (4, {"PIPELINE_PROCESSES": "4", "PIPELINE_DEVICE": "cuda"}, 4),
         (4, {"PIPELINE_PROCESSES": "8", "PIPELINE_DEVICE": "cpu"}, 8),
     ],
 )

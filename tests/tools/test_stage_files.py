@@ -2,17 +2,13 @@
 
 import errno
 import io
-import json
 import os
-import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
@@ -59,41 +55,15 @@ def trained(prepared: Path) -> bytes:
     return MODEL.read_bytes()
 
 
-def change(path: Path, key: str, value: object) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), key: value}), encoding="utf-8")
-
-
-def append(path: Path, content: bytes) -> None:
-    path.write_bytes(path.read_bytes() + content)
-
-
 def flip(path: Path) -> None:
     """Flip one bit of the last byte."""
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def pickled(path: Path) -> None:
-    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-
-
 SPOILED_DATA: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "no folder": (lambda folder: folder.rename("elsewhere"), "spec.json", "is missing: run `dvc repro prepare`"),
-    "no description": (lambda folder: (folder / "spec.json").unlink(), "spec.json", "is missing: run `dvc repro prepare`"),
-    "another format": (lambda folder: change(folder / "spec.json", "format", "webdataset"), "spec.json", "does not have the format"),
-    "a key too many": (lambda folder: change(folder / "spec.json", "extra", 1), "spec.json", "does not have the format"),
-    "no JSON": (lambda folder: (folder / "spec.json").write_bytes(b"\xff{"), "spec.json", "does not have the format"),
     "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "does not match its digest in spec.json"),
-    "appended bytes": (
-        lambda folder: append(folder / "valid-targets.npy", b"x"),
-        "valid-targets.npy",
-        "does not match its digest in spec.json",
-    ),
-    "pickled objects": (
-        lambda folder: pickled(folder / "train-targets.npy"),
-        "train-targets.npy",
-        "does not match its digest in spec.json",
-    ),
     "a missing array": (lambda folder: (folder / "test-inputs.npy").unlink(), "test-inputs.npy", "run `dvc repro"),
 }
 
@@ -108,29 +78,9 @@ def test_spoiled_prepared_data_is_refused(prepared: Path, refused: Refused, name
     assert not MODEL.exists()
 
 
-def safetensors_of_another_program(path: Path) -> None:
-    save_file({"weight": torch.zeros(3)}, path, metadata={"format": "pt"})
-
-
-def torch_pickle(path: Path) -> None:
-    torch.save({"weight": torch.zeros(3)}, path)
-
-
 SPOILED_MODELS: dict[str, tuple[Callable[[], object], str]] = {
     "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
-    "empty": (lambda: MODEL.write_bytes(b""), "is not a complete safetensors file"),
-    "random": (lambda: MODEL.write_bytes(np.random.default_rng(1).bytes(5000)), "is not a complete safetensors file"),
-    "text": (lambda: MODEL.write_text("version https://git-lfs.example/spec/v1\n"), "is not a complete safetensors file"),
-    "cut in the header": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:100]), "is not a complete safetensors file"),
-    "cut at the end": (lambda: MODEL.write_bytes(MODEL.read_bytes()[:-1]), "is not a complete safetensors file"),
     "a flipped weight": (lambda: flip(MODEL), "is damaged: its contents do not match its digest"),
-    "a flipped digit of the metadata": (
-        lambda: MODEL.write_bytes(MODEL.read_bytes().replace(rb"\"step\":1", rb"\"step\":2")),
-        "is damaged",
-    ),
-    "a pickle": (lambda: torch_pickle(MODEL), "is not a complete safetensors file"),
-    "of another program": (lambda: safetensors_of_another_program(MODEL), "was not written by this pipeline"),
-    "a folder": (lambda: (MODEL.unlink(), MODEL.mkdir()), "models/model.safetensors"),
 }
 
 
@@ -138,7 +88,7 @@ SPOILED_MODELS: dict[str, tuple[Callable[[], object], str]] = {
 def test_a_spoiled_model_file_is_refused(trained: bytes, refused: Refused, name: str) -> None:
     spoil, words = SPOILED_MODELS[name]
     spoil()
-    assert name == "missing" or MODEL.is_dir() or MODEL.read_bytes() != trained
+    assert name == "missing" or MODEL.read_bytes() != trained
     [said] = refused("evaluate")
     assert said.startswith(f"{MODEL}: ")
     assert words in said
@@ -188,7 +138,7 @@ def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, 
     [
         (errno.ENOSPC, "the disk is full", 69),
         (errno.EDQUOT, "the disk quota is used up", 69),
-        (errno.EROFS, "the file system is read-only", 2),
+        (errno.EROFS, "the file system is read-only: run in a writable folder", 2),
         (errno.ENOLCK, "the file system does not support file locks", 2),
     ],
 )
@@ -205,36 +155,17 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
     assert not list(prepared.glob(".*"))
 
 
-@pytest.fixture(params=["size=64k"])
-def tiny_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Mount a disk of 64 KB, or of the size that the test sets."""
-    mounted = tmp_path / "data" / "prepared"
-    mounted.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", mounted], capture_output=True, check=False).returncode:
+def test_inodes_that_ran_out_are_told_from_a_full_disk(arrays: Path, refused: Refused) -> None:
+    mounted = Path("data/prepared")
+    mounted.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=4", "tmpfs", mounted], capture_output=True, check=False).returncode:
         pytest.skip("mounting a disk needs root")
-    yield mounted
-    subprocess.run(["umount", "--lazy", mounted], check=True)
-
-
-def test_a_disk_that_is_really_full_ends_in_words(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
-    np.savez(arrays, inputs=np.zeros((1200, 16, 16), np.uint8), targets=np.arange(1200) % 2)
-    [said] = refused("prepare", code=69)
-    assert re.fullmatch(r"data/prepared/\w+-inputs\.npy: the disk is full: free some space, then run the same command again", said)
-    assert not (tiny_disk / "spec.json").exists()
-
-
-@pytest.mark.parametrize("tiny_disk", ["size=1m,nr_inodes=4"], indirect=True)
-def test_inodes_that_ran_out_are_told_from_a_full_disk(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
-    [said] = refused("prepare", code=69)
+    try:
+        [said] = refused("prepare", code=69)
+    finally:
+        subprocess.run(["umount", "--lazy", mounted], check=True)
     assert said.startswith("data/prepared/")
     assert said.endswith(": the file system has no inodes left: remove files that are not needed, and run the same command again")
-
-
-def test_a_folder_that_may_not_be_written_is_named(arrays: Path, tiny_disk: Path, refused: Refused) -> None:
-    subprocess.run(["mount", "-o", "remount,ro", tiny_disk], check=True)
-    [said] = refused("prepare")
-    assert said.startswith("data/prepared/")
-    assert "the file system is read-only: run in a writable folder" in said
 
 
 def test_an_error_that_nobody_can_mend_keeps_its_traceback(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:

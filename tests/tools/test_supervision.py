@@ -98,12 +98,11 @@ def test_a_signal_to_the_group_lets_the_stage_save_once(folder: Path, number: in
     assert end(process) == f"saved\ncode {code}\n"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path, number: int, code: int) -> None:
+def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path) -> None:
     process = start(folder, "dvc run")
     wait_for(process, "ready\n")
-    process.send_signal(number)
-    assert end(process) == f"saved\ncode {code}\n"
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == "saved\ncode 143\n"
 
 
 def test_a_stage_that_was_just_starting_receives_the_signal_later(folder: Path) -> None:
@@ -125,13 +124,6 @@ def stage_of(process: subprocess.Popen[str]) -> psutil.Process:
     return stage
 
 
-def test_the_exit_code_of_a_stage_that_was_signalled_alone_is_returned(folder: Path) -> None:
-    process = start(folder, "dvc run")
-    wait_for(process, "ready\n")
-    stage_of(process).send_signal(signal.SIGTERM)
-    assert end(process) == "saved\ncode 143\n"
-
-
 def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(folder: Path) -> None:
     stopped, failed = start(folder, "dvc run"), start(folder, "dvc run")
     for process in (stopped, failed):
@@ -147,14 +139,14 @@ def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(fold
     assert list((folder / ".pipeline").iterdir()) == []
 
 
-@pytest.mark.parametrize(("commands", "code"), [("dvc quick 0;true", "0"), ("dvc quick 2;true", "255"), ("false;true", "1")])
+@pytest.mark.parametrize(("commands", "code"), [("dvc quick 0;true", "0"), ("dvc quick 2;true", "255")])
 def test_without_a_signal_the_exit_code_is_that_of_the_command(folder: Path, commands: str, code: str) -> None:
     assert end(start(folder, commands)).endswith(f"code {code}\n")
 
 
 @pytest.mark.parametrize("to_all", [True, False])
 def test_other_commands_end_by_the_signal_themselves(folder: Path, to_all: bool) -> None:
-    (folder / "wait").write_text(f"import time\nprint('ready', flush=True)\ntime.sleep({60 if to_all else 3})\n", encoding="utf-8")
+    (folder / "wait").write_text(f"import time\nprint('ready', flush=True)\ntime.sleep({60 if to_all else 1})\n", encoding="utf-8")
     process = start(folder, f"{sys.executable} wait;true")
     wait_for(process, "ready\n")
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)

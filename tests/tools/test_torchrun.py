@@ -5,49 +5,48 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from pipeline.tools import torchrun
 from tests.imports import TOP
 
 SCRIPT = """
 import signal, sys, time
-if sys.argv[1:]:
-    sys.exit(int(sys.argv[1]))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 print("ready", flush=True)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "line"),
-    [([], 143, "error: interrupted by SIGTERM"), (["2"], 2, "error: the process of rank 0 failed with exit code 2")],
-)
-def test_torchrun_says_why_it_ended_in_one_line_and_by_its_exit_code(tmp_path: Path, arguments: list[str], code: int, line: str) -> None:
+def test_torchrun_says_that_a_signal_has_ended_it_in_one_line_and_by_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    with (tmp_path / "stderr").open("w", encoding="utf-8") as stderr:
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "pipeline.tools.torchrun",
-                "--standalone",
-                "--nproc-per-node=1",
-                str(tmp_path / "script.py"),
-                *arguments,
-            ],
-            cwd=TOP,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # torchrun warns where it sets this
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.tools.torchrun", "--standalone", "--nproc-per-node=1", str(tmp_path / "script.py")],
+        cwd=TOP,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # torchrun warns where it sets this
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout
-    if not arguments:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    said = (tmp_path / "stderr").read_text(encoding="utf-8")
-    assert (process.returncode, said.splitlines()[-1:]) == (code, [line]), said
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)[1]
+    assert (process.returncode, said.splitlines()[-1:]) == (143, ["error: interrupted by SIGTERM"]), said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("code", "expected", "words"), [(2, 2, "failed with exit code 2"), (-9, 137, "was killed by SIGKILL")])
+def test_torchrun_says_which_process_failed(
+    code: int, expected: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        failure = SimpleNamespace(local_rank=1, pid=1, exitcode=code, timestamp=1, error_file="", message="", signal_name=lambda: "")
+        raise ChildFailedError("script", {1: failure})  # type: ignore[dict-item]
+
+    monkeypatch.setattr(torchrun, "run", fail)
+    assert torchrun.main(["script.py"]) == expected
+    assert capsys.readouterr().err == f"error: the process of rank 1 {words}\n"

@@ -29,10 +29,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store") / "mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def served(store: Path) -> Iterator[str]:
     """Start the command with a new store and yield the address that it prints."""
-    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db", "DVC_ROOT": str(tmp_path)}
+    environment = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{store}", "DVC_ROOT": str(store.parent)}
     command = [sys.executable, "-m", "pipeline", "ui", "--port", str(free_port())]
     with subprocess.Popen(command, cwd=TOP, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -87,10 +92,15 @@ def test_a_server_that_is_away_is_refused_without_its_secrets(monkeypatch: pytes
     assert "secret" not in told
 
 
-def test_a_view_in_another_form_opens_the_shared_view_instead(served: str, tmp_path: Path) -> None:
+def test_a_view_in_another_form_opens_the_shared_view_instead(served: str, store: Path) -> None:
+    def replace(value: str) -> None:
+        with contextlib.closing(sqlite3.connect(store)) as connection, connection:
+            changed = connection.execute("UPDATE experiment_tags SET value = ? WHERE key = ?", [value, comparison_view.VIEW_TAG])
+            assert changed.rowcount == 1
+
     assert "localStorage" in fetch(served)
-    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as store, store:
-        changed = store.execute("UPDATE experiment_tags SET value = 'of another form' WHERE key = ?", [comparison_view.VIEW_TAG])
-        assert changed.rowcount == 1
-    with urllib.request.urlopen(served, timeout=START_S) as answer:  # noqa: S310  # loopback
-        assert "localStorage" not in answer.read().decode()
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        ((view,),) = connection.execute("SELECT value FROM experiment_tags WHERE key = ?", [comparison_view.VIEW_TAG])
+    replace("of another form")
+    assert "localStorage" not in fetch(served)
+    replace(view)
