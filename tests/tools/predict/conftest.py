@@ -31,9 +31,7 @@ Predict = Callable[..., Predicted]
 
 
 @pytest.fixture
-def write_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train_params: Callable[[dict[str, Any]], TrainParams]
-) -> Callable[..., Path]:
+def write_model(tmp_path: Path, monkeypatch, train_params: Callable[[dict[str, Any]], TrainParams]) -> Callable[..., Path]:
     """Return a function: `write_model((8, 8, 1))` writes `model.safetensors` to a new folder, which becomes the working folder."""
     monkeypatch.chdir(tmp_path)
 

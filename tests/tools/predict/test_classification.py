@@ -22,10 +22,10 @@ def test_probabilities_of_extreme_logits_are_finite_and_recorded_with_seven_digi
     assert prediction.record()["probability"] == 0.3333333
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_logit_that_is_not_finite_is_refused_with_the_name_of_the_input(bad: float) -> None:
-    with pytest.raises(Refusal, match=r"^x\\n: the model's logits are not finite"):
-        list(Predictor(SPEC, top_k=1).predictions(["x\n"], np.array([[0, bad, 0]], np.float32)))
+def test_a_logit_that_is_not_finite_is_refused_with_the_name_of_the_input() -> None:
+    for bad in (np.nan, np.inf):
+        with pytest.raises(Refusal, match=r"^x\\n: the model's logits are not finite"):
+            list(Predictor(SPEC, top_k=1).predictions(["x\n"], np.array([[0, bad, 0]], np.float32)))
 
 
 def test_a_table_has_printable_cells_that_fit_its_columns() -> None:

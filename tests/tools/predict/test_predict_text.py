@@ -4,7 +4,7 @@ import io
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,12 +36,6 @@ SPEC = Spec(
     inputs=TextInputs(length=LENGTH, tokenizer=TokenizerDescription(kind="word", vocabulary=WORDS, normalization=("lowercase",))),
     targets=ClassTargets(classes=CLASSES),
 )
-Write = Callable[[], Path]
-
-
-@pytest.fixture(params=[CLASSIFIERS[1], CLASSIFIERS[5]], ids=["lstm", "transformer"])
-def write_text_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Write:
-    return lambda: write(tmp_path, monkeypatch, request.param)
 
 
 @pytest.fixture
@@ -65,8 +59,10 @@ def random_texts(count: int) -> list[str]:
     return [" ".join(random.choice((*WORDS, "zebra", "Cat"), random.integers(1, LENGTH + 4))) for _ in range(count)]
 
 
-def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(write_text_model: Write, predict: Predict, cpu: torch.device) -> None:
-    path, texts = write_text_model(), random_texts(60)
+def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict, cpu: torch.device
+) -> None:
+    path, texts = write(tmp_path, monkeypatch, CLASSIFIERS[5]), random_texts(60)
     model, _ = model_file.load(path)
     rows, lengths = Tokenizer(SPEC.inputs.tokenizer).rows(texts, LENGTH)
     assert (lengths > LENGTH).any()
@@ -84,9 +80,7 @@ def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(write_text_mo
     assert np.allclose([record["probability"] for record in done.records], evaluated.confidence, rtol=1e-5, atol=0)
 
 
-def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(
-    text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model: Path, predict: Predict, monkeypatch) -> None:
     monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
     lines = [b"\xef\xbb\xbfthe cat", b"", b"caf\xe9", b"   ", b"x" * 101, b"y" * 1000, b"the cat\r", b"the cat " * 12]
     Path("mixed.txt").write_bytes(b"\n".join(lines))
@@ -128,19 +122,15 @@ def test_a_line_of_a_pipe_with_a_nul_character_is_named(text_model: Path, predic
     assert done.errors == ["error: -:2: has a NUL character, so it is no text: remove it"]
 
 
-@pytest.mark.parametrize("length", [100, 101])
-def test_a_line_of_the_greatest_length_is_read_with_any_ending(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_the_greatest_length_is_read_with_any_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
-    line = b"x" * length
-    expected = line if length == 100 else None
-    for ending in (b"", b"\n", b"\nnext"):
-        assert next(text.bounded_lines(io.BytesIO(line + ending))) == expected
-    assert list(text.bounded_lines(io.BytesIO(line + b"\nnext\n"))) == [expected, b"next"]
+    for line, expected in ((b"x" * 100, b"x" * 100), (b"x" * 101, None)):
+        for ending in (b"", b"\n", b"\nnext"):
+            assert next(text.bounded_lines(io.BytesIO(line + ending))) == expected
+        assert list(text.bounded_lines(io.BytesIO(line + b"\nnext\n"))) == [expected, b"next"]
 
 
-def test_folders_archives_and_standard_input_have_the_same_lines(
-    text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_archives_and_standard_input_have_the_same_lines(text_model: Path, predict: Predict, monkeypatch) -> None:
     text = "the cat\nwhen ?\n"
     Path("folder").mkdir()
     Path("folder/a.txt").write_text(text, encoding="utf-8")
@@ -191,15 +181,12 @@ def test_in_python_a_string_is_a_text_and_a_path_is_a_file(text_model: Path) -> 
     assert model.reader.note().startswith("1 text has more than the 12 tokens")  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) -> None:
+    model = load_model(text_model)
+    for value, message in (
         ("", r"\[0\]: is empty"),
         (" ", r"\[0\]: has no tokens"),
         (b"the cat", r"\[0\]: is of type bytes: give a text"),
-        (3, "is of type int"),
-    ],
-)
-def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path, value: object, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        list(load_model(text_model).predict([value]))
+    ):
+        with pytest.raises(ValueError, match=message):
+            list(model.predict([value]))

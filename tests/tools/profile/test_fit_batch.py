@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,29 +18,19 @@ from tests import project
 from tests.train.engine.building import HERE
 
 
-@pytest.mark.parametrize(
-    ("lane_size", "present", "expected"),
-    [(64, 64, [1, 2, 4, 8, 16, 32, 64]), (60, 7, [1, 3, 6, 7, 15, 30, 60]), (7, 7, [1, 7]), (1, 1, [1])],
-)
-def test_sizes_double_and_divide_the_lane(lane_size: int, present: int, expected: list[int]) -> None:
-    assert sizes_to_try(lane_size, present) == expected
+def test_sizes_double_and_divide_the_lane() -> None:
+    assert sizes_to_try(60, 7) == [1, 3, 6, 7, 15, 30, 60]
+    assert sizes_to_try(1, 1) == [1]
 
 
-@pytest.mark.parametrize(
-    ("speeds", "expected"),
-    [
-        ({8: 0.5, 16: 1.0, 32: 1.0}, 16),
-        ({8: 0.98, 16: 1.0}, 8),
-        ({8: 0.8, 16: 1.0}, 16),
-        ({8: 0.8, 24: 1.0}, 24),
-    ],
-)
-def test_the_smallest_of_the_equally_fast_sizes_is_proposed(speeds: dict[int, float], expected: int) -> None:
-    assert smallest_of_fastest(speeds, lane_size=64, present=24) == expected
+def test_the_smallest_of_the_equally_fast_sizes_is_proposed() -> None:
+    for speeds, expected in (({8: 0.98, 16: 1.0}, 8), ({8: 0.8, 16: 1.0}, 16), ({8: 0.8, 24: 1.0}, 24)):
+        assert smallest_of_fastest(speeds, lane_size=64, present=24) == expected
 
 
-def test_a_step_that_runs_out_of_memory_ends_the_trial_of_its_size(params, prepared, before_each_forward) -> None:
+def test_a_step_that_runs_out_of_memory_ends_the_trial_of_its_size(params, prepared, before_each_forward, monkeypatch) -> None:
     """The training itself would go on with smaller micro-batches."""
+    monkeypatch.setattr(fit_batch, "BLOCK_S", 0.0)
 
     def refuse_large(inputs: torch.Tensor) -> None:
         if len(inputs) > 4:
@@ -191,19 +182,33 @@ def test_a_gpu_has_no_limit_of_the_machine(train_params, fake: Fake) -> None:
     assert "within the memory of the GPU" in lines(train_params, 16, 16)[0]
 
 
+@contextmanager
+def measured_here(reference: int, sizes: Sequence[int]) -> Iterator[tuple[None, Iterator[object]]]:
+    """Measure in this process, as the measuring process does."""
+    sent: list[object] = []
+    fit_batch.serve(SimpleNamespace(send=sent.append), reference, sizes)
+    yield None, iter(sent)
+
+
 def test_the_verb_prints_what_real_steps_take_and_leaves_everything_as_it_is(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(project.make(tmp_path, {"train.batch_size": 64, "train.micro_batch_size": 4}))
+    monkeypatch.chdir(project.make(tmp_path / "project", {"train.batch_size": 64, "train.micro_batch_size": 4}))
     assert main(["prepare"]) == 0
-    before = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*"))
-    monkeypatch.setattr(fit_batch, "BLOCK_S", 0.02)
+    before = sorted(path for path in Path().rglob("*"))
     capsys.readouterr()
-    assert main(["profile", "--fit-batch"]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(fit_batch, "BLOCK_S", 0.0)
+        patch.setattr(fit_batch, "process", measured_here)
+        patch.setattr(Search, "received", lambda _, __, connection: next(connection))
+        patch.setattr(fit_batch.signal, "signal", lambda *_: None)
+        patch.setattr(fit_batch, "Path", lambda _: tmp_path / "oom_score_adj")
+        assert main(["profile", "--fit-batch"]) == 0
+    assert (tmp_path / "oom_score_adj").read_text() == "1000"
     output = capsys.readouterr().out
     assert "mlp on cpu" in output
     assert "within" in output
     assert "python -m pipeline set train.micro_batch_size=" in output, "one pass of 64 is many times as fast as sixteen of 4"
-    assert sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before
-    (tmp_path / "data/prepared/spec.json").unlink()
+    assert sorted(path for path in Path().rglob("*") if "__pycache__" not in path.parts) == before
+    Path("data/prepared/spec.json").unlink()
     assert main(["profile", "--fit-batch"]) == 2
     assert "spec.json: is missing: run `dvc repro prepare`" in capsys.readouterr().err
 

@@ -1,4 +1,7 @@
-"""The verdict of `profile` flips when data, host or model is made slow. The effects are many times the rest of a step."""
+"""The verdict of `profile` flips when data, host or model is made slow, and the sentence about it fits the situation.
+
+The effects are many times the rest of a step.
+"""
 
 import time
 from collections.abc import Iterator
@@ -8,13 +11,15 @@ import pytest
 import torch
 
 from pipeline.inference.batches import loader
+from pipeline.inference.machine import Machine
 from pipeline.tools.profile import profile
-from pipeline.tools.profile.profile import Profile, memory_line, profile_training
+from pipeline.tools.profile.profile import Profile, Situation, memory_line, profile_training
+from pipeline.tools.profile.shares import Shares
 from tests import texts
 from tests.models.text_models import ENCODING, RECURRENT
 from tests.tools.profile.conftest import CPU
 
-SLOW_S = 0.04
+SLOW_S = 0.02
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +37,12 @@ def busy(_: object) -> None:
 
 
 def multiply(_: object) -> None:
-    matrix = torch.ones(1200, 1200)
+    matrix = torch.ones(700, 700)
     torch.mm(matrix, matrix)
 
 
 def profiled_with(largest: str, setup) -> Profile:
-    result = profile_training(*setup, steps=10)
+    result = profile_training(*setup, steps=5)
     assert result.shares.largest == largest
     assert getattr(result.shares, largest) > 0.6
     assert result.shares.copying == 0
@@ -81,11 +86,11 @@ def test_a_slow_model_is_named(setup, before_each_forward) -> None:
     assert result.traced.operations[0].name == "aten::mm"
 
 
-def test_the_profile_tells_everything_that_was_measured(setup) -> None:
-    result = profile_training(*setup, steps=11)
+def test_the_profile_tells_everything_that_was_measured(train_params, prepared) -> None:
+    result = profile_training(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU, steps=11)
     text = "\n".join(result.lines())
     assert "mlp on cpu" in text
-    assert "in fp32, 16 samples" in text
+    assert "in fp32, 16 samples in micro-batches of 4" in text
     assert "(15 steps after warm-up" in text, "a multiple of the blocks"
     for name in profile.NAMES.values():
         assert name in text
@@ -98,13 +103,8 @@ def test_the_profile_tells_everything_that_was_measured(setup) -> None:
     assert record["memory_peak_bytes"] > 50e6
     assert result.memory_table().splitlines()[0] == "step,peak_bytes"
     assert len(result.memory_table().splitlines()) == 6
-
-
-def test_a_crowded_machine_is_told(setup) -> None:
-    result = profile_training(*setup, steps=5)
-    crowded = replace(result, timed=replace(result.timed, cpu_wait_s=0.5 * result.timed.step_s))
+    crowded, alone = (replace(result, timed=replace(result.timed, cpu_wait_s=share * result.timed.step_s)) for share in (0.5, 0.0))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
-    alone = replace(result, timed=replace(result.timed, cpu_wait_s=0.0))
     assert "Other processes" not in "\n".join(alone.lines())
 
 
@@ -113,26 +113,47 @@ def test_a_model_of_texts_is_profiled(train_params) -> None:
     params = train_params({"model": model, "augment": None, "train.batch_size": 16, "train.micro_batch_size": 16})
     result = profile_training(params, texts.texts(), CPU, steps=5)
     assert "lstm on cpu" in result.title
+    assert result.title.endswith("16 samples")
     assert "augment" not in result.advice
 
 
-def test_micro_batches_are_named(train_params, prepared) -> None:
-    result = profile_training(train_params({"train.batch_size": 16, "train.micro_batch_size": 4}), prepared, CPU, steps=5)
-    assert "16 samples in micro-batches of 4" in result.title
+def test_memory_that_grows_is_called_a_leak() -> None:
+    resident, grown = "1,000 MB at its peak (resident memory of this process)", [10**8 * (10 + number) for number in range(40)]
+    assert memory_line([10**9] * 40, "cpu") == f"{resident}; it does not grow from step to step"
+    assert "4,900 MB at its peak (resident memory of this process); it grows by 100.00 MB a step" in memory_line(grown, "cpu")
+    assert memory_line([10**8, 10**9], "cpu") == resident, "too few steps show nothing"
+    assert "does not grow" in memory_line([10**8 * number for number in range(10)] + [10**9] * 30, "cpu"), "the first steps do not count"
+    assert "allocated on the GPU" in memory_line(grown, "cuda")
+
+
+PRECISION = {"train.precision": "fp32"}
+COMPILED = {"train.compile": "default", "train.channels_last": True}
+COSTLY = {"augment.brightness": 0.3, "augment.mixup": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("peaks", "expected"),
+    ("largest", "device", "resident", "changes", "expected"),
     [
-        ([10**9] * 40, "1,000 MB at its peak (resident memory of this process); it does not grow from step to step"),
-        (
-            [10**8 * (10 + number) for number in range(40)],
-            "4,900 MB at its peak (resident memory of this process); it grows by 100.00 MB a step",
-        ),
-        ([10**8, 10**9], "1,000 MB at its peak (resident memory of this process)"),
-        ([10**8 * number for number in range(10)] + [10**9] * 30, "does not grow"),
+        ("data", "cpu", False, {}, "put data/prepared on a faster disk"),
+        ("data", "cpu", True, COSTLY, "costly augmentations (augment.brightness, augment.mixup), or set PIPELINE_THREADS=8"),
+        ("data", "cpu", True, {"augment": None}, "or set PIPELINE_THREADS=8, because it uses 2 of 8 CPUs"),
+        ("copying", "cuda", False, {}, "it is then held on the GPU"),
+        ("copying", "cuda", True, {}, "use a larger train.batch_size"),
+        ("computing", "cuda", True, PRECISION, "`train.precision: auto`, `train.channels_last: true`, `train.compile: default`"),
+        ("computing", "cuda", True, COMPILED, "computes, as it should (100%): use a faster GPU or a smaller model."),
+        ("computing", "cpu", True, {"train.compile": "default"}, "use a GPU or a smaller model, or set PIPELINE_THREADS=8"),
+        ("host", "cuda", True, {}, "`train.compile: graphs`"),
+        ("host", "cuda", True, {"train.lanes": 2}, "`train.compile: default`"),
+        ("host", "cpu", True, {"train.micro_batch_size": 8}, "a larger train.micro_batch_size"),
+        ("host", "cpu", True, {"train.report_every_steps": 1}, "fewer reports"),
     ],
 )
-def test_memory_that_grows_is_called_a_leak(peaks: list[int], expected: str) -> None:
-    assert expected in memory_line(peaks, "cpu")
-    assert "allocated on the GPU" in memory_line(peaks, "cuda")
+def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, device, resident, changes, expected) -> None:
+    monkeypatch.setattr(profile.limits, "usable_cpus", lambda: 8)
+    situation = Situation(train_params(changes), Machine(torch.device(device), 2), is_resident=resident, has_images=True)
+    sentence = profile.sentence(Shares(**dict.fromkeys(("data", "copying", "computing", "host", "idle"), 0.0) | {largest: 1.0}), situation)
+    assert expected in sentence
+    assert sentence.startswith("Most of the time, ")
+    assert sentence.endswith(".")
+    if largest == "computing":
+        assert "channels_last" not in profile.sentence(Shares(0, 0, 1, 0, 0), situation._replace(has_images=False)), "texts have none"

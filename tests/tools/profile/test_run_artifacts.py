@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,29 @@ from pipeline.tracking import events, journal
 from tests import project
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project with a trained model. Its journal is not sent."""
+    folder = project.make(tmp_path_factory.mktemp("finished"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PIPELINE_TRACKING", "true")
+        patch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
+        assert main(["prepare"]) == main(["train"]) == 0
+    return folder
+
+
 @pytest.fixture
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project with a trained model. Its journal is not sent, because no server answers."""
-    monkeypatch.chdir(project.make(tmp_path))
-    for name, value in {"TRACKING": "true", "TRACKING_WAIT_S": "0"}.items():
-        monkeypatch.setenv(f"PIPELINE_{name}", value)
+def trained(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of it, which is the working folder. No server answers."""
+    folder = shutil.copytree(finished, tmp_path / "trained", symlinks=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
     monkeypatch.setattr(profile, "BUDGET_S", 0.05)
     monkeypatch.setattr(profile, "MEMORY_S", 0.05)
-    assert main(["prepare"]) == main(["train"]) == 0
-    return tmp_path
+    return folder
 
 
 def test_the_profile_is_in_the_run_of_the_model(trained: Path, capsys) -> None:
@@ -66,16 +78,13 @@ def test_a_trace_is_written_where_it_was_asked_for_and_wrong_numbers_are_refused
         assert "--steps: is 0: write a number from 1 on" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_fit_each_other_are_refused(capsys) -> None:
+    for options, message in (
         (["--speedup", "--fit-batch"], "--speedup and --fit-batch are two measurements: give one of them"),
         (["--speedup", "--trace", "trace.json"], "--trace has no meaning with --speedup: leave it out"),
         (["--speedup", "--log-to-run"], "--log-to-run has no meaning with --speedup: leave it out"),
         (["--fit-batch", "--steps", "3"], "--steps has no meaning with --fit-batch: leave it out"),
         (["--output", "folder"], "--output needs --speedup"),
-    ],
-)
-def test_options_that_do_not_fit_each_other_are_refused(options: list[str], message: str, capsys) -> None:
-    assert main(["profile", *options]) == 2
-    assert capsys.readouterr().err == f"error: profile: {message}\n"
+    ):
+        assert main(["profile", *options]) == 2
+        assert capsys.readouterr().err == f"error: profile: {message}\n"

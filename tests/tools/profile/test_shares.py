@@ -1,8 +1,16 @@
-"""How the time of a step is divided, given what was measured."""
+"""How the time of a step is divided, and what is read from a trace, also from one of a GPU, which is written by hand here."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from pipeline.tools.profile.shares import Shares, Timed, Traced, shares
+from pipeline.tools.profile.shares import Shares, Timed, Traced, heaviest, is_operation, merged, occupancy, overlap, shares, total, traced
+from pipeline.tools.profile.trial import WAITING, Trial, stepping
+from tests.train.engine.building import HERE
 
 
 def seen(computing_s: float, copying_s: float = 0.0, stepping_s: float = 1.0) -> Traced:
@@ -48,3 +56,91 @@ def test_a_cpu_that_only_waits_for_data_computes_nothing() -> None:
 
 def test_the_largest_share_is_named() -> None:
     assert Shares(0.1, 0.2, 0.3, 0.4, 0.0).largest == "host"
+
+
+def span(category: str, name: str, begin_ms: float, end_ms: float) -> dict:
+    return {"ph": "X", "cat": category, "name": name, "ts": 1e3 * begin_ms, "dur": 1e3 * (end_ms - begin_ms)}
+
+
+GPU = [
+    {"ph": "M", "name": "process_name"},
+    span("user_annotation", "step", 0, 50),
+    span("user_annotation", "step", 50, 100),
+    span("user_annotation", WAITING, 0, 10),
+    span("gpu_user_annotation", "step", 0, 100),
+    span("cpu_op", "aten::mm", 10, 90),
+    span("kernel", "gemm", 20, 40),
+    span("kernel", "relu", 30, 50),
+    span("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 45, 60),
+    span("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 70, 74),
+    span("gpu_memset", "Memset", 74, 76),
+]
+
+
+def test_a_gpu_computes_in_kernels_and_copies_where_no_kernel_runs() -> None:
+    """Kernels take 30 ms and other work on the device 6 ms; of the copy from the host, 5 ms run beside a kernel. There are two steps."""
+    assert occupancy(GPU, 2, on_gpu=True) == pytest.approx((0.018, 0.005, 0.045))
+
+
+def test_a_cpu_computes_in_operations_outside_of_its_wait_for_data() -> None:
+    events = [
+        span("user_annotation", "step", 0, 100),
+        span("user_annotation", WAITING, 0, 30),
+        span("cpu_op", "aten::index", 5, 25),
+        span("cpu_op", "autograd::engine::evaluate_function: AddmmBackward0", 30, 90),
+        span("cpu_op", "AddmmBackward0", 30, 90),
+        span("cpu_op", "aten::mm", 40, 60),
+        span("cpu_op", "aten::resolve_conj", 41, 42),
+    ]
+    assert occupancy(events, 1, on_gpu=False) == pytest.approx((0.02, 0.0, 0.07))
+
+
+def test_python_code_is_no_operation() -> None:
+    operations = ["aten::mm", "custom::kernel", "## Call CompiledFxGraph ffkfd2q5"]
+    others = ["torch::autograd::AccumulateGrad", "MyFunctionBackward", "CompiledFunctionBackward"]
+    assert [name for name in operations + others if is_operation({"cat": "cpu_op", "name": name})] == operations
+    assert not is_operation({"cat": "user_annotation", "name": "Optimizer::step"})
+
+
+def test_intervals_are_joined_where_they_touch() -> None:
+    union = merged([(5, 6), (0, 2), (1, 3), (3, 4)])
+    assert union == [(0, 4), (5, 6)]
+    assert total(union) == 5
+    assert overlap(union, [(3, 10)]) == 2
+
+
+def test_the_heaviest_operations_are_ranked_by_their_own_time_on_the_device() -> None:
+    def average(key: str, cpu_us: float, device_us: float, kind: str = "CPU") -> SimpleNamespace:
+        device_type = SimpleNamespace(name=kind)
+        return SimpleNamespace(key=key, self_cpu_time_total=cpu_us, self_device_time_total=device_us, count=4, device_type=device_type)
+
+    averages = [average("aten::mm", 10, 900), average("aten::add", 30, 100), average("step", 99, 0), average("gemm", 0, 900, "CUDA")]
+    on_gpu = heaviest(averages, 2, on_gpu=True)
+    assert [(each.name, each.share, each.calls) for each in on_gpu] == [
+        ("aten::mm", pytest.approx(0.9), 2),
+        ("aten::add", pytest.approx(0.1), 2),
+    ]
+    assert on_gpu[0].step_s == pytest.approx(450e-6)
+    assert [each.name for each in heaviest(averages, 2, on_gpu=False)] == ["aten::add", "aten::mm"]
+    assert len(heaviest([average(f"aten::{number}", 1, 1) for number in range(30)], 1, on_gpu=False)) == 10
+
+
+def test_a_trace_is_a_json_file_with_the_steps_and_without_the_name_of_the_machine(params, prepared, tmp_path: Path) -> None:
+    trial = Trial.of(params, prepared, HERE)
+    with stepping(trial) as reports:
+        next(reports)
+        found = traced(trial, reports, 3, tmp_path)
+    for name in ("written.json", "written.json.gz"):
+        found.write(tmp_path / name)
+    content = (tmp_path / "written.json").read_bytes()
+    assert gzip.decompress((tmp_path / "written.json.gz").read_bytes()) == content
+    document = json.loads(content)
+    names = [event["name"] for event in document["traceEvents"]]
+    assert names.count("step") == 3
+    assert names.count(WAITING) == 6, "a wait for each batch and its micro-batch"
+    assert "aten::addmm" in names
+    assert "host_name" not in document
+    assert 0 < found.computing_s < found.stepping_s
+    assert found.copying_s == 0
+    assert "aten::addmm" in [each.name for each in found.operations]
+    assert not torch.autograd._profiler_enabled()

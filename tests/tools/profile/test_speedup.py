@@ -27,15 +27,11 @@ def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -
         *("optimizer not fused", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
     ]
     assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
-    changes = {
-        "train.precision": "bf16",
-        "train.channels_last": True,
-        "train.lanes": 2,
-        "train.compile": "default",
-        "train.deterministic": False,
-    }
+    others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
+    changes = {f"train.{name}": value for name, value in others.items()}
     found = names(speedup.options(train_params(changes), prepared, HERE))
     assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= found.keys()
+    assert names(speedup.options(train_params({}), texts.texts(), HERE))["channels_last: true"] == "the inputs are not images"
 
 
 def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) -> None:
@@ -46,12 +42,7 @@ def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) ->
     assert set(found.values()) == {None}
 
 
-def test_options_of_images_are_none_of_texts(train_params) -> None:
-    assert names(speedup.options(train_params({}), texts.texts(), HERE))["channels_last: true"] == "the inputs are not images"
-
-
-@pytest.fixture
-def rows(params, prepared, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
+def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_began(params, prepared, monkeypatch) -> None:
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
     chosen = [
         Option("lanes: 2", {"lanes": 2}),
@@ -61,10 +52,7 @@ def rows(params, prepared, monkeypatch: pytest.MonkeyPatch) -> dict[str, Row]:
         Option("deterministic: false", {"deterministic": False}),
     ]
     monkeypatch.setattr(speedup, "options", lambda *_: iter(chosen))
-    return {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
-
-
-def test_every_option_is_measured_or_has_a_reason(rows: dict[str, Row]) -> None:
+    rows = {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
     measured = {name for name, row in rows.items() if row.obstacle is None}
     assert measured == {CONFIGURED, "lanes: 2", "deterministic: false"}
     for name in measured:
@@ -76,9 +64,6 @@ def test_every_option_is_measured_or_has_a_reason(rows: dict[str, Row]) -> None:
     assert rows["precision: bf16-true"].obstacle.startswith("train.")
     assert "not available: " in speedup.cells(rows["on a device of another kind"], 16)[3]
     assert rows[CONFIGURED].speed == (1, 1, 1)
-
-
-def test_determinism_ends_as_it_began(rows: dict[str, Row], params) -> None:
     assert params.train.deterministic
     assert torch.are_deterministic_algorithms_enabled()
     torch.set_deterministic_debug_mode("default")
@@ -95,24 +80,7 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
     assert slow.speed.median == 0.5
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_an_optimizer_without_fused_kernels_makes_nearly_the_same_steps(train_params, prepared, name: str) -> None:
-    recipes = {
-        "adamw": {},
-        "sgd": {
-            "optimizer": {
-                "name": "sgd",
-                "learning_rate": 0.1,
-                "weight_decay": 0.0,
-                "bias_lr_scale": 1.0,
-                "layer_decay": None,
-                "groups": [],
-                "momentum": 0.9,
-                "nesterov": True,
-            }
-        },
-    }
-    params = train_params({"train.batch_size": 16, "train.micro_batch_size": 16, **recipes[name]})
+def test_an_optimizer_without_fused_kernels_makes_nearly_the_same_steps(params, prepared) -> None:
     weights = []
     for unfused in (False, True):
         trial = Trial.of(params, prepared, HERE)

@@ -1,13 +1,18 @@
-"""Trainings for measurements make the steps of the training, and leave nothing behind."""
+"""Trainings for measurements make the steps of the training, and leave nothing behind. Their time and memory are measured."""
 
+import mmap
+import threading
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
-import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Trial, stepping
+from tests.tools.profile.conftest import CPU
 from tests.train.engine import building
 from tests.train.engine.building import same, weights
 
@@ -46,8 +51,6 @@ def test_changes_that_do_not_fit_are_refused(params, prepared) -> None:
 
 
 def test_the_reader_thread_of_a_streamed_split_ends_with_the_trial(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     monkeypatch.setattr("pipeline.inference.batches.loader.RESIDENT_SHARE", 0.0)
     trial = Trial.of(params, prepared, building.HERE)
     with stepping(trial) as reports:
@@ -57,11 +60,73 @@ def test_the_reader_thread_of_a_streamed_split_ends_with_the_trial(params, prepa
     assert not trial.train_split.resident
 
 
-@pytest.mark.parametrize(("budget_s", "step_s", "expected"), [(1.0, 0.1, 10), (1.0, 7.0, 1), (1.0, 1e-9, 2000)])
-def test_the_number_of_steps_follows_their_duration(budget_s: float, step_s: float, expected: int) -> None:
-    assert trials.steps_for(budget_s, step_s) == expected
+def test_the_number_of_steps_follows_their_duration() -> None:
+    assert [trials.steps_for(1.0, step_s) for step_s in (0.1, 7.0, 1e-9)] == [10, 1, 2000]
 
 
-def test_a_cpu_needs_no_synchronisation() -> None:
-    trials.synchronize(torch.device("cpu"))
-    assert Path("/dev/null").exists()
+def test_blocks_alternate_their_order_and_the_device_is_awaited_only_around_them() -> None:
+    log: list[str] = []
+    steps = {name: (partial(log.append, name), count) for name, count in (("a", 2), ("b", 3))}
+    seconds = trials.interleaved(steps, rounds=2, synchronize=partial(log.append, "wait"), before=lambda name: log.append(f"before {name}"))
+    a, b = ["before a", "wait", "a", "a", "wait"], ["before b", "wait", "b", "b", "b", "wait"]
+    assert log == [*a, *b, *b, *a]
+    assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2}
+    assert all(each > 0 for each in (*seconds["a"], *seconds["b"]))
+
+
+def test_seconds_are_those_of_a_step_and_ratios_those_of_a_round(monkeypatch) -> None:
+    times = iter([0.0, 8.0, 10.0, 12.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    nothing = lambda: None  # noqa: E731
+    assert trials.interleaved({"a": (nothing, 4), "b": (nothing, 1)}, rounds=1, synchronize=nothing) == {"a": [2.0], "b": [2.0]}
+    assert trials.ratios([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
+
+
+def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_path) -> None:
+    assert trials.cpu_wait_s() >= 0
+    for text in (None, "", "not numbers at all"):
+        path = tmp_path / "schedstat"
+        if text is not None:
+            path.write_text(text)
+        monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
+        assert trials.cpu_wait_s() == 0
+
+
+def test_a_warning_is_given_where_the_process_waited_for_a_cpu() -> None:
+    assert trials.note(0.05) is None
+    assert trials.note(0.5).startswith("Other processes use the CPUs: for 50% of the time")
+
+
+def test_the_peak_is_that_since_it_was_reset() -> None:
+    trials.reset_peak(CPU.device)
+    before = trials.peak_bytes(CPU.device)
+    block = mmap.mmap(-1, 300_000_000)  # not from the freed memory that malloc keeps
+    np.frombuffer(block, np.uint8).fill(1)
+    assert trials.peak_bytes(CPU.device) > before + 250_000_000
+    block.close()
+    high = trials.peak_bytes(CPU.device)
+    trials.reset_peak(CPU.device)
+    assert trials.peak_bytes(CPU.device) < high
+    assert 0 < psutil.Process().memory_info().rss <= trials.peak_bytes(CPU.device)
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "cached"),
+    [("memory.max", "memory.current", "inactive_file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")],
+)
+def test_a_cgroup_leaves_its_limit_less_what_is_used_and_not_cached(tmp_path: Path, limit: str, used: str, cached: str) -> None:
+    (tmp_path / limit).write_text("1000\n")
+    (tmp_path / used).write_text("500\n")
+    (tmp_path / "memory.stat").write_text(f"anon 300\n{cached} 200\n")
+    assert trials.left_bytes(tmp_path) == 700
+
+
+def test_a_cgroup_without_a_limit_leaves_everything(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "memory.current").write_text("500\n")
+    monkeypatch.setattr(trials.limits, "folders", lambda _: iter([tmp_path]))
+    for limit in (None, "max\n"):
+        if limit is not None:
+            (tmp_path / "memory.max").write_text(limit)
+        assert trials.available_bytes() > 0.5 * psutil.virtual_memory().available
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert trials.available_bytes() == 999_500

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,6 @@ from tests.tools.report.test_rendering import HOSTILE, everything
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 LONG = "an unbroken name " + "x" * 300
-
-
 SMALL = Table(("split", "samples"), (("train", Number(1295)),))
 GAP = 12
 """Pixels between two tables, one beside or below the other."""
@@ -20,38 +20,37 @@ GAP = 12
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
 
-def test_the_page_fits_the_screen_and_asks_for_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
-    page_file, trouble = tmp_path / "page.html", list[str]()
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for text in (LONG, *HOSTILE):
-            page_file.write_text(render_html(everything(text)), encoding="utf-8")
-            for width, scheme in ((320, "light"), (390, "dark"), (1280, "light")):
-                context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-                page = context.new_page()
-                page.on("console", lambda message: trouble.append(message.text))
-                page.on("dialog", lambda dialog: trouble.append(dialog.message))
-                page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
-                page.goto(page_file.as_uri())
-                assert page.evaluate("document.documentElement.scrollWidth") <= width, (text, width)
-                context.close()
+        yield browser
         browser.close()
+
+
+def test_the_page_fits_the_screen_and_asks_for_nothing(browser: Any, tmp_path: Path) -> None:
+    page_file, trouble = tmp_path / "page.html", list[str]()
+    for text in (LONG, *HOSTILE):
+        page_file.write_text(render_html(everything(text)), encoding="utf-8")
+        for width, scheme in ((320, "light"), (390, "dark"), (1280, "light")):
+            context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+            page = context.new_page()
+            page.on("console", lambda message: trouble.append(message.text))
+            page.on("dialog", lambda dialog: trouble.append(dialog.message))
+            page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
+            page.goto(page_file.as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (text, width)
+            context.close()
     assert trouble == []
 
 
-@pytest.mark.parametrize("width", [320, 390, 560, 1280])
-def test_two_small_tables_do_not_touch(tmp_path: Path, width: int) -> None:
-    from playwright.sync_api import sync_playwright
-
+def test_two_small_tables_do_not_touch(browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "page.html"
     page_file.write_text(render_html(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    for width in (320, 560, 1280):
         page = browser.new_page(viewport={"width": width, "height": 800})
         page.goto(page_file.as_uri())
-        boxes = [each.bounding_box() for each in page.locator("table").all()]
-        browser.close()
-    first, second = (box for box in boxes if box)
-    assert max(second["x"] - first["x"] - first["width"], second["y"] - first["y"] - first["height"]) >= GAP
+        first, second = (each.bounding_box() for each in page.locator("table").all())
+        assert max(second["x"] - first["x"] - first["width"], second["y"] - first["y"] - first["height"]) >= GAP, width

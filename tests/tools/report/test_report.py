@@ -48,6 +48,22 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finish(tmp_path_factory.mktemp("digits"), "digits", {})
 
 
+@pytest.fixture(scope="module")
+def written(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the checkout's report: `report.html` and the model card."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(digits)
+        patch.setenv("PIPELINE_TRACKING", "false")
+        folder = tmp_path_factory.mktemp("written")
+        assert main(["report", "--output", str(folder / "report.html")]) == 0
+    return folder
+
+
+@pytest.fixture
+def page(written: Path) -> Read:
+    return Read((written / PAGE.name).read_text(encoding="utf-8"))
+
+
 @pytest.fixture
 def checkout(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a copy of the finished checkout, which is the working folder."""
@@ -71,12 +87,11 @@ def report(*arguments: str) -> Read:
     return Read(PAGE.read_text(encoding="utf-8"))
 
 
-def test_every_number_of_the_metrics_is_on_the_page_as_it_is_in_the_file(checkout: Path) -> None:
-    page = report()
+def test_every_number_of_the_metrics_is_on_the_page_as_it_is_in_the_file(digits: Path, page: Read) -> None:
     written = {
         f"{path}#{name}": json.dumps(value)
         for path in ("metrics/evaluate.json", "metrics/train.json")
-        for name, value in leaves(json.loads((checkout / path).read_text()))
+        for name, value in leaves(json.loads((digits / path).read_text()))
     }
     found = {key: value for key, value in page.numbers if key}
     assert set(found) <= set(written)
@@ -96,10 +111,9 @@ def test_the_scores_of_the_training_are_those_of_the_exported_weights(checkout: 
     assert line.split("|")[3] == f" {float(row['valid/loss']):.4f} "
 
 
-def test_the_model_card_has_the_metadata_of_hugging_face(checkout: Path) -> None:
-    report()
-    metadata, tokens = card_parts(CARD.read_text(encoding="utf-8"))
-    scores = json.loads((checkout / "metrics/evaluate.json").read_text())["test"]
+def test_the_model_card_has_the_metadata_of_hugging_face(digits: Path, written: Path) -> None:
+    metadata, tokens = card_parts((written / CARD.name).read_text(encoding="utf-8"))
+    scores = json.loads((digits / "metrics/evaluate.json").read_text())["test"]
     (entry,) = metadata["model-index"]
     (result,) = entry["results"]
     assert (entry["name"], metadata["datasets"], metadata["pipeline_tag"]) == ("mlp on digits", ["digits"], "image-classification")
@@ -111,8 +125,7 @@ def test_the_model_card_has_the_metadata_of_hugging_face(checkout: Path) -> None
     assert f"{scores['accuracy']:.4f}" in plain_text(tokens)
 
 
-def test_the_page_loads_and_runs_nothing(checkout: Path) -> None:
-    page = report()
+def test_the_page_loads_and_runs_nothing(page: Read) -> None:
     assert not {"script", "link", "iframe", "object", "form"} & set(page.tags)
     sources = [each.attributes["src"] for each in page.elements if each.tag == "img"]
     assert len(sources) > 20
@@ -121,20 +134,19 @@ def test_the_page_loads_and_runs_nothing(checkout: Path) -> None:
     assert "http" not in page.page.replace("http-equiv", "")
 
 
-def test_all_sections_of_a_tracked_classifier_are_there(checkout: Path) -> None:
-    page = report()
+def test_all_sections_of_a_tracked_classifier_are_there(digits: Path, page: Read) -> None:
     training = ["Model", "Result", "Data", "Training", "Errors", "Wrong samples", "Calibration"]
     assert page.titles == [*training, "Cost", "Provenance", "Reproduce"]
     assert page.page.count("data:image/svg+xml") == 5
-    scores = json.loads((checkout / "metrics/evaluate.json").read_text())["test"]
+    scores = json.loads((digits / "metrics/evaluate.json").read_text())["test"]
     interval = scores["accuracy_interval"]
     assert f"95% interval {interval['low']:.4f} to {interval['high']:.4f}" in page.text
-    assert files.digest(checkout / "models/model.safetensors") in page.text
+    assert files.digest(digits / "models/model.safetensors") in page.text
     assert "training time" in page.text
 
 
-def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "stand in two splits" not in report().text
+def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "stand in two splits" not in page.text
     record = read_record(checkout / "data/prepared")
     test = record.splits["test"].model_copy(update={"also_in": {"train": 113, "valid": 0}})
     shared = record.model_copy(update={"splits": {**record.splits, "test": test}})
@@ -156,12 +168,13 @@ def test_wrong_samples_are_those_of_the_evaluation_and_are_not_predicted_again(c
     assert confidences == sorted(confidences, reverse=True)
 
 
-def test_the_same_files_give_the_same_bytes(checkout: Path) -> None:
+def test_the_same_files_give_the_same_bytes_in_another_folder_and_each_page_has_its_own_card(checkout: Path, written: Path) -> None:
     report()
-    first = PAGE.read_bytes(), CARD.read_bytes()
-    shutil.rmtree("reports")
-    assert main(["report", "--output", "elsewhere/page.html"]) == 0
-    assert (Path("elsewhere/page.html").read_bytes(), Path("elsewhere/page-model-card.md").read_bytes()) == first
+    assert [path.read_bytes() for path in (PAGE, CARD)] == [(written / path.name).read_bytes() for path in (PAGE, CARD)]
+    CARD.write_bytes(b"edited")
+    report("--output", "reports/other.html")
+    assert Path("reports/other-model-card.md").read_bytes() == (written / CARD.name).read_bytes()
+    assert CARD.read_bytes() == b"edited"
 
 
 def test_without_a_journal_cost_is_left_out_and_the_parameters_come_from_the_file(checkout: Path) -> None:
@@ -184,9 +197,9 @@ def test_metrics_of_another_model_are_not_used(checkout: Path) -> None:
     assert "0.1235" not in page.text
 
 
-def test_a_run_whose_model_is_no_longer_the_checkouts_is_evaluated_anew_with_the_curves_of_its_journal(checkout: Path) -> None:
+def test_a_run_whose_model_is_no_longer_the_checkouts_is_evaluated_anew_with_the_curves_of_its_journal(checkout: Path, page: Read) -> None:
     (journal,) = Path(".pipeline/journal").iterdir()
-    before = report(journal.name)
+    before = page
     for path in ("metrics/evaluate.json", "metrics/train.json", "plots/train/history.csv", "models/model.safetensors"):
         Path(path).unlink()
     page = report(journal.name)
@@ -207,17 +220,13 @@ def test_without_the_data_of_the_model_its_scores_cannot_be_computed(checkout: P
     assert "has no scores of this model" in capsys.readouterr().err
 
 
-def test_tables_of_another_evaluation_are_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_another_or_a_killed_evaluation_are_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = checkout / "plots/evaluate/confusion.csv"
     lines = table.read_text().splitlines()
     table.write_text("\n".join(lines[:-1]) + "\n")
     assert main(["report"]) == 2
     assert "has the tables of another evaluation" in capsys.readouterr().err
-    assert not PAGE.exists()
-
-
-def test_an_evaluation_that_was_killed_before_its_last_table_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (checkout / "plots/evaluate/confusion.csv").unlink()
+    table.unlink()
     assert main(["report"]) == 2
     assert "has no confusion.csv, which belongs to metrics/evaluate.json: run `dvc repro -f evaluate`" in capsys.readouterr().err
     assert not PAGE.exists()
@@ -230,29 +239,15 @@ def test_an_evaluation_without_the_table_of_wrong_samples_is_reported_with_the_r
     assert "has no mistakes.csv: run `dvc repro -f evaluate`" in page.text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_what_cannot_be_reported_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
         (["--output", "report.txt"], "should be an HTML file"),
         (["--output", "params.yaml/report.html"], "params.yaml: a part of this path is a file"),
-        (["nothing"], "is neither a file nor a run"),
-        (["no.safetensors"], "no.safetensors"),
-        (["params.yaml"], "params.yaml"),
-    ],
-)
-def test_what_cannot_be_reported_is_refused(checkout: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", *arguments]) == 2
-    assert message in capsys.readouterr().err
-    assert not Path("reports").exists()
-
-
-def test_the_report_of_another_model_in_the_same_folder_has_its_own_card(checkout: Path) -> None:
-    report()
-    card = CARD.read_bytes()
-    CARD.write_bytes(card + b"license")
-    report("--output", "reports/other.html")
-    assert CARD.read_bytes() == card + b"license"
-    assert Path("reports/other-model-card.md").read_bytes() == card
+        (["no.safetensors"], "no.safetensors: is missing"),
+    ):
+        assert main(["report", *arguments]) == 2
+        assert message in capsys.readouterr().err
+        assert not Path("reports").exists()
 
 
 def test_the_level_of_the_interval_is_not_rounded_to_a_certainty(checkout: Path) -> None:
@@ -261,8 +256,8 @@ def test_the_level_of_the_interval_is_not_rounded_to_a_certainty(checkout: Path)
     assert "99.5% interval" in report().text
 
 
-def test_without_a_journal_the_commit_is_that_of_the_checkout_with_its_uncommitted_changes(checkout: Path) -> None:
-    assert "no journal" not in report().text  # the journal is there, but git could not tell it the commit
+def test_without_a_journal_the_commit_is_that_of_the_checkout_with_its_uncommitted_changes(checkout: Path, page: Read) -> None:
+    assert "no journal" not in page.text  # the journal is there, but git could not tell it the commit
     shutil.rmtree(".pipeline")
     Path(".gitignore").write_text("reports/\n")
     commit = commit_all(checkout)
