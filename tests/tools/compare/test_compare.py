@@ -14,7 +14,7 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import Difference, differences, files_between
-from pipeline.tools.compare.models import ComparedModel, Record, read
+from pipeline.tools.compare.models import ComparedModel, Record, of_results, read
 from pipeline.tools.compare.paired import EvaluationSplit, paired
 from pipeline.tracking import mirror_process
 from tests import project
@@ -201,6 +201,13 @@ def test_models_without_a_common_test_split_are_left_out_with_the_reason(models:
     elsewhere = f"{first.name}: its test split is neither in data/prepared nor in DVC's cache: "
     assert reason_of(of_split(first), rate).startswith(elsewhere)
     assert "name its run, or train it again" in reason_of(first, replace(data, record=Record()))
+
+
+def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:
+    recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
+    assert of_results(Path("models/model.safetensors"), Paths()).metrics["test/accuracy"] == recorded["accuracy"]
+    other = Path(".pipeline/journal", working.runs["first"], "model.safetensors")
+    assert of_results(other, Paths()) == Record()
 
 
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:
