@@ -1,7 +1,8 @@
 """A store with one training and its evaluation, shared by all tests here: to make it takes longer than most of them."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ import pytest
 
 from pipeline.core.environment import Environment
 from pipeline.tracking import mirror, mirror_process, run
-from pipeline.tracking.journal import Dataset, RunInfo, journals
+from pipeline.tracking.journal import Dataset, Journal, RunInfo, journals
 from pipeline.tracking.store import Store
-from tests.tracking import mirror_command, tiny
+from pipeline.tracking.utilization import Sampler
+from tests.tracking import tiny
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,6 +40,13 @@ class Tracked:
     journal: Path
     client: "MlflowClient"
 
+    def begin(self, info: RunInfo | None = None, stage: str = "train", **more: str | None) -> Journal:
+        """Create a journal in the checkout of the store."""
+        return Journal.create(self.environment.root, stage=stage, info=info or RunInfo(), **more)
+
+    def deliver(self, journal: Path) -> bool:
+        return mirror.deliver(journal, Store(self.environment), tiny.build)
+
     def run_of(self, journal: str) -> "Run":
         runs = self.client.search_runs(
             [each.experiment_id for each in self.client.search_experiments()], f"tags.`pipeline.journal` = '{journal}'"
@@ -46,12 +55,41 @@ class Tracked:
         return self.client.get_run(runs[0].info.run_id)
 
 
+def finish(*journals: Journal) -> None:
+    for journal in journals:
+        journal.end("FINISHED")
+        journal.close()
+
+
+def opened(environment: Environment) -> "MlflowClient":
+    """Return MLflow's client of the store of an environment, which is created. MLflow warns about its own libraries while it is imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow import pyfunc
+
+        assert pyfunc.load_model  # it is imported when it is first touched
+        return Store(environment).client
+
+
+@contextmanager
+def turned_to(tracked: Tracked) -> Iterator[None]:
+    """Turn MLflow's own functions to the store within the block."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", before)  # to be restored, because MLflow sets it, too
+        mlflow.set_tracking_uri(f"sqlite:///{tracked.environment.root}/mlflow.db")
+        yield
+        mlflow.set_tracking_uri(before)
+
+
 @pytest.fixture(scope="session")
 def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     root = tmp_path_factory.mktemp("tracked")
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mirror_process, "command", mirror_command.command)
+        patch.setattr(mirror_process, "start", lambda *_: None)
         for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
@@ -63,19 +101,15 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
             reports.artifact(history, folder="plots")
             history.write_text("changed after it was logged")
             reports.model(model)
-        patch.setattr(mirror_process, "start", lambda *_: None)
+        (journal,) = journals(root)
+        sampler = Sampler(journal)
+        sampler.start()
+        sampler.stop()
         with run.addition(environment, model, info=RunInfo(params={"seed": 2}, tags={"evaluate.top_k": "3"})) as reports:
             reports.metrics(NUM_STEPS, {"test/accuracy": 0.75, "valid/accuracy": 0.5})
-    (journal,) = journals(root)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
-        from mlflow import MlflowClient, pyfunc
-
-        assert pyfunc.load_model  # it is imported when it is first touched
-        assert Store(environment).client
-    assert mirror.deliver(journal, Store(environment), tiny.build)
-
-    return Tracked(environment, model, journal, MlflowClient(f"sqlite:///{root}/mlflow.db"))
+        tracked = Tracked(environment, model, journal, opened(environment))
+        assert tracked.deliver(journal)
+    return tracked
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 
-import pytest
 from sqlalchemy import make_url
 
 from pipeline.core import files
@@ -15,12 +14,6 @@ def test_the_address_for_mlflow_holds_no_password(make_environment: MakeEnvironm
     assert address.for_mlflow == "https://tracking.example:5000/path"
     assert address.credentials == ("someone", "p@ss")
     assert address.redacted("p%40ss and p@ss") == "*** and ***"
-
-
-def test_the_password_of_a_database_is_redacted(make_environment: MakeEnvironment) -> None:
-    address = Address.of(make_environment("postgresql://someone:hidden@host/runs"))
-    assert not address.is_server
-    assert "hidden" not in address.redacted(f"cannot reach {address.for_mlflow}")
 
 
 def test_the_key_of_a_store_does_not_depend_on_the_password(make_environment: MakeEnvironment) -> None:
@@ -43,24 +36,12 @@ def test_a_relative_database_lies_under_the_root(make_environment: MakeEnvironme
     assert Address.of(make_environment("sqlite:////absolute.db")).for_mlflow == "sqlite:////absolute.db"
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "https://hidden/word@tracking.example",
+def test_a_secret_is_redacted_wherever_it_stands_in_the_address(make_environment: MakeEnvironment) -> None:
+    for address in (
+        "https://hidden%2Fword@tracking.example",
         "https://someone:hidden%2Fword@tracking.example",
         "postgresql://someone@host/runs?password=hidden%2Fword",
         "mssql://someone:hidden%2Fword@host/runs",
-    ],
-)
-def test_a_secret_is_redacted_wherever_it_stands_in_the_address(make_environment: MakeEnvironment, address: str) -> None:
-    address = address.replace("hidden/word", "hidden%2Fword")
-    redacted = Address.of(make_environment(address)).redacted(f"{address} hidden/word hidden%2Fword")
-    assert "hidden" not in redacted
-
-
-def test_secrets_of_the_address_and_of_the_environment_are_redacted(
-    make_environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "some/secret key+")
-    address = Address.of(make_environment("http://someone:hidden@host:5000"))
-    assert address.redacted("hidden some%2Fsecret%20key%2B") == "*** ***"
+    ):
+        redacted = Address.of(make_environment(address)).redacted(f"{address} hidden/word hidden%2Fword")
+        assert "hidden" not in redacted

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-import pytest
-
 from pipeline.core.registry import TASKS
 from pipeline.tracking import comparison_view
 from pipeline.tracking.store import NOTE_TAG
@@ -36,48 +34,40 @@ def columns(*runs: Any) -> list[str]:
     return list(comparison_view.state(runs)["selectedColumns"])
 
 
-def test_the_parameters_that_differ_are_columns_and_the_others_are_not() -> None:
-    found = columns(make_run({"optimizer.beta1": "0.9"}), make_run({"optimizer.beta1": "0.8"}))
-    assert "params.`optimizer.beta1`" in found
-    assert "params.`seed`" not in found
-
-
-def test_every_comparison_shows_result_model_data_and_how_it_was_trained() -> None:
-    assert columns(make_run({}), make_run({})) == [
+def test_the_parameters_that_differ_are_columns_beside_result_model_data_and_how_it_was_trained() -> None:
+    runs = make_run({"optimizer.beta1": "0.9"}), make_run({"optimizer.beta1": "0.8"})
+    assert columns(*runs) == [
         "attributes.`Duration`",
         "metrics.`test/accuracy`",
         "metrics.`valid/accuracy`",
+        "params.`optimizer.beta1`",
         *(f"params.`{name}`" for name in ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")),
         "attributes.`Description`",
     ]
+    assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs)))
 
 
-def test_parameters_that_differ_stand_before_those_that_are_always_shown() -> None:
-    shared = {"source.name": "digits", "train.batch_size": "64"}
-    first = make_run({**shared, "optimizer.learning_rate": "0.1", "model.width": "8"}, **{"evaluate.top_k": "3"})
-    second = make_run({**shared, "optimizer.learning_rate": "0.2", "model.width": "16"}, **{"evaluate.top_k": "5"})
+def test_parameters_that_differ_stand_before_those_that_are_always_shown_and_those_of_the_model_before_those_of_the_data() -> None:
+    shared, same = {"train.batch_size": "64"}, {"evaluate.test_time_augmentation": "flip"}
+    first = make_run(
+        {**shared, "source.name": "a", "optimizer.learning_rate": "0.1", "model.width": "8"}, **same, **{"evaluate.top_k": "3"}
+    )
+    second = make_run(
+        {**shared, "source.name": "b", "optimizer.learning_rate": "0.2", "model.width": "9"}, **same, **{"evaluate.top_k": "5"}
+    )
     assert columns(first, second)[3:-1] == [
-        "params.`optimizer.learning_rate`",
-        "params.`model.width`",
+        *(f"params.`{name}`" for name in ("source.name", "optimizer.learning_rate", "model.width")),
         "tags.`evaluate.top_k`",
-        *(f"params.`{name}`" for name in ("model.name", "source.name", "train.batch_size")),
+        *(f"params.`{name}`" for name in ("model.name", "train.batch_size")),
     ]
+    names = ["model.width", "train.epochs", "source.root", "other"]
+    assert comparison_view.differing([dict.fromkeys(names[::-1], value) for value in "12"]) == names
 
 
-def test_parameters_of_the_model_stand_before_those_of_the_data() -> None:
-    runs = [make_run({"source.root": value, "model.width": value, "train.epochs": value}) for value in ("1", "2")]
-    assert comparison_view.differing([run.data.params for run in runs]) == ["model.width", "train.epochs", "source.root"]
-
-
-def test_settings_of_evaluate_are_columns_where_they_differ() -> None:
-    runs = [make_run({}, **{"evaluate.test_time_augmentation": kind, "evaluate.top_k": "3"}) for kind in ("none", "flip")]
-    assert [name for name in columns(*runs) if name.startswith("tags")] == ["tags.`evaluate.test_time_augmentation`"]
-
-
-@pytest.mark.parametrize(("metric", "ascending"), [("valid/accuracy", False), ("valid/loss", True)])
-def test_runs_are_sorted_by_the_metric_that_selects_the_weights(metric: str, ascending: bool) -> None:
-    state = comparison_view.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})])
-    assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
+def test_runs_are_sorted_by_the_metric_that_selects_the_weights() -> None:
+    for metric, ascending in (("valid/accuracy", False), ("valid/loss", True)):
+        state = comparison_view.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})])
+        assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
 
 
 def test_curves_come_first_and_every_metric_has_one_card() -> None:
@@ -120,11 +110,6 @@ def test_runs_of_other_programs_are_left_out_of_the_comparison() -> None:
     assert "params.`seed`" not in comparison_view.unpacked(written[comparison_view.VIEW_TAG])["selectedColumns"]
 
 
-def test_a_view_is_read_back_as_it_was_written() -> None:
-    runs = [make_run({})]
-    assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs)))
-
-
 def test_the_description_links_table_and_charts_and_names_the_best_run() -> None:
     runs = [make_run({"seed": "1"}, accuracy=0.5), make_run({"seed": "2"}, accuracy=0.75), make_run({}, accuracy=math.nan)]
     first, _, second, *_ = comparison_view.note(runs, "7").splitlines()
@@ -161,27 +146,6 @@ def test_an_edited_view_or_description_is_not_overwritten(tracked: Tracked) -> N
     tracked.client.log_metric(run.info.run_id, "valid/loss", 0.5)
     comparison_view.update(tracked.client, experiment_id)
     assert tracked.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG] == theirs
-
-
-def test_an_update_that_fails_between_its_two_tags_is_completed_by_the_next(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment_id = tracked.client.create_experiment("failing")
-    comparison_view.update(tracked.client, experiment_id)
-    run = tracked.client.create_run(experiment_id, run_name="best")
-    tracked.client.log_param(run.info.run_id, "train.metric", "valid/accuracy")
-    tracked.client.log_metric(run.info.run_id, "valid/accuracy", 0.5)
-    write = tracked.client.set_experiment_tag
-
-    def fail(experiment_id: str, tag: str, text: str) -> None:
-        if tag == NOTE_TAG:
-            raise ConnectionError
-        write(experiment_id, tag, text)
-
-    monkeypatch.setattr(tracked.client, "set_experiment_tag", fail)
-    with pytest.raises(ConnectionError):
-        comparison_view.update(tracked.client, experiment_id)
-    monkeypatch.undo()
-    comparison_view.update(tracked.client, experiment_id)
-    assert "best" in tracked.client.get_experiment(experiment_id).tags[NOTE_TAG]
 
 
 def test_the_direction_of_every_metric_of_every_task_is_known() -> None:

@@ -17,7 +17,7 @@ from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, is_pending
 from pipeline.tracking.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
 from pipeline.tracking.store import Store
 from tests.tracking import tiny
-from tests.tracking.conftest import Tracked
+from tests.tracking.conftest import Tracked, finish
 
 
 class FakeServer:
@@ -72,8 +72,7 @@ def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
     for tag in tags:
         journal.describe(tag)
     if ended:
-        journal.end("FINISHED")
-    journal.close()
+        finish(journal)
     return journal.folder
 
 
@@ -121,13 +120,6 @@ def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_
     journal.close()
 
 
-def test_a_server_that_is_down_moves_no_cursor(server: FakeServer, tmp_path: Path) -> None:
-    folder, server.is_down = write_journal(tmp_path, "a"), True
-    with pytest.raises(TimeoutError):
-        server.delivery(folder).catch_up()
-    assert server.cursor(folder).offsets[EVENTS] == 0
-
-
 def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
     folder, server.failing = write_journal(tmp_path, "a", ended=False), {"a"}
     assert not mirror.deliver(folder, server.store, tiny.build)
@@ -172,25 +164,29 @@ def test_the_lock_of_the_writer_is_free_while_copies_are_removed(
     assert all(are_free)
 
 
-@pytest.mark.parametrize("damage", ["values", "step", "time_ms"])
-def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Path) -> None:
     journal = Journal.create(tmp_path, stage="train", info=RunInfo())
     journal.metrics(1, {"a": 1.0})
-    journal.end("FINISHED")
-    journal.close()
+    finish(journal)
     path = journal.folder / EVENTS
     first, metrics, end = path.read_text().splitlines(keepends=True)
-    path.write_text(first + metrics.replace(damage, "x" * len(damage)) + end)
+    path.write_text(first + metrics.replace("values", "xxxxxx") + end)
     mirror.deliver(journal.folder, server.store, tiny.build)
     assert server.accepted == ["start", "unreadable", "end"]
     assert not is_pending(journal.folder)
 
 
-@pytest.mark.parametrize("num_events", [1, delivery.EVENTS_AT_ONCE + 1])
-def test_metrics_are_sent_together_and_everything_else_alone(num_events: int) -> None:
-    kinds = ["start", *["metrics"] * num_events, "description", "description", "end"]
+def test_only_one_process_delivers_a_journal(server: FakeServer, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path)
+    with files.locked(folder / MIRROR_LOCK, wait=False):
+        assert not mirror.deliver(folder, server.store, tiny.build)
+    assert server.accepted == []
+
+
+def test_metrics_are_sent_together_and_everything_else_alone() -> None:
+    kinds = ["start", *["metrics"] * (delivery.EVENTS_AT_ONCE + 1), "description", "description", "end"]
     sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
-    assert sizes == [1, *([1] if num_events == 1 else [delivery.EVENTS_AT_ONCE, 1]), 1, 1, 1]
+    assert sizes == [1, delivery.EVENTS_AT_ONCE, 1, 1, 1, 1]
 
 
 def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
@@ -233,6 +229,7 @@ def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: Fak
     server.is_down = is_down
     assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
     assert [is_pending(folder) for folder in folders] == [True, is_down]
+    assert not is_down or server.cursor(folders[0]).offsets[EVENTS] == 0
 
 
 def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:
@@ -240,8 +237,7 @@ def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracke
     parent = Journal.create(root, stage="search", info=RunInfo(name="a search"), experiment="children")
     child = Journal.create(root, stage="train", info=RunInfo(tags={"pipeline.parent": parent.folder.name}), experiment="children")
     for journal in (parent, child):
-        journal.end("FINISHED")
-        journal.close()
+        finish(journal)
     early = Delivery(child.folder, store, tiny.build)
     assert early.catch_up(), "a child whose parent is not in MLflow yet is delivered too"
     assert "mlflow.parentRunId" not in tracked.run_of(child.folder.name).data.tags

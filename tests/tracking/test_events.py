@@ -38,19 +38,14 @@ def test_lines_after_a_damaged_one_are_read(path: Path) -> None:
     assert [event.kind for event in events.read(path)] == ["unreadable", "unreadable", "metrics", "metrics", "metrics"]
 
 
-@pytest.mark.parametrize("kind", events.FIELDS)
-def test_a_line_without_one_of_its_fields_is_unreadable(kind: str) -> None:
-    whole = {"kind": kind, "time_ms": 1, **{name: type_() for name, type_ in events.FIELDS[kind].items()}}
-    assert events.decoded(json.dumps(whole).encode()) == whole
-    for name in whole:
-        without = {other: value for other, value in whole.items() if other != name}
-        for damaged in (without, {**whole, name: None}):
-            assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
-
-
-def test_reading_resumes_at_an_offset(path: Path) -> None:
-    first, *rest = events.read(path)
-    assert list(events.read(path, first.end)) == rest
+def test_a_line_without_one_of_its_fields_is_unreadable() -> None:
+    for kind, fields in events.FIELDS.items():
+        whole = {"kind": kind, "time_ms": 1, **{name: type_() for name, type_ in fields.items()}}
+        assert events.decoded(json.dumps(whole).encode()) == whole
+        for name in whole:
+            without = {other: value for other, value in whole.items() if other != name}
+            for damaged in (without, {**whole, name: None}):
+                assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
 
 
 def test_a_line_that_does_not_fit_on_the_disk_leaves_the_file_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

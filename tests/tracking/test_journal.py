@@ -1,10 +1,13 @@
 import fcntl
+import hashlib
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.core import files
 from pipeline.tracking import events, journal
 from pipeline.tracking.journal import Journal, RunInfo
 
@@ -15,17 +18,6 @@ def begin(root: Path) -> Journal:
 
 def events_of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [dict(event.fields) for event in events.read(folder / events.EVENTS) if event.kind == kind]
-
-
-def test_a_journal_holds_every_event_in_order(tmp_path: Path) -> None:
-    written = begin(tmp_path)
-    written.metrics(1, {"train/loss": 0.5})
-    written.describe("a run")
-    written.end("FINISHED")
-    kinds = [event.kind for event in events.read(written.folder / events.EVENTS)]
-    assert kinds == ["start", "metrics", "description", "end"]
-    assert events_of_kind(written.folder, "start")[0]["params"] == {"seed": 1}
-    assert events_of_kind(written.folder, "metrics")[0]["values"] == {"train/loss": 0.5}
 
 
 def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
@@ -48,10 +40,31 @@ def test_a_resumed_training_writes_no_step_twice(tmp_path: Path) -> None:
     ]
 
 
-def test_a_journal_has_one_writer(tmp_path: Path) -> None:
+def test_a_journal_has_one_writer_until_it_is_closed(tmp_path: Path) -> None:
     writing = begin(tmp_path)
+    assert journal.is_written(writing.folder)
     with pytest.raises(BlockingIOError, match="another process"):
         Journal.reopen(writing.folder, stage="evaluate", info=RunInfo())
+    writing.close()
+    with (writing.folder / journal.WRITER_LOCK).open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # another process asks at the same time
+        assert not journal.is_written(writing.folder)
+
+
+def test_the_events_of_a_journal_are_in_the_order_of_their_times_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two scores at one step, MLflow shows the later one."""
+    first = begin(tmp_path)
+    first.close()
+    now_ns = time.time_ns()
+    for hours, value in enumerate((0.9, 0.8)):
+        monkeypatch.setattr(time, "time_ns", lambda hours=hours: now_ns - hours * 3600 * 10**9)
+        again = Journal.reopen(first.folder, stage="evaluate", info=RunInfo(), amends=True)
+        again.metrics(5, {"test/accuracy": value})
+        again.close()
+    before, after = events_of_kind(first.folder, "metrics")
+    assert before["time_ms"] < after["time_ms"]
 
 
 def test_an_evaluation_with_other_settings_is_written_and_an_equal_one_is_not(tmp_path: Path) -> None:
@@ -62,21 +75,6 @@ def test_an_evaluation_with_other_settings_is_written_and_an_equal_one_is_not(tm
         again.metrics(5, {"test/error": value})
         again.close()
     assert [event["values"]["test/error"] for event in events_of_kind(first.folder, "metrics")] == [0.9, 0.8]
-
-
-def test_a_journal_counts_as_written_until_its_writer_closes_it(tmp_path: Path) -> None:
-    writing = begin(tmp_path)
-    assert journal.is_written(writing.folder)
-    writing.close()
-    assert not journal.is_written(writing.folder)
-
-
-def test_processes_that_ask_at_once_whether_a_journal_is_written_see_no_writer(tmp_path: Path) -> None:
-    written = begin(tmp_path)
-    written.close()
-    with (written.folder / journal.WRITER_LOCK).open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_SH)
-        assert not journal.is_written(written.folder)
 
 
 def test_a_journal_copies_files_and_stores_equal_content_once(tmp_path: Path) -> None:
@@ -94,18 +92,19 @@ def test_a_journal_copies_files_and_stores_equal_content_once(tmp_path: Path) ->
     assert len(set(copies)) == 2
 
 
-def test_the_newest_journal_of_a_model_is_found_by_its_digest(tmp_path: Path) -> None:
-    model = tmp_path / "model.safetensors"
-    model.write_bytes(b"weights")
-    first, second, other = begin(tmp_path), begin(tmp_path), begin(tmp_path)
-    first.model(model)
-    second.model(model)
-    model.write_bytes(b"other weights")
-    other.model(model)
-    model.write_bytes(b"weights")
-    assert journal.find(tmp_path, files.digest(model)) == second.folder
+def test_the_newest_journal_of_a_model_is_found_by_its_digest_after_the_clock_was_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, journals = tmp_path / "model.safetensors", []
+    for content, year in ((b"weights", 2030), (b"weights", 2020), (b"other weights", 2030)):
+        monkeypatch.setattr(journal, "datetime", MagicMock(now=MagicMock(return_value=datetime(year, 1, 1, tzinfo=UTC))))
+        model.write_bytes(content)
+        journals.append(begin(tmp_path))
+        journals[-1].model(model)
+    folders = [written.folder for written in journals]
+    assert journal.journals(tmp_path) == folders
+    assert journal.find(tmp_path, hashlib.sha256(b"weights").hexdigest()) == folders[1]
     assert journal.find(tmp_path, "0" * 64) is None
-    assert journal.journals(tmp_path) == [first.folder, second.folder, other.folder]
 
 
 def test_a_model_is_logged_at_the_last_step_of_the_journal(tmp_path: Path) -> None:

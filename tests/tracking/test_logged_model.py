@@ -1,15 +1,14 @@
-import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas
@@ -17,18 +16,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from torch import nn
 
-from pipeline.core.inputs.text import TextInputs, TokenizerDescription
-from pipeline.core.spec import Spec
+from pipeline.core.inputs.text import TokenizerDescription
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.tracking import mirror, saved_model
 from pipeline.tracking.events import DELIVERED
 from pipeline.tracking.journal import Dataset, Journal, RunInfo
 from pipeline.tracking.store import Store
+from tests import imports
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
 from tests.tracking import tiny
-from tests.tracking.conftest import Tracked
+from tests.tracking.conftest import Tracked, turned_to
 from tests.train.engine.building import model_of
 
 
@@ -45,18 +43,13 @@ def logits(tracked: Tracked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def store(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """MLflow turned to the store that all tests here share."""
-    import mlflow
-
+def store(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
-    address, before = f"sqlite:///{tracked.environment.root}/mlflow.db", mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(address)
-    yield address
-    mlflow.set_tracking_uri(before)
+    with turned_to(tracked):
+        yield
 
 
-def test_the_logged_model_takes_raw_images_in_any_number_and_no_pickle(tracked: Tracked, store: str) -> None:
+def test_the_logged_model_takes_raw_images_in_any_number_and_no_pickle(tracked: Tracked, store: None) -> None:
     import mlflow
 
     model = mlflow.pyfunc.load_model(model_uri(tracked))
@@ -68,24 +61,13 @@ def test_the_logged_model_takes_raw_images_in_any_number_and_no_pickle(tracked: 
     assert model.metadata.metadata == {"classes": ["ant", "bee", "cat"]}
 
 
-@pytest.mark.parametrize(
-    "images", [tiny.images(2) / 255, tiny.images(2).astype(np.float32), tiny.images(2).astype(np.int16) - 300, tiny.images(2)[0]]
-)
-def test_the_logged_model_refuses_other_dtypes_and_shapes(tracked: Tracked, store: str, images: NDArray[np.generic]) -> None:
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    with pytest.raises(MlflowException, match=r"send raw images, integers from 0 to 255 of shape \(n, 4, 4, 1\)"):
-        mlflow.pyfunc.load_model(model_uri(tracked)).predict(images)
-
-
 def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracked: Tracked, tmp_path: Path) -> None:
     model, params = (
         tiny.write(tmp_path / "model.safetensors", seed=3),
         {"model.name": "torchvision", "model.architecture": "v1.5", "source.name": "a:b"},
     )
     info, evaluated = RunInfo(params=params), RunInfo(datasets=(Dataset("digits test", "d" * 8, "test"),))
-    training = Journal.create(tracked.environment.root, stage="train", info=info)
+    training = tracked.begin(info, experiment="models")
     training.metrics(1, {"valid/accuracy": 0.2})
     training.metrics(2, {"valid/accuracy": 0.5, "train/loss": 2.0})
     training.model(model)
@@ -96,12 +78,13 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
         evaluation.metrics(2, {"test/accuracy": value})
         evaluation.close()
     for _ in range(2):  # the second time all of it is known
-        assert mirror.deliver(training.folder, Store(tracked.environment), tiny.build)
+        assert tracked.deliver(training.folder)
         (training.folder / DELIVERED).unlink()
     run = tracked.run_of(training.folder.name)
     (output,) = run.outputs.model_outputs
     logged = tracked.client.get_logged_model(output.model_id)
     assert (logged.name, logged.status.name, logged.params) == ("v1-5-a-b", "READY", params)
+    assert logged.experiment_id == run.info.experiment_id != "1"
     assert "of the classes ant, bee, cat." in logged.tags["mlflow.note.content"]
     assert sorted((point.key, point.value, point.dataset_name) for point in logged.metrics) == [
         ("test/accuracy", 0.25, "digits test"),
@@ -112,7 +95,7 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
     assert [point.step for point in tracked.client.get_metric_history(run.info.run_id, "test/accuracy")] == [2, 2]
 
 
-def test_the_logged_model_names_the_most_likely_classes_on_request(tracked: Tracked, store: str) -> None:
+def test_the_logged_model_names_the_most_likely_classes_on_request(tracked: Tracked, store: None) -> None:
     import mlflow
 
     model, images = mlflow.pyfunc.load_model(model_uri(tracked)), tiny.images(3)
@@ -127,76 +110,60 @@ def test_the_logged_model_names_the_most_likely_classes_on_request(tracked: Trac
     assert len(model.predict(images, params={"return": "probabilities"})[0]["top"]) == 3
 
 
-@pytest.mark.parametrize("params", [{"return": "classes"}, {"top_k": 0}, {"top_k": "few"}])
-def test_other_params_are_refused(tracked: Tracked, store: str, params: dict[str, Any]) -> None:
+def test_other_params_are_refused(tracked: Tracked, store: None) -> None:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    with pytest.raises(MlflowException, match=r"`return` is `logits` or `probabilities`|top_k"):
-        mlflow.pyfunc.load_model(model_uri(tracked)).predict(tiny.images(1), params=params)
+    model = mlflow.pyfunc.load_model(model_uri(tracked))
+    for params in ({"return": "classes"}, {"top_k": 0}):
+        with pytest.raises(MlflowException, match="`return` is `logits` or `probabilities`, and `top_k` is a number from 1 on"):
+            model.predict(tiny.images(1), params=params)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(CLASSIFIERS[5], id="classifier"), pytest.param(LANGUAGE_MODELS[0], id="language model", marks=pytest.mark.slow)],
+@pytest.mark.parametrize(
+    "settings",
+    [pytest.param(CLASSIFIERS[5], id="classifier"), pytest.param(LANGUAGE_MODELS[0], id="language model", marks=pytest.mark.slow)],
 )
-def text_model(tracked: Tracked, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "TextModel":
-    """A logged model of texts."""
-    settings, spec = request.param, spec_for(request.param)
+def test_the_logged_model_of_texts_takes_strings(tracked: Tracked, store: None, tmp_path: Path, settings: dict[str, Any]) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    spec = spec_for(settings)
     module = model_of(build(settings), spec).eval().requires_grad_(False)  # as a model that was loaded
-    path = tiny.write(tmp_path_factory.mktemp("text") / "model.safetensors", seed=4 + bool(settings["pooling"]))
-    training = Journal.create(tracked.environment.root, stage="train", info=RunInfo(params={"model.name": settings["name"]}))
-    training.model(path)
+    is_classifier, tokenizer = not spec.targets.per_token, Tokenizer(spec.inputs.tokenizer)
+
+    def expected(*texts: str) -> NDArray[np.float32]:
+        """Return the outputs for each text alone; for a language model, those after its last token."""
+        with torch.inference_mode():
+            found = [module(torch.from_numpy(tokenizer.encode(text)[None, : spec.inputs.length]))[0] for text in texts]
+        return torch.stack(found if is_classifier else [outputs[-1] for outputs in found]).numpy()
+
+    training = tracked.begin(RunInfo(params={"model.name": settings["name"]}))
+    training.model(tiny.write(tmp_path / "model.safetensors", seed=4 + is_classifier))
     training.close()
     assert mirror.deliver(training.folder, Store(tracked.environment), lambda _: (module, spec))
     (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
-    return TextModel(f"models:/{output.model_id}", module, spec)
-
-
-class TextModel(NamedTuple):
-    address: str
-    module: nn.Module
-    spec: Spec
-
-    def logits(self, texts: list[str]) -> NDArray[np.float32]:
-        """Return the outputs for each text alone; for a language model, those after its last token."""
-        assert isinstance(self.spec.inputs, TextInputs)
-        tokenizer, found = Tokenizer(self.spec.inputs.tokenizer), []
-        for text in texts:
-            with torch.inference_mode():
-                tokens = tokenizer.encode(text)[: self.spec.inputs.length]
-                outputs = self.module(torch.from_numpy(tokens[None]))
-            found.append(outputs[0, -1] if self.spec.targets.per_token else outputs[0])
-        return torch.stack(found).numpy()
-
-
-TEXTS = ["abcab", "hzg", "e"]
-
-
-def test_the_logged_model_of_texts_takes_strings(text_model: TextModel, store: str) -> None:
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
     path = list(sys.path)
-    model = mlflow.pyfunc.load_model(text_model.address)
+    model = mlflow.pyfunc.load_model(f"models:/{output.model_id}")
     sys.path[:] = path
-    expected = text_model.logits(TEXTS)
-    assert np.allclose(model.predict(TEXTS), expected, atol=1e-5)
-    assert np.allclose(model.predict(pandas.DataFrame({"text": TEXTS})), expected, atol=1e-5)
-    assert np.allclose(model.predict("hzg"), expected[1:2], atol=1e-5)
-    records = model.predict(TEXTS, params={"return": "probabilities", "top_k": 1})
-    names = ("<padding>", "<unknown>", "<end>", *"abcdefgh") if text_model.spec.targets.per_token else text_model.spec.targets.output_names
-    assert [record["class"] for record in records] == [names[number] for number in expected.argmax(1)]
+    texts = ["abcab", "hzg", "e"]
+    outputs = expected(*texts)
+    assert np.allclose(model.predict(texts), outputs, atol=1e-5)
+    assert np.allclose(model.predict(pandas.DataFrame({"text": texts})), outputs, atol=1e-5)
+    assert np.allclose(model.predict("hzg"), outputs[1:2], atol=1e-5)
+    records = model.predict(texts, params={"return": "probabilities", "top_k": 1})
+    names = spec.targets.output_names if is_classifier else ("<padding>", "<unknown>", "<end>", *"abcdefgh")
+    assert [record["class"] for record in records] == [names[number] for number in outputs.argmax(1)]
     for wrong in ([1], ["a", None], [["a", "b"]], []):
         with pytest.raises(MlflowException, match="the input contains something else than texts; send a list of texts"):
             model.predict(wrong)
-    if text_model.spec.targets.per_token:
-        assert np.allclose(model.predict(["ha" * 20]), text_model.logits(["ha" * 6]), atol=1e-5), "the last 12 tokens count"
-        assert model.predict([""]).shape == (1, 11)
-    else:
-        assert np.allclose(model.predict(["ha" * 20]), text_model.logits(["ha" * 20]), atol=1e-5), "the first 12 tokens count"
+    if is_classifier:
+        assert np.allclose(model.predict(["ha" * 20]), expected("ha" * 20), atol=1e-5), "the first 12 tokens count"
         with pytest.raises(MlflowException, match="text 1 of the input has no tokens"):
             model.predict(["a", ""])
+    else:
+        assert np.allclose(model.predict(["ha" * 20]), expected("ha" * 6), atol=1e-5), "the last 12 tokens count"
+        assert model.predict([""]).shape == (1, 11)
 
 
 def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path) -> None:
@@ -212,50 +179,21 @@ print([name for name in sys.modules if name.split(".")[0] == "pipeline"])
     assert done.stdout.splitlines() == [str(Tokenizer(description).encode("CAFÉ dog cat").tolist()), "[]"]
 
 
-@pytest.mark.slow
-def test_the_logged_model_of_texts_answers_over_http(tracked: Tracked, text_model: TextModel, tmp_path: Path) -> None:
-    with served(tracked, text_model.address, tmp_path) as address:
-        code, answered = ask(address, {"inputs": TEXTS})
-        assert code == 200, answered
-        assert np.allclose(answered["predictions"], text_model.logits(TEXTS), atol=1e-5)
-        code, answered = ask(address, {"inputs": TEXTS, "params": {"return": "probabilities", "top_k": 2}})
-        assert (code, [len(record["top"]) for record in answered["predictions"]]) == (200, [2, 2, 2])
-        code, answered = ask(address, {"inputs": [3]})
-        assert (code, answered["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
-        assert "send a list of texts" in answered["message"]
+@pytest.fixture
+def address(tracked: Tracked, store: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of MLflow's server of the model that all tests here share."""
+    import mlflow
+    import uvicorn
+    from mlflow.pyfunc import scoring_server
 
-
-@pytest.fixture(scope="module")
-def invocations(tracked: Tracked, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server of the model that all tests here share."""
-    with served(tracked, model_uri(tracked), tmp_path_factory.mktemp("served")) as address:
-        yield address
-
-
-@contextlib.contextmanager
-def served(tracked: Tracked, model: str, folder: Path) -> Iterator[str]:
-    """Serve a model from a working folder without a checkout, and yield the address to ask."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local", "--port", str(port)]
-    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"  # noqa: PTH120  # resolving it would leave the environment
-    variables = {
-        "MLFLOW_TRACKING_URI": f"sqlite:///{tracked.environment.root}/mlflow.db",
-        "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
-        "PATH": path,
-    }
-    server = subprocess.Popen(command, cwd=folder, env={**os.environ, **variables}, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        for _ in range(600):
-            assert server.poll() is None, "the server ended"
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ping", timeout=30):
-                break
-            time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}/invocations"
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(timeout=30)
+    monkeypatch.setenv("_MLFLOW_IS_IN_SERVING_ENVIRONMENT", "true")  # `init` sets it, too
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(scoring_server.init(mlflow.pyfunc.load_model(model_uri(tracked))), log_level="error"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/invocations"
+        server.should_exit = True
+        thread.join()
 
 
 def ask(address: str, question: dict[str, object]) -> tuple[int, dict[str, Any]]:
@@ -267,34 +205,43 @@ def ask(address: str, question: dict[str, object]) -> tuple[int, dict[str, Any]]
         return error.code, json.load(error)
 
 
-@pytest.mark.parametrize("key", ["inputs", "instances"])
-def test_the_logged_model_answers_over_http(tracked: Tracked, invocations: str, key: str) -> None:
-    code, answered = ask(invocations, {key: tiny.images(3).tolist()})
+def test_the_logged_model_answers_over_http(tracked: Tracked, address: str) -> None:
+    inputs, expected = tiny.images(3).tolist(), logits(tracked, tiny.images(3))
+    code, answered = ask(address, {"inputs": inputs})
     assert code == 200, answered
-    assert np.array_equal(np.asarray(answered["predictions"], np.float32), logits(tracked, tiny.images(3)))
-    code, answered = ask(invocations, {key: tiny.images(3).tolist(), "params": {"return": "probabilities", "top_k": 1}})
+    assert np.array_equal(np.asarray(answered["predictions"], np.float32), expected)
+    code, answered = ask(address, {"instances": inputs, "params": {"return": "probabilities", "top_k": 1}})
     assert code == 200, answered
-    assert [record["class"] for record in answered["predictions"]] == [
-        ("ant", "bee", "cat")[number] for number in logits(tracked, tiny.images(3)).argmax(1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("images", "found"),
-    [
-        ((tiny.images(1) / 255).tolist(), "values of type float64"),
-        (tiny.images(1).astype(float).tolist(), "values of type float64"),
-        ((tiny.images(1) + 256 * np.eye(4, dtype=int)[None, ..., None]).tolist(), "values from "),
-        ((-1 - tiny.images(1).astype(int)).tolist(), "values from -"),
-        (tiny.images(1)[..., 0].tolist(), "an array of shape (1, 4, 4)"),
-        (tiny.images(1)[0].tolist(), "an array of shape (4, 4, 1)"),
-        ([], "an array of shape (0,)"),
-        ([[[[True]] * 4] * 4], "values of type bool"),
-        ([[[["7"]] * 4] * 4], "values of type <U1"),
-    ],
-)
-def test_other_input_is_refused_over_http_with_the_remedy(invocations: str, images: list[Any], found: str) -> None:
-    code, answered = ask(invocations, {"inputs": images})
+    assert [record["class"] for record in answered["predictions"]] == [("ant", "bee", "cat")[number] for number in expected.argmax(1)]
+    code, answered = ask(address, {"inputs": (tiny.images(1) / 255).tolist()})
     assert (code, answered["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
-    assert f"the input contains {found}" in answered["message"]
-    assert answered["message"].endswith("send raw images, integers from 0 to 255 of shape (n, 4, 4, 1): the model normalises them itself")
+    assert "the input contains values of type float64; send raw images, " in answered["message"]
+
+
+def test_the_code_of_the_logged_model_needs_no_pipeline() -> None:
+    path = Path("pipeline/tracking/served_model.py")
+    assert imports.closure(path) == {path}
+
+
+def test_other_input_is_refused_with_the_remedy() -> None:
+    from mlflow.exceptions import MlflowException
+
+    from pipeline.tracking.served_model import Arrays
+
+    arrays, images = Arrays(saved_model.described(tiny.SPEC)), tiny.images(1)
+    for given, found in (
+        (images.astype(np.float32), "values of type float32"),
+        ((images + 256 * np.eye(4, dtype=int)[None, ..., None]).tolist(), "values from "),
+        ((-1 - images.astype(int)).tolist(), "values from -"),
+        (images[..., 0].tolist(), "an array of shape (1, 4, 4)"),
+        ([], "an array of shape (0,)"),
+        ([[1], [1, 2]], "lists of different lengths"),
+        (7, "an array of shape ()"),
+        ([[[["7"]] * 4] * 4], "values of type <U1"),
+    ):
+        with pytest.raises(MlflowException) as refused:
+            arrays.rows(given)
+        assert str(refused.value).endswith(
+            "send raw images, integers from 0 to 255 of shape (n, 4, 4, 1): the model normalises them itself"
+        )
+        assert f"the input contains {found}" in str(refused.value)

@@ -1,15 +1,10 @@
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime, tzinfo
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -23,7 +18,7 @@ from pipeline.tracking import events, journal, mirror, mirror_process, run
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import Cursor, is_pending
 from pipeline.tracking.journal import RunInfo
-from tests.tracking import mirror_command, tiny
+from tests.tracking import tiny
 
 
 def last_status(environment: Environment) -> str:
@@ -31,15 +26,29 @@ def last_status(environment: Environment) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [(KeyboardInterrupt(), "KILLED"), (Interrupted(signal.SIGTERM), "KILLED"), (RuntimeError(), "FAILED"), (SystemExit(), "FAILED")],
+    ("error", "is_followed", "status", "waits"),
+    [
+        (None, False, "FINISHED", True),
+        (None, True, "FINISHED", False),
+        (SystemExit(), True, "FAILED", True),
+        (KeyboardInterrupt(), False, "KILLED", False),
+        (Interrupted(signal.SIGTERM), False, "KILLED", False),
+    ],
 )
-def test_an_exception_is_raised_again_and_sets_the_status(
-    without_mirror: Environment, tmp_path: Path, error: BaseException, status: str
+def test_the_end_of_a_stage_sets_the_status_and_waits_for_mlflow_only_if_nothing_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, is_followed: bool, status: str, waits: bool
 ) -> None:
-    with pytest.raises(type(error)), run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()):
-        raise error
-    assert last_status(without_mirror) == status
+    waited = MagicMock()
+    monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
+    monkeypatch.setattr(mirror_process, "wait", waited)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with (
+        pytest.raises(type(error)) if error else nullcontext(),
+        run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: is_followed),
+    ):
+        if error:
+            raise error
+    assert (last_status(environment), waited.called) == (status, waits)
 
 
 def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_another(without_mirror: Environment, tmp_path: Path) -> None:
@@ -55,13 +64,12 @@ def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_anoth
     assert last_status(without_mirror) == "FINISHED"
 
 
-@pytest.mark.parametrize("left", [b"", b'{"kind":"start","time_'])
-def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path, left: bytes) -> None:
+def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path) -> None:
     work = tmp_path / "run"
     with run.training(without_mirror, resume_file=work, info=RunInfo(name="first")) as first:
         pass
     assert first.folder
-    (first.folder / events.EVENTS).write_bytes(left)
+    (first.folder / events.EVENTS).write_bytes(b'{"kind":"start","time_')
     assert journal.journals(tmp_path) == []
     assert not is_pending(first.folder)
     with run.training(without_mirror, resume_file=work, info=RunInfo(name="again")) as again:
@@ -83,28 +91,6 @@ def test_an_addition_finds_the_journal_of_its_model(without_mirror: Environment,
         assert other.folder not in {training.folder, simultaneous.folder}
 
 
-class EarlierClock(datetime):
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:
-        return datetime(2020, 1, 1, tzinfo=tz)
-
-
-def test_an_evaluation_is_added_to_the_last_training_of_equal_inputs_after_the_clock_was_set_back(
-    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, work = tiny.write(tmp_path / "model.safetensors"), tmp_path / "run"
-    folders = []
-    for clock in (datetime, EarlierClock, datetime):
-        monkeypatch.setattr(journal, "datetime", clock)
-        work.unlink(missing_ok=True)
-        with run.training(without_mirror, resume_file=work, info=RunInfo()) as training:
-            training.model(model)
-        folders.append(training.folder)
-        with run.addition(without_mirror, model, info=RunInfo()) as evaluation:
-            assert evaluation.folder == training.folder
-    assert journal.journals(tmp_path) == folders
-
-
 def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environment) -> None:
     environment = without_mirror.model_copy(update={"mlflow_experiment_name": "mine"})
     model = tiny.write(tmp_path / "model.safetensors")
@@ -114,35 +100,36 @@ def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environm
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
 
 
-@pytest.mark.parametrize(("named", "num_messages"), [(None, 0), ("another", 1), ("this", 0)])
 def test_a_stage_reports_that_its_run_is_not_the_named_one(
-    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str | None, num_messages: int
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = without_mirror.model_copy(update={"mlflow_run_id": named})
-    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
-    Cursor(run_id="this").save(training.folder, Address.of(environment).key)
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        mirror_process.wait(process, training.folder, environment)
-    output = capsys.readouterr().err
-    assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
+    Cursor(run_id="this").save(training.folder, Address.of(without_mirror).key)
+    for named, num_messages in ((None, 0), ("another", 1), ("this", 0)):
+        mirror_process.report(training.folder, without_mirror.model_copy(update={"mlflow_run_id": named}))
+        output = capsys.readouterr().err
+        assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
 
 
-def test_messages_of_an_incomplete_run_count_the_events_of_both_files(
+def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_with_the_last_error(
     without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
     (training.folder / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
+    log = training.folder / mirror_process.LOG
     for has_failed in (False, True):
         Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
-        with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            mirror_process.wait(process, training.folder, without_mirror)
+        mirror_process.report(training.folder, without_mirror)
+        log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("tracking: 3 events of run")
+    assert first.endswith(f"(its log is {log})")
     assert second.startswith("tracking: up to 3 events of run")
+    assert second.endswith(f"The last error in {log}: the token is expired")
 
 
 def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
@@ -154,7 +141,7 @@ def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
     assert training.folder
     held = files.lock(training.folder / journal.WRITER_LOCK, wait=False)
     assert held is not None
-    monkeypatch.setattr(time, "sleep", lambda _: monkeypatch.undo() or os.close(held))
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(held))
     with run.addition(without_mirror, model, info=RunInfo()) as addition:
         assert addition.folder == training.folder
 
@@ -168,14 +155,12 @@ def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_
 
 
 def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, tmp_path: Path) -> None:
-    def wait(limit_s: float) -> None:
-        raise subprocess.TimeoutExpired("mirror", limit_s)
-
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         pass
     assert reports.folder
-    hanging = MagicMock(subprocess.Popen, wait=MagicMock(side_effect=wait), poll=MagicMock(return_value=None))
-    mirror_process.wait(hanging, reports.folder, without_mirror.model_copy(update={"tracking_wait_s": 1}))
+    hanging = MagicMock(subprocess.Popen, poll=MagicMock(return_value=None))
+    hanging.wait.side_effect = subprocess.TimeoutExpired("mirror", 5)
+    mirror_process.wait(hanging, reports.folder, without_mirror.model_copy(update={"tracking_wait_s": 0.3}))
     hanging.kill.assert_called_once()
 
 
@@ -223,36 +208,6 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
     assert mirror.sync(environment, tiny.build) == 1
 
 
-def test_the_process_of_a_stage_never_imports_mlflow() -> None:
-    script = (
-        "import sys, pipeline.tracking.run, pipeline.tracking.run_description; sys.exit('mlflow' in sys.modules or 'psutil' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=mirror_process.CHECKOUT, check=True)
-
-
-def test_a_dead_server_costs_only_the_wait_and_prints_no_password(
-    tmp_path: Path, make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        address = f"http://someone:hidden@127.0.0.1:{closed.getsockname()[1]}"
-    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    environment = make_environment(address, PIPELINE_TRACKING_WAIT_S="8")
-    begin = time.monotonic()
-    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
-        reports.metrics(1, {"train/loss": 1.0})
-        entered = time.monotonic()
-    assert entered - begin < 1
-    assert time.monotonic() - entered < 10
-    output = capfd.readouterr().err
-    assert "events of run" in output
-    assert "python -m pipeline sync" in output
-    assert mirror.sync(environment, tiny.build) == 1
-    output += capfd.readouterr().err + "".join(path.read_text() for path in journal.journals(tmp_path)[0].glob("*.*") if path.is_file())
-    assert "hidden" not in output
-
-
 def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirror: Environment, tmp_path: Path) -> None:
     """Counted, since a clock says more about the machine: 0.011 ms a report of four metrics on an idle one (docs/reliability.md)."""
     calls: Counter[str] = Counter()
@@ -286,53 +241,9 @@ def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatc
     assert kinds == ["start", "metrics", "end"]
 
 
-@pytest.mark.parametrize(
-    ("error", "is_followed", "waits"),
-    [(None, False, True), (None, True, False), (RuntimeError(), True, True), (Interrupted(signal.SIGTERM), False, False)],
-)
-def test_only_a_stage_that_nothing_follows_waits_for_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, is_followed: bool, waits: bool
-) -> None:
-    waited = MagicMock()
-    monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
-    monkeypatch.setattr(mirror_process, "wait", waited)
-    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    with (
-        suppress(type(error) if error else ()),
-        run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: is_followed),
-    ):
-        if error:
-            raise error
-    assert waited.called == waits
-
-
-def test_a_server_that_denies_the_user_is_named_with_its_reason_at_the_end(
-    tmp_path: Path, make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    class Denying(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(403, "the token is expired")
-
-        do_POST = do_GET  # noqa: N815  # the name that http.server calls
-
-        def log_message(self, *_: Any) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Denying)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
-    monkeypatch.setattr(mirror_process, "NICENESS", 0)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address := f"http://127.0.0.1:{server.server_port}")
-    with run.training(make_environment(address), resume_file=tmp_path / "run", info=RunInfo()) as reports:
-        reports.metrics(1, {"train/loss": 1.0})
-    server.shutdown()
-    server.server_close()
-    assert "failed with error code 403" in capfd.readouterr().err
-
-
 def test_a_stage_that_is_followed_leaves_a_mirror_for_which_others_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    slow = "import fcntl, sys, time; time.sleep(1); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
+    slow = "import fcntl, sys, time; time.sleep(0.3); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
     monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: True):
         pass

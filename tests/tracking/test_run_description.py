@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from pipeline.core.registry import MODELS
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import data_name
 from pipeline.tools.params.editing import edited
-from pipeline.tracking import events, mirror_process, provenance, run, run_description
+from pipeline.tracking import events, provenance, run, run_description
 from tests import project
 from tests.imports import TOP
 from tests.repository import GIT, call
@@ -61,22 +60,21 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
     monkeypatch.chdir(project.make(tmp_path))
     shutil.copytree(TOP / "presets", "presets")
     path = Path("params.yaml")
+    call(tmp_path, "git", "init", "-q")
 
     def name(*assignments: str, preset: str = "", committed: Sequence[str] = (), **environment: str) -> str:
-        path.write_text(edited(path.read_text(), committed))
-        for arguments in (["init", "-q"], ["add", "params.yaml"], ["commit", "-q", "-m", "first"]):
-            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *arguments], cwd=tmp_path, check=True)
-        text = Path(f"presets/{preset}.yaml").read_text() if preset else path.read_text()
+        path.write_text(edited(first, committed))
+        commit()
+        text = Path(f"presets/{preset}.yaml").read_text() if preset else first
         path.write_text(edited(text, assignments))
-        return info(Environment.model_validate(environment)).name
+        return run_description.name_of(params(), Paths(), Environment.model_validate(environment))
 
+    def commit() -> None:
+        call(tmp_path, "git", "add", "params.yaml")
+        call(tmp_path, *GIT, "commit", "-q", "--allow-empty", "-m", "a commit")
+
+    first = path.read_text()
     return name
-
-
-@pytest.fixture
-def without_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
-    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
-    return Environment.model_validate({"DVC_ROOT": tmp_path})
 
 
 def params() -> dict[str, Any]:
@@ -114,8 +112,24 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
+    assert changed() == "mlp-digits"
     assert changed("optimizer.learning_rate=5e-3", "seed=2") == "mlp-digits seed=2 lr=5e-3"
     assert changed("source.seed=2") == "mlp-digits source.seed=2"
+    assert changed("source=arrays", "source.root=data/raw/flowers.npz") == "mlp-flowers"
+    assert changed("augment=null") == "mlp-digits augment=null"
+    assert changed(committed=["augment=null"]) == "mlp-digits augment=on"
+
+
+def test_a_name_bounds_the_changes_and_begins_with_those_of_the_model(changed: Changed) -> None:
+    changes = ("source.test=0.3", "augment.mixup=0.1", "train.steps=9", "optimizer.learning_rate=0.01", "model.width=8")
+    assert changed(*changes, DVC_EXP_NAME="murky-zoon") == "mlp-digits width=8 lr=0.01 steps=9 mixup=0.1 +1 [murky-zoon]"
+
+
+def test_of_a_replaced_section_a_name_lists_what_differs_from_the_recommended_values(changed: Changed) -> None:
+    assert changed("model=convnet") == "convnet-digits"
+    assert changed("optimizer=sgd", "optimizer.learning_rate=0.05") == "mlp-digits optimizer=sgd lr=0.05"
+    changes = ("source=text_classification", "augment=null", "model=transformer", "model.depth=3")
+    assert changed(*changes) == "transformer-texts depth=3 augment=null"
 
 
 def test_own_data_is_named_by_its_root_and_published_data_by_its_source() -> None:
@@ -127,93 +141,34 @@ def test_own_data_is_named_by_its_root_and_published_data_by_its_source() -> Non
     assert data_name({}) == ""
 
 
-def test_two_runs_of_own_data_have_other_names(changed: Changed) -> None:
-    assert changed("source=arrays", "source.root=data/raw/flowers.npz") == "mlp-flowers"
+def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed) -> None:
+    assert changed(preset="trec-lstm") == "lstm-trec preset=trec-lstm"
+    assert changed("model.cell=gru", "train.epochs=3", preset="trec-lstm") == "gru-trec epochs=3 preset=trec-lstm"
+    assert changed("model=transformer", "model.width=64", preset="trec-lstm") == "transformer-trec width=64 preset=trec-lstm"
+    of_same_model = changed(preset="digits", committed=["model=convnet", "model.width=32"])
+    assert of_same_model.startswith("convnet-digits width=16 ")
 
 
-def test_a_name_without_a_change_is_model_and_data(changed: Changed) -> None:
-    assert changed() == "mlp-digits"
+def test_a_run_is_named_after_the_title_of_its_model() -> None:
+    for name in MODELS.names:
+        settings = MODELS.settings(name)
+        section = {"name": name, **settings.recommended(name=name, task="classification")}
+        document = {"model": section, "source": {"name": "data"}}
+        assert run_description.subject(document) == f"{settings(**section).title} on data"
 
 
-def test_a_name_holds_the_experiment_of_dvc_and_bounds_the_changes(changed: Changed) -> None:
-    changes = [f"augment.{key}=0.5" for key in ("brightness", "contrast", "saturation", "mixup", "cutmix")]
-    name = changed(*changes, DVC_EXP_NAME="murky-zoon")
-    assert name == "mlp-digits brightness=0.5 contrast=0.5 saturation=0.5 mixup=0.5 +1 [murky-zoon]"
-
-
-def test_a_name_lists_settings_of_the_model_before_those_of_the_training_and_the_data(changed: Changed) -> None:
-    changes = ("source.test=0.3", "augment.mixup=0.1", "train.steps=9", "optimizer.learning_rate=0.01", "model.width=8")
-    assert changed(*changes) == "mlp-digits width=8 lr=0.01 steps=9 mixup=0.1 +1"
-
-
-@pytest.mark.parametrize(
-    ("assignments", "name"),
-    [
-        (["model=convnet"], "convnet-digits"),
-        (["model=convnet", "model.width=32"], "convnet-digits width=32"),
-        (["optimizer=sgd", "optimizer.learning_rate=0.05"], "mlp-digits optimizer=sgd lr=0.05"),
-        (
-            ["source=text_classification", "augment=null", "model=transformer", "model.depth=3"],
-            "transformer-texts depth=3 augment=null",
-        ),
-    ],
-)
-def test_of_a_replaced_section_a_name_lists_what_differs_from_the_recommended_values(
-    changed: Changed, assignments: list[str], name: str
-) -> None:
-    assert changed(*assignments) == name
-
-
-def test_augmentation_that_is_set_to_null_or_back_is_one_change(changed: Changed, tmp_path: Path) -> None:
-    assert changed("augment=null") == "mlp-digits augment=null"
-    project.write_params(tmp_path, {"augment": None})
-    call(tmp_path, *GIT, "commit", "-qam", "null")
-    project.write_params(tmp_path)
-    assert info(Environment()).name == "mlp-digits augment=on"
-
-
-@pytest.mark.parametrize(
-    ("assignments", "name"),
-    [
-        ([], "lstm-trec preset=trec-lstm"),
-        (["model.cell=gru", "train.epochs=3"], "gru-trec epochs=3 preset=trec-lstm"),
-        (["model=transformer", "model.width=64"], "transformer-trec width=64 preset=trec-lstm"),
-    ],
-)
-def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed, assignments: list[str], name: str) -> None:
-    assert changed(*assignments, preset="trec-lstm") == name
-
-
-def test_a_preset_does_not_replace_a_commit_with_the_same_model_and_data(changed: Changed) -> None:
-    assert changed(preset="digits", committed=["model=convnet", "model.width=32"]).startswith("convnet-digits width=16 ")
-
-
-@pytest.mark.parametrize("name", MODELS.names)
-def test_a_run_is_named_after_the_title_of_its_model(name: str) -> None:
-    settings = MODELS.settings(name)
-    section = {"name": name, **settings.recommended(name=name, task="classification")}
-    document = {"model": section, "source": {"name": "data"}}
-    assert run_description.subject(document) == f"{settings(**section).title} on data"
-
-
-def test_the_environment_can_name_a_run_and_tag_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_needs_no_git_and_the_environment_can_name_a_run_and_tag_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
+    assert info(Environment()).name == "mlp-digits"
     monkeypatch.setenv("MLFLOW_RUN_CONTEXT", '{"mlflow.runName": "the third", "team": "vision"}')
     found = info(Environment.read())
     assert (found.name, found.tags["team"]) == ("the third", "vision")
     assert "mlflow.runName" not in found.tags
 
 
-def test_a_name_needs_no_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.make(tmp_path))
-    assert info(Environment()).name == "mlp-digits"
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(0.005, "5e-3"), (0.1, "0.1"), (1e-8, "1e-8"), (0.0, "0"), (3, "3"), (None, "null"), ("off", "off"), (True, "true")]
-)
-def test_values_in_a_name_are_short(value: run_description.Scalar, text: str) -> None:
-    assert run_description.short(value) == text
+def test_values_in_a_name_are_short() -> None:
+    values = (0.005, 0.1, 1e-8, 0.0, 3, None, True)
+    assert [run_description.short(value) for value in values] == ["5e-3", "0.1", "1e-8", "0", "3", "null", "true"]
 
 
 def test_scores_of_each_class_are_a_table_and_not_metrics() -> None:
@@ -253,21 +208,15 @@ def test_a_dataset_is_described_without_its_vocabulary() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("variables", "lock", "expected"),
-    [
-        ({}, None, False),
-        ({"PIPELINE_SUMMARY_FOLLOWS": "true"}, None, True),
-        ({"DVC_STAGE": "train"}, None, True),
-        ({"DVC_STAGE": "train"}, hashlib.md5(b"weights").hexdigest(), False),  # noqa: S324  # DVC's digest
-        ({"DVC_STAGE": "train"}, "0" * 32, True),
-    ],
-)
-def test_a_training_knows_whether_dvc_evaluates_its_model_next(
-    tmp_path: Path, variables: dict[str, str], lock: str | None, expected: bool
-) -> None:
+def test_a_training_knows_whether_dvc_evaluates_its_model_next(tmp_path: Path) -> None:
+    def is_next(**variables: str) -> bool:
+        return run_description.is_evaluated_next(paths, Environment.model_validate(variables))
+
     paths = Paths(tmp_path)
     files.write_text(paths.model, "weights")
-    if lock:
-        files.write_text(paths.dvc_lock, f"stages: {{evaluate: {{deps: [{{path: '{paths.model}', md5: {lock}}}]}}}}\n")
-    assert run_description.is_evaluated_next(paths, Environment.model_validate(variables)) is expected
+    assert not is_next()
+    assert is_next(PIPELINE_SUMMARY_FOLLOWS="true")
+    assert is_next(DVC_STAGE="train"), "there is no dvc.lock"
+    for md5, expected in ((hashlib.md5(b"weights").hexdigest(), False), ("0" * 32, True)):  # noqa: S324  # DVC's digest
+        files.write_text(paths.dvc_lock, f"stages: {{evaluate: {{deps: [{{path: '{paths.model}', md5: {md5}}}]}}}}\n")
+        assert is_next(DVC_STAGE="train") is expected

@@ -1,14 +1,23 @@
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
-from pipeline.tracking import utilization
+from pipeline.tracking import events, utilization
 
 
-def test_a_machine_without_a_gpu_has_the_use_of_cpu_memory_and_disk() -> None:
-    found = utilization.sample([])
-    assert not any(name.startswith("gpu") for name in found)
-    assert all(0 <= value <= 100 for name, value in found.items() if name.endswith("percentage"))
+def test_a_short_run_has_one_sample_and_a_long_one_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utilization, "FIRST_PAUSE_S", 0.01)
+    for _ in range(2):
+        sampler = utilization.Sampler(tmp_path)
+        sampler.start()
+        sampler.stop()
+    found = list(events.read(tmp_path / events.SYSTEM))
+    assert [event.fields["step"] for event in found] == list(range(len(found)))
+    assert len(found) >= 2
+    assert not any(name.startswith("gpu") for name in utilization.sample([]))
+    values = found[0].fields["values"]
+    assert all(0 <= values[name] <= 100 for name in values if name.endswith("percentage"))
 
 
 def test_a_gpu_keeps_the_metrics_before_one_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

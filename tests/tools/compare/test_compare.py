@@ -1,7 +1,6 @@
 """`compare` prints what differs and nothing else, and tests models on the same test split."""
 
 import json
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,13 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.raw_dataset import TEST
+from pipeline.inference.machine import Machine
+from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import Difference, differences, files_between
-from pipeline.tools.compare.models import ComparedModel
+from pipeline.tools.compare.models import ComparedModel, Record, of_results, read
+from pipeline.tools.compare.paired import EvaluationSplit, paired
 from pipeline.tracking import mirror_process
 from tests import project
+from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare, train
 
 Models = Callable[..., list[ComparedModel]]
@@ -96,10 +99,15 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     assert found.causes == ("the data", "requirements.lock", "the machine")
 
 
-def test_identical_models_say_same_bytes(working: Checkout, compare: Compare) -> None:
+def test_identical_models_say_same_bytes_and_what_no_run_here_recorded(working: Checkout, models: Models, compare: Compare) -> None:
     lines = compare(working.runs["code"], "models/model.safetensors")
     assert "Same bytes: the model files are identical." in lines
     assert not any("paired test" in line for line in lines)
+    first, second = models("first", "first")
+    notes = differences([first, replace(second, name="bare.safetensors", digest="0" * 64, record=Record())]).notes
+    assert notes == (
+        "bare.safetensors: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown",
+    )
 
 
 def test_three_models_are_each_tested_against_the_first(working: Checkout, compare: Compare) -> None:
@@ -123,16 +131,7 @@ def test_the_predictions_made_anew_give_the_recorded_scores_and_the_same_output_
     assert compare(*names) == compare(*names)
 
 
-def test_swapping_two_models_changes_the_signs_alone(working: Checkout) -> None:
-    names = working.runs["first"], working.runs["rate"]
-    (test,) = compared(names, Paths(), Environment.read()).tests
-    (swapped,) = compared(names[::-1], Paths(), Environment.read()).tests
-    assert (swapped.loss.low, swapped.loss.high) == (pytest.approx(-test.loss.high), pytest.approx(-test.loss.low))
-    assert (swapped.accuracy.low, swapped.accuracy.high) == (pytest.approx(-test.accuracy.high), pytest.approx(-test.accuracy.low))
-    assert {test.second_is_worse, swapped.second_is_worse} <= {test.is_significant, False}
-
-
-def test_finished_runs_are_compared_and_reported_while_another_training_has_replaced_their_files(
+def test_finished_runs_are_compared_while_another_training_has_replaced_their_files(
     changeable: Checkout, compare: Compare, refused: Callable[..., str]
 ) -> None:
     """The state in which a running `dvc repro` on other data leaves a checkout whose results were not committed."""
@@ -144,7 +143,6 @@ def test_finished_runs_are_compared_and_reported_while_another_training_has_repl
     project.write_params(changeable.folder, setting="code")
     assert compare(*names) == before
     assert any(line.startswith("paired test of A and B") for line in before)
-    assert main(["report", names[0]]) == 0
     assert f"name a finished run, such as {changeable.runs['code']}" in refused("report")
 
 
@@ -168,95 +166,72 @@ def test_markdown_has_tables_and_escapes_names(working: Checkout, compare: Compa
     assert sum(set(line) <= set("| -") for line in tables) == 4
 
 
-def test_two_language_models_are_tested_by_their_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compare: Compare) -> None:
-    folder = project.make(tmp_path, setting="code-lstm")
-    monkeypatch.chdir(folder)
+def test_the_predictions_of_a_language_model_give_its_recorded_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path, setting="code-lstm"))
     monkeypatch.setattr(mirror_process, "start", lambda *_: None)
-    first = train(folder, {}, "prepare", "train", "evaluate", setting="code-lstm")
-    second = train(folder, {"optimizer.learning_rate": 0.03}, "train", "evaluate", setting="code-lstm")
-    (test,) = compared([first, second], Paths(), Environment.read()).tests
+    environment = Environment.read()
+    model = read(train(tmp_path, {}, "prepare", "train", "evaluate", setting="code-lstm"), Paths(), environment)
+    with EvaluationSplit.of(model, Paths(), Machine.set_up(environment)) as split:
+        scored = split.score(model)
+    test = paired(scored, scored)
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
     assert (test.loss.second, test.accuracy.second) == (pytest.approx(recorded["loss"], rel=1e-9), pytest.approx(recorded["accuracy"]))
     assert (test.discordant, test.num_samples) == (None, recorded["samples"])
-    assert re.search("by the interval of the loss", compare(first, second)[-1])
 
 
-@pytest.fixture(scope="session")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the model file of a classifier of texts."""
-    folder = project.make(tmp_path_factory.mktemp("texts"), setting="texts")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "false")
-        patch.setenv("PIPELINE_DEVICE", "cpu")
-        assert main(["prepare"]) == main(["train"]) == 0
-    return folder / "models/model.safetensors"
+def test_models_without_a_common_test_split_are_left_out_with_the_reason(models: Models) -> None:
+    def reason_of(first: ComparedModel, second: ComparedModel) -> str:
+        tests, (reason,) = comparing.test([first, second], Paths(), Machine.set_up(Environment.read()))
+        assert tests == ()
+        return reason
 
+    def of_split(model: ComparedModel) -> ComparedModel:
+        return replace(model, record=replace(model.record, splits={**model.record.splits, TEST: "e" * 64}))
 
-def test_a_model_of_another_task_differs_and_is_not_tested(working: Checkout, texts: Path, compare: Compare) -> None:
-    lines = compare(working.runs["first"], str(texts))
-    assert any(line.split()[:4] == ["parameters", "model.name", "mlp", "recurrent"] for line in lines)
-    assert "its commit, uncommitted changes and source parameters are unknown" in "\n".join(lines)
-    (reason,) = [line for line in lines if line.startswith("No paired test: ")]
-    assert reason == (
-        f"No paired test: {texts}: cannot be compared with {working.runs['first']}: the two models have different tasks: "
+    first, rate, data = models("first", "rate", "data")
+    of_texts = replace(rate, manifest=rate.manifest.model_copy(update={"spec": text_spec(classes="ab")}))
+    assert reason_of(first, of_texts) == (
+        f"{rate.name}: cannot be compared with {first.name}: the two models have different tasks: "
         "classification of image inputs, and classification of text inputs"
     )
-
-
-def test_other_test_data_is_named_as_the_reason_for_no_paired_test(
-    changeable: Checkout, compare: Compare, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
-    shutil.rmtree(".dvc/cache")  # it has the test data of both runs
-    project.write_params(changeable.folder, {"source.test": 0.3})
-    assert main(["prepare"]) == 0
-    first, rate = changeable.runs["first"], changeable.runs["rate"]
-    (reason,) = [line for line in compare(first, rate) if line.startswith("No paired test: ")]
-    assert reason.startswith(f"No paired test: {first}: its test split is neither in data/prepared nor in DVC's cache: ")
-    other = train(changeable.folder, {"source.test": 0.3}, "train", "evaluate")
-    (reason,) = [line for line in compare(other, rate) if line.startswith("No paired test: ")]
-    assert re.fullmatch(
-        rf"No paired test: {rate}: was evaluated on another test split \(digest \w{{12}}\) than {other} \(\w{{12}}\): train one of .*",
-        reason,
+    assert reason_of(first, of_split(rate)) == (
+        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}) than {first.name} ({first.record.splits[TEST][:12]}): "
+        "train one of them again on the data of the other"
     )
-    shutil.rmtree("data/prepared")
-    assert compare(changeable.runs["first"], changeable.runs["rate"])[-1].startswith("No paired test: data/prepared/spec.json: is missing")
+    elsewhere = f"{first.name}: its test split is neither in data/prepared nor in DVC's cache: "
+    assert reason_of(of_split(first), rate).startswith(elsewhere)
+    assert "name its run, or train it again" in reason_of(first, replace(data, record=Record()))
 
 
-def test_a_bare_file_with_other_prepared_data_of_the_same_test_split_needs_its_run(changeable: Checkout, compare: Compare) -> None:
-    shutil.copy(changeable.folder / ".pipeline/journal" / changeable.runs["data"] / "model.safetensors", "bare.safetensors")
-    assert any("paired test of A and B" in line for line in compare(changeable.runs["first"], "bare.safetensors")), "its run is here"
-    shutil.rmtree(changeable.folder / ".pipeline/journal" / changeable.runs["data"])
-    assert "name its run, or train it again" in compare(changeable.runs["first"], "bare.safetensors")[-1]
+def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:
+    recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
+    assert of_results(Path("models/model.safetensors"), Paths()).metrics["test/accuracy"] == recorded["accuracy"]
+    other = Path(".pipeline/journal", working.runs["first"], "model.safetensors")
+    assert of_results(other, Paths()) == Record()
 
 
-@pytest.mark.parametrize("name", ["nothing", "run-000009-20261123T000000Z-00000000", "HEAD~99", "--output=x", "a\nb"])
-def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str], name: str) -> None:
-    message = refused("compare", working.runs["first"], "--", name)
-    assert (
-        "is not a model file, run, DVC experiment or git revision of this checkout: give one of them, such as the newest run, run-"
-        in message
-    )
-    assert len(message.splitlines()) == 1
+def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:
+    for name in ("nothing", "--output=x", "a\nb"):
+        message = refused("compare", working.runs["first"], "--", name)
+        assert (
+            " is not a model file, run, DVC experiment or git revision of this checkout: give one of them, such as the newest run, run-"
+            in message
+        )
+        assert len(message.splitlines()) == 1
 
 
-def test_a_missing_file_and_a_revision_without_a_model_are_refused(changeable: Checkout, refused: Callable[..., str]) -> None:
+def test_missing_and_damaged_files_and_a_revision_without_a_model_are_refused(changeable: Checkout, refused: Callable[..., str]) -> None:
     assert "missing.safetensors: is missing" in refused("compare", "models/model.safetensors", "missing.safetensors")
-    assert "first~1: this revision has no dvc.lock, so it names no model: run `dvc repro`" in refused(
-        "compare", "refs/tags/first", "first~1"
-    )
-    shutil.rmtree(changeable.folder / ".dvc/cache")
-    message = refused("compare", "models/model.safetensors", "refs/tags/first")
-    assert "refs/tags/first: could not read the model of this revision" in message
-    assert "dvc pull models/model.safetensors" in message
-
-
-def test_a_damaged_file_is_refused(changeable: Checkout, refused: Callable[..., str]) -> None:
     content = bytearray(Path("models/model.safetensors").read_bytes())
     content[-3] ^= 1
     Path("damaged.safetensors").write_bytes(content)
     assert "damaged.safetensors: " in refused("compare", "models/model.safetensors", "damaged.safetensors")
+    message = refused("compare", "refs/tags/first", "first~1")
+    assert "first~1: this revision has no dvc.lock, so it names no model: run `dvc repro`" in message
+    shutil.rmtree(changeable.folder / ".dvc/cache")
+    message = refused("compare", "models/model.safetensors", "refs/tags/first")
+    assert "refs/tags/first: could not read the model of this revision" in message
+    assert "dvc pull models/model.safetensors" in message
 
 
 def test_too_many_models_are_refused(working: Checkout, refused: Callable[..., str]) -> None:

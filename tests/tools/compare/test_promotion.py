@@ -1,7 +1,6 @@
 """`promote` registers a model in a real store, and moves the alias only to a model that is no worse."""
 
 import shutil
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +10,18 @@ import numpy as np
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from pipeline.tools.compare import dvc_cache, models, promotion
-from pipeline.tools.compare.models import ComparedModel
+from pipeline.tools.compare.paired import Paired
 from pipeline.tools.sync import build
 from pipeline.tracking import mirror, subject
 from pipeline.tracking.journal import journals
 from pipeline.tracking.store import MODEL_TAG, Store
-from tests.repository import client as client_of
 from tests.specs import image_spec, text_spec
 from tests.tools.compare.conftest import Checkout, Compare
+from tests.tracking.conftest import opened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -46,21 +47,11 @@ def delivered(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> R
     folder = tmp_path_factory.mktemp("registry") / "checkout"
     shutil.copytree(checkout.folder, folder, symlinks=True)
     environment = Environment.model_validate({"DVC_ROOT": folder})
-    client = client_of_store(environment)
+    client = opened(environment)
     for journal in journals(folder):
         if journal.name in (checkout.runs["first"], checkout.runs["rate"]):
             assert mirror.deliver(journal, Store(environment), build)
     return Registry(folder, checkout.runs, client)
-
-
-def client_of_store(environment: Environment) -> "MlflowClient":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
-        from mlflow import pyfunc
-
-        assert pyfunc.load_model  # it is imported when it is first touched
-        assert Store(environment).client
-    return client_of(environment.tracking_address)
 
 
 @pytest.fixture
@@ -161,31 +152,28 @@ def test_a_model_that_cannot_be_compared_needs_force(
         (tmp_path / "prepared").rename(registry.folder / "data/prepared")
 
 
-@pytest.mark.parametrize("is_other_task", [True, False])
 def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(
-    registry: Registry, promote: Promote, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, is_other_task: bool
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The holder is described as if it had been trained on other data."""
-    name, classes = f"other-{is_other_task}".lower(), ("cat", "dog")
-    other = text_spec(classes=classes) if is_other_task else image_spec(shape=(8, 8, 1), classes=classes, mean=[0], std=[1])
+    environment = Environment.read()
+    candidate = models.read(registry.runs["rate"], Paths(), environment)
 
-    def read(name: str, *arguments: Any) -> ComparedModel:
-        model = models.read(name, *arguments)
-        return replace(model, manifest=model.manifest.model_copy(update={"spec": other})) if name.startswith("models:") else model
+    def judged(holder: Spec, *, force: bool = False) -> tuple[Paired | None, str, bool]:
+        manifest = candidate.manifest.model_copy(update={"spec": holder})
+        monkeypatch.setattr(promotion, "read", lambda *_: replace(candidate, manifest=manifest))
+        return promotion.judged(candidate, "models:/other/1", Paths(), environment, force=force)
 
-    assert promote(registry.runs["first"], name)[0] == 0
-    monkeypatch.setattr(promotion, "read", read)
-    if is_other_task:
-        message = refused("promote", registry.runs["rate"], name)
-        tasks = "the two models have different tasks: classification of text inputs, and classification of image inputs"
-        assert message == f"error: {registry.runs['rate']}: cannot replace models:/{name}/1: {tasks}: choose another name, or add --force\n"
-        assert len(registry.client.search_model_versions(f"name='{name}'")) == 1, "it is not registered"
-    else:
-        code, line = promote(registry.runs["rate"], name)
-        assert (code, registry.holder(name)) == (1, "1")
-        assert "it could not be compared with models:/other-false/1: the two models have different classes: image inputs (8, 8, 1)" in line
-    assert promote(registry.runs["rate"], name, "--force")[0] == 0
-    assert registry.holder(name) == "2"
+    classes = ("cat", "dog")
+    with pytest.raises(Refusal) as refused:
+        judged(text_spec(classes=classes))
+    tasks = "the two models have different tasks: classification of text inputs, and classification of image inputs"
+    assert str(refused.value) == f"{candidate.name}: cannot replace models:/other/1: {tasks}: choose another name, or add --force"
+    test, text, is_no_worse = judged(text_spec(classes=classes), force=True)
+    assert (test, text, is_no_worse) == (None, f"it could not be compared with models:/other/1: {tasks}", False)
+    test, text, is_no_worse = judged(image_spec(shape=(8, 8, 1), classes=classes, mean=[0], std=[1]))
+    assert text.startswith("it could not be compared with models:/other/1: the two models have different classes: image inputs (8, 8, 1)")
+    assert (test, is_no_worse) == (None, False)
 
 
 def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
@@ -193,11 +181,10 @@ def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused:
     assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
 
 
-@pytest.mark.parametrize(
-    "arguments", [("a/b",), ("",), ("a b",), ("digits", "--alias", "latest"), ("digits", "--alias", "v3"), ("digits", "--alias", "")]
-)
-def test_names_that_mlflow_cannot_store_are_refused(registry: Registry, refused: Callable[..., str], arguments: tuple[str, ...]) -> None:
-    assert ": is not a valid " in refused("promote", registry.runs["first"], *arguments)
+def test_names_that_mlflow_cannot_store_are_refused() -> None:
+    for registered, alias in (("a/b", "a"), ("", "a"), ("a b", "a"), ("digits", "latest"), ("digits", "v3"), ("digits", "")):
+        with pytest.raises(Refusal, match=": is not a valid "):
+            promotion.refuse_bad_names(registered, alias)
 
 
 def test_without_a_store_nothing_is_created(working: Checkout, refused: Callable[..., str]) -> None:

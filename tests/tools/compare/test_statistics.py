@@ -12,9 +12,7 @@ from pipeline.tools.compare.paired import bootstrap, exact_interval
 from pipeline.tools.compare.rendering import metric_rows
 
 
-@pytest.mark.parametrize(
-    ("only_first", "only_second", "num_samples"), [(0, 5, 9), (0, 6, 9), (7, 7, 50), (1, 9, 200), (9, 1, 200), (60, 40, 1000), (0, 40, 40)]
-)
+@pytest.mark.parametrize(("only_first", "only_second", "num_samples"), [(0, 5, 9), (0, 6, 9), (9, 1, 200), (60, 40, 1000)])
 def test_the_exact_interval_is_that_of_statsmodels_and_excludes_0_if_the_exact_test_finds_a_difference(
     only_first: int, only_second: int, num_samples: int
 ) -> None:
@@ -24,10 +22,7 @@ def test_the_exact_interval_is_that_of_statsmodels_and_excludes_0_if_the_exact_t
     assert (low, high) == pytest.approx(tuple((2 * share - 1) * discordant / num_samples), abs=1e-12)
     p_value = contingency_tables.mcnemar([[0, only_first], [only_second, 0]], exact=True).pvalue
     assert (low > 0 or high < 0) == (p_value < 0.05)
-
-
-def test_models_that_agree_on_every_sample_have_an_interval_of_0() -> None:
-    assert exact_interval(0, 0, 7, 0.95) == (0, 0)
+    assert exact_interval(0, 0, num_samples, 0.95) == (0, 0)
 
 
 def test_the_interval_covers_the_true_difference_about_as_often_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

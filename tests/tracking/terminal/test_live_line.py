@@ -46,22 +46,15 @@ def shown(width: int, terminal: Terminal) -> list[str]:
     return [row.rstrip() for row in screen.rows]
 
 
-@pytest.mark.parametrize("width", [200, 117, 116, 115, 80, 60, 57, 23, 22])
-def test_a_line_shows_the_first_fields_that_fit(columns: Callable[[int], None], width: int) -> None:
-    columns(width)
-    terminal = Terminal()
-    with live_line(terminal, terminal) as line:
-        line.show(FIELDS)
-        whole = [", ".join(FIELDS[:count]) for count in range(1, len(FIELDS) + 1)]
-        assert shown(width, terminal) == [max((text for text in whole if len(text) < width), key=len)]
-
-
-def test_not_even_a_tiny_terminal_is_written_beyond_its_edge(columns: Callable[[int], None]) -> None:
-    columns(10)
-    terminal = Terminal()
-    with live_line(terminal, terminal) as line:
-        line.show(FIELDS)
-        assert shown(10, terminal) == ["train: s…"]
+def test_a_line_shows_the_first_fields_that_fit(columns: Callable[[int], None]) -> None:
+    whole = [", ".join(FIELDS[:count]) for count in range(1, len(FIELDS) + 1)]
+    fitting = {width: max((text for text in whole if len(text) < width), key=len) for width in (200, 116, 115, 22)}
+    for width, text in {**fitting, 10: "train: s…"}.items():
+        columns(width)
+        terminal = Terminal()
+        with live_line(terminal, terminal) as line:
+            line.show(FIELDS)
+            assert shown(width, terminal) == [text]
 
 
 def test_the_line_is_replaced_by_the_next_and_erased_at_the_end() -> None:
@@ -107,35 +100,6 @@ def test_the_line_is_erased_when_an_exception_ends_the_block() -> None:
     assert not hasattr(sys.stderr, "line")
 
 
-class Training:
-    """`python -m pipeline train` on a pseudo-terminal."""
-
-    def __init__(self, folder: Path, width: int) -> None:
-        self.master, slave = pty.openpty()
-        self.resize(width)
-        kept = {name: value for name, value in os.environ.items() if name not in ("CI", "COLUMNS", "NO_COLOR")}
-        variables = {**kept, "TERM": "xterm-256color", "PIPELINE_TRACKING": "false"}
-        command = [sys.executable, "-m", "pipeline", "train"]
-        self.process = subprocess.Popen(command, cwd=folder, env=variables, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-        os.close(slave)
-        self.output = ""
-
-    def resize(self, width: int) -> None:
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-
-    def read_until(self, done: Callable[[str], bool]) -> str:
-        """Read until `done` returns True for what was read by this call, or until the program has ended. Return what was read."""
-        start, deadline_s = len(self.output), time.monotonic() + DEADLINE_S
-        while not done(self.output[start:]):
-            assert time.monotonic() < deadline_s, self.output
-            if select.select([self.master], [], [], 1)[0]:
-                try:
-                    self.output += os.read(self.master, 65536).decode()
-                except OSError:  # the program has ended
-                    break
-        return self.output[start:]
-
-
 def draws(text: str) -> list[str]:
     """Return the live lines that were drawn."""
     return re.findall(r"\r\x1b\[J\x1b\[2m([^\x1b]*)\x1b\[0m\r", text)
@@ -144,40 +108,55 @@ def draws(text: str) -> list[str]:
 def test_a_training_on_a_terminal_is_resized_and_interrupted_and_leaves_the_terminal_sane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = project.make(tmp_path, {"train.steps": 200_000, "train.report_every_steps": 50, "train.validate_every_steps": 500})
-    monkeypatch.chdir(folder)
+    changes = {"train.steps": 200_000, "train.report_every_steps": 50, "train.validate_every_steps": 500}
+    monkeypatch.chdir(project.make(tmp_path, changes))
     assert main(["prepare"]) == 0
-    training = Training(folder, width=140)
-    try:
-        wide = training.read_until(lambda text: len(draws(text)) >= 3 and "valid/accuracy" in draws(text)[-1])
-        training.resize(60)
-        training.read_until(lambda text: len(draws(text)) >= 2)  # one may have begun before
-        narrow = training.read_until(lambda text: len(draws(text)) >= 3 and text.count("train/objective") >= 1)
-        training.process.send_signal(signal.SIGTERM)
-        training.read_until(lambda _: False)
-        assert training.process.wait(timeout=DEADLINE_S) == 128 + signal.SIGTERM
-    finally:
-        training.process.kill()
-        training.process.wait()
-        os.close(training.master)
-    last = draws(wide)[-1]
-    assert re.search(
-        r"^train: step \d+ of 200000, epoch \d+\.\d, .* left, loss \d\.\d+, valid/accuracy \d\.\d+, .* samples/s, memory ", last
-    )
-    assert max(map(len, draws(wide))) > 60
-    assert {len(line) < 60 for line in draws(narrow)} == {True}
+    master, slave = pty.openpty()
+    output = ""
+
+    def resize(width: int) -> None:
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+
+    def read_until(done: Callable[[str], bool]) -> str:
+        """Read until `done` returns True for what was read by this call, or until the program has ended. Return what was read."""
+        nonlocal output
+        start, deadline_s = len(output), time.monotonic() + DEADLINE_S
+        while not done(output[start:]):
+            assert time.monotonic() < deadline_s, output
+            if select.select([master], [], [], 1)[0]:
+                try:
+                    output += os.read(master, 65536).decode()
+                except OSError:  # the program has ended
+                    break
+        return output[start:]
+
+    resize(140)
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "COLUMNS", "NO_COLOR")}
+    variables = {**kept, "TERM": "xterm-256color", "PIPELINE_TRACKING": "false"}
+    command = [sys.executable, "-m", "pipeline", "train"]
+    with subprocess.Popen(command, env=variables, stdin=slave, stdout=slave, stderr=slave, start_new_session=True) as process:
+        try:
+            os.close(slave)
+            wide = read_until(lambda text: len(draws(text)) >= 3 and "valid/accuracy" in draws(text)[-1])
+            resize(60)
+            read_until(lambda text: len(draws(text)) >= 2)  # one may have begun before
+            narrow = read_until(lambda text: len(draws(text)) >= 3 and text.count("train/objective") >= 1)
+            process.send_signal(signal.SIGTERM)
+            read_until(lambda _: False)
+            assert process.wait(timeout=DEADLINE_S) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    os.close(master)
+    pattern = r"train: step \d+ of 200000, epoch \d+\.\d, .* left, loss \d\.\d+, valid/accuracy \d\.\d+, .* samples/s, memory .*"
+    assert re.fullmatch(pattern, draws(wide)[-1])
+    assert max(map(len, draws(wide))) > 60 > max(map(len, draws(narrow)))
     screen = Screen(500)
-    screen.write(training.output)
-    rows = [row.rstrip() for row in screen.rows]
-    assert screen.column == 0
-    assert rows[-1] == ""
-    assert rows[-2] == "error: interrupted by SIGTERM"
-    assert re.fullmatch(r"train: step \d+ is saved: the same command continues after it", rows[-3])
+    screen.write(output)
+    *rows, saved, error, last = [row.rstrip() for row in screen.rows]
+    assert (screen.column, error, last) == (0, "error: interrupted by SIGTERM", "")
+    assert re.fullmatch(r"train: step \d+ is saved: the same command continues after it", saved)
     validations = [row for row in rows if "train/objective" in row]
     assert len(validations) >= 2
-    for row in validations:
-        assert re.fullmatch(
-            r"train: step \d+ of 200000, epoch [\d.]+: train/objective [\d.]+, valid/loss [\d.]+, valid/accuracy [\d.]+, valid/macro_f1 [\d.]+",
-            row,
-        )
+    scores = r"train/objective [\d.]+, valid/loss [\d.]+, valid/accuracy [\d.]+, valid/macro_f1 [\d.]+"
+    assert all(re.fullmatch(rf"train: step \d+ of 200000, epoch [\d.]+: {scores}", row) for row in validations)
     assert not [row for row in rows if "left" in row], "no live line stays"
