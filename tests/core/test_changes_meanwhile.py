@@ -1,6 +1,5 @@
 """Parameters and code that are edited while DVC runs a stage: the stage fails at its end, because DVC would record them for its result."""
 
-import importlib
 import itertools
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core import files, stage
+from pipeline.core import stage
 from pipeline.inference import model_file
 from pipeline.tracking import run_description
 from pipeline.train import training
@@ -52,9 +51,6 @@ def meanwhile(owner: object, name: str, edit: Callable[[], object], monkeypatch:
 
 
 def test_a_training_whose_parameters_were_edited_fails_and_ends_at_once_with_the_old_ones(prepared: Path, monkeypatch, capsys) -> None:
-    assert main(["train"]) == 0
-    whole = files.digest(MODEL)
-    MODEL.unlink()
     with monkeypatch.context() as patch:
         meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), patch)
         assert by_dvc("train", patch) == 2
@@ -65,7 +61,6 @@ def test_a_training_whose_parameters_were_edited_fails_and_ends_at_once_with_the
     project.write_params(prepared)
     assert by_dvc("train", monkeypatch) == 0
     assert "resuming after step 24" in capsys.readouterr().out
-    assert files.digest(MODEL) == whole
 
 
 def test_an_edit_while_the_results_are_written_is_found_too(prepared: Path, monkeypatch, capsys) -> None:
@@ -109,33 +104,17 @@ def after_the_first_call(function: Callable[[], object]) -> Callable[[], object]
 def test_code_that_is_edited_while_it_is_imported_is_noticed(prepared: Path, monkeypatch, capsys) -> None:
     meanwhile(stage, "import_module", lambda: CODE.write_text("# edited\n"), monkeypatch)
     assert by_dvc("train", monkeypatch) == 2
-    assert f"error: {CODE}: changed while train ran" in capsys.readouterr().err
-
-
-def test_repeated_it_trains_with_the_new_parameters(prepared: Path, monkeypatch) -> None:
-    with monkeypatch.context() as patch:
-        meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), patch)
-        assert by_dvc("train", patch) == 2
-    assert by_dvc("train", monkeypatch) == 0
-    assert model_file.load(MODEL)[1].inference.model.width == 20
-
-
-@pytest.mark.parametrize("edit", [lambda: CODE.write_text(CODE.read_text() + "# edited\n"), CODE.unlink], ids=["edited", "removed"])
-def test_a_training_whose_code_was_changed_fails(prepared: Path, monkeypatch, capsys, edit: Callable[[], object]) -> None:
-    def once() -> None:
-        if CODE.exists() and "# edited" not in CODE.read_text():
-            edit()
-
-    meanwhile(*LOOP, once, monkeypatch)
-    assert by_dvc("train", monkeypatch) == 2
     assert f"error: {CODE}: changed while train ran. DVC would store the result under the new code." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "changes", [{"evaluate.top_k": 2}, {"train.epochs": None}], ids=["of another stage", "none, but the file was written again"]
-)
-def test_other_edits_are_allowed(prepared: Path, monkeypatch, changes: dict[str, object]) -> None:
-    meanwhile(*LOOP, lambda: project.write_params(prepared, changes), monkeypatch)
+def test_a_training_of_whose_code_a_file_was_removed_fails(prepared: Path, monkeypatch, capsys) -> None:
+    meanwhile(*LOOP, lambda: CODE.unlink(missing_ok=True), monkeypatch)
+    assert by_dvc("train", monkeypatch) == 2
+    assert f"error: {CODE}: changed while train ran" in capsys.readouterr().err
+
+
+def test_edits_of_another_stages_parameters_are_allowed(prepared: Path, monkeypatch) -> None:
+    meanwhile(*LOOP, lambda: project.write_params(prepared, {"evaluate.top_k": 2}), monkeypatch)
     assert by_dvc("train", monkeypatch) == 0
 
 
@@ -143,18 +122,3 @@ def test_without_dvc_nothing_records_the_new_parameters(prepared: Path, monkeypa
     meanwhile(*LOOP, lambda: project.write_params(prepared, WIDER), monkeypatch)
     assert main(["train"]) == 0
     assert model_file.load(MODEL)[1].inference.model.width == 16
-
-
-@pytest.mark.parametrize(
-    ("name", "called", "changes", "message"),
-    [
-        ("prepare", "survey", {"source.seed": 9}, "source.seed: was 1 when prepare began, and is 9 now"),
-        ("evaluate", "judge", {"evaluate.top_k": 2}, "evaluate.top_k: was 3 when evaluate began, and is 2 now"),
-    ],
-)
-def test_the_other_stages_fail_too(folder: Path, monkeypatch, capsys, name: str, called: str, changes, message: str) -> None:
-    if name == "evaluate":
-        assert main(["prepare"]) == main(["train"]) == 0
-    meanwhile(importlib.import_module(f"pipeline.{name}.stage"), called, lambda: project.write_params(folder, changes), monkeypatch)
-    assert by_dvc(name, monkeypatch) == 2
-    assert message in capsys.readouterr().err

@@ -19,9 +19,7 @@ from tests.tools.parameters import Parameters
 Refused = Callable[..., list[str]]
 STAGES = {"source": "prepare", "evaluate": "evaluate"}
 VALUES = [
-    ("train.epochs", "thirty", 'should be a whole number, not "thirty"'),
     ("train.epochs", "30.5", "should be a whole number, not 30.5"),
-    ("train.epochs", "0", "should be greater than 0, not 0"),
     ("train.batch_size", "1" + "0" * 50, "should be less than or equal to 1000000, not 1" + "0" * 50),
     ("train.micro_batch_size", "65", "is larger than train.batch_size: write at most 64"),
     ("train.steps", "3", "set either `epochs` or `steps`, and write null for the other"),
@@ -30,9 +28,8 @@ VALUES = [
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
     *(
         ("source.root", f'"data/a{sign}b"', "contains a line break or another control character: rename the folder or file")
-        for sign in (r"\n", r"\r", r"\x85", r"\u2028", r"\x1b")
+        for sign in (r"\n", r"\u2028", r"\u2029")
     ),
-    ("seed", "-1", "should be greater than or equal to 0, not -1"),
     ("seed", "true", "should be a whole number, not true"),
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
     ("source.name", "imagenet", 'there is no dataset "imagenet": choose one of arrays, cifar, digits, image_folder, mnist'),
@@ -45,19 +42,11 @@ VALUES = [
     ("source.root", "nowhere", "is not read by this source, so it must be data/README.md: to read data of your own"),
     ("source.valid", "1", "should be less than 1, not 1"),
     ("model.name", "convnt", 'there is no model "convnt": did you mean `convnet`?'),
-    (
-        "model.name",
-        "../evil",
-        'there is no model "../evil": choose one of airbench, convnet, mlp, recurrent, resnet, torchvision, transformer',
-    ),
     ("model.name", "[mlp]", 'there is no model ["mlp"]: choose one of airbench, convnet, mlp, recurrent, resnet, torchvision, transformer'),
-    ("model.dropout", "1.0", "should be less than 1, not 1.0"),
     ("optimizer.name", "adamm", 'there is no optimizer "adamm": did you mean `adam`?'),
     ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
     ("optimizer.learning_rate", '"3e-3"', 'should be a number, not "3e-3"'),
-    ("optimizer.learning_rate", ".nan", "should be a finite number, not NaN"),
     ("optimizer.learning_rate", "-.inf", "should be a finite number, not -Infinity"),
-    ("optimizer.learning_rate", "1e999", "should be a finite number, not Infinity"),
     ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),
     ("evaluate.confidence_level", "95", "should be less than 1, not 95"),
 ]
@@ -67,31 +56,30 @@ def stage_of(key: str) -> str:
     return STAGES.get(key.partition(".")[0], "train")
 
 
-@pytest.mark.parametrize("verb", ["check", "stage"])
 @pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value[:12]}" for key, value, _ in VALUES])
 def test_a_bad_value_is_answered_with_its_place_and_the_remedy(
-    parameters: Parameters, refused: Refused, verb: str, key: str, value: str, words: str
+    parameters: Parameters, refused: Refused, key: str, value: str, words: str
 ) -> None:
     line = parameters.put(key, value)
     parameters.write()
-    [said] = refused("check" if verb == "check" else stage_of(key))
+    [said] = refused("check")
     assert said.startswith(f"params.yaml:{line}: {key}: {words}")
 
 
-@pytest.mark.parametrize("verb", ["check", "stage"])
-@pytest.mark.parametrize("key", ["source.valid", "model.name", "model.width", "optimizer.name", "train.steps", "evaluate.top_k"])
-def test_a_missing_key_is_named_where_it_belongs(parameters: Parameters, refused: Refused, verb: str, key: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "key"), [("prepare", "source.valid"), ("train", "model.width"), ("evaluate", "evaluate.top_k"), ("check", "optimizer.name")]
+)
+def test_each_verb_names_a_missing_key_where_it_belongs(parameters: Parameters, refused: Refused, verb: str, key: str) -> None:
     line = parameters.delete(key)
     parameters.write()
-    [said] = refused("check" if verb == "check" else stage_of(key))
+    [said] = refused(verb)
     assert said.startswith(f"params.yaml:{line}: {key}: is missing: add `{key.partition('.')[2]}:` to this section")
 
 
-@pytest.mark.parametrize("verb", ["check", "stage"])
-def test_a_missing_seed_is_a_value_to_add(parameters: Parameters, refused: Refused, verb: str) -> None:
+def test_a_missing_seed_is_a_value_to_add(parameters: Parameters, refused: Refused) -> None:
     parameters.delete("seed")
     parameters.write()
-    [error] = refused("check" if verb == "check" else stage_of("seed"))
+    [error] = refused("check")
     assert error.startswith("params.yaml:1: seed: is missing: add `seed: 1` (docs/parameters.md")
 
 
