@@ -77,12 +77,6 @@ def test_a_header_is_as_long_for_any_number_of_rows(tmp_path):
     assert len({len(file.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
 
 
-def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
-    records = [written(tmp_path / str(size), size=size) for size in (1, 7, 60)]
-    assert records[0] == records[1] == records[2]
-    assert Prepared.open(tmp_path / "1").digest == Prepared.open(tmp_path / "60").digest
-
-
 def test_corrupt_samples_are_counted_and_left_out(tmp_path):
     record = written(tmp_path, missing={0, 9, 3})
     assert {name: (split.samples, split.left_out) for name, split in record.splits.items()} == {

@@ -36,26 +36,6 @@ def endless(settings: dict[str, Any]) -> nn.Module:
     return model_of(network)
 
 
-class Uncached(nn.Module):
-    """Computes each step from the whole text. Its cache is the text."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network, self.longest = network, network.longest
-
-    def step(self, tokens: Tensor, cache: Tensor | None) -> tuple[Tensor, Tensor]:
-        text = tokens if cache is None else torch.cat((cache, tokens), dim=1)
-        return self.network(text)[:, -1], text
-
-
-def test_the_cache_changes_no_token() -> None:
-    cached, drawn = endless(LSTM), settings(temperature=1.0)
-    tokens = list(generate(cached, [4, 5, 6, 7, 3, 3], settings=drawn))
-    assert tokens == list(generate(model_of(Uncached(cached.network)), [4, 5, 6, 7, 3, 3], settings=drawn))
-    assert len(tokens) == 30
-    assert len(set(tokens)) > 4
-
-
 @pytest.mark.parametrize("model", [LSTM, ROTARY, LEARNED], ids=title)
 def test_each_step_gives_the_logits_of_the_whole_text(model: dict[str, Any]) -> None:
     network = endless(model).network
@@ -95,8 +75,9 @@ class Scripted(nn.Module):
         self.read: list[list[int]] = []
 
     def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        assert cache == (len(self.read) or None), "the cache is that of the previous step"
         self.read.append(tokens[0].tolist())
-        return self.logits[None], cache
+        return self.logits[None], len(self.read)
 
 
 def test_an_empty_prompt_begins_after_the_end_of_a_text_and_each_token_is_read_once() -> None:

@@ -100,10 +100,6 @@ def test_images_that_are_too_small_are_refused_with_the_remedy(settings: dict[st
     assert str(caught.value) == words
 
 
-def test_an_mlp_takes_a_single_pixel() -> None:
-    assert build(SMALL[0], spec_of((1, 1, 1)))(torch.zeros(2, 1, 1, 1)).shape == (2, 3)
-
-
 def test_a_step_gives_every_weight_a_finite_gradient() -> None:
     for settings in SMALL[:-1]:
         spec = spec_of((8, 8, 1))

@@ -60,10 +60,6 @@ def test_a_split_that_the_source_brings_is_kept():
     assert (drawn[TRAIN] == VALID).sum() == 20
 
 
-def test_no_validation_is_a_choice():
-    assert set(assign({TRAIN: np.arange(40) % 4}, test=0.25)[TRAIN]) == {TRAIN, TEST}
-
-
 def test_the_recorded_draw():
     assigned = assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=7)[TRAIN]
     letters = "".join(name[1] for name in assigned)
@@ -79,14 +75,6 @@ def test_a_missing_test_split_needs_a_share() -> None:
         match=r"source.test: .* has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`",
     ):
         assign({TRAIN: np.arange(40) % 4})
-
-
-@pytest.mark.parametrize("brought", [{VALID}, {TEST}])
-def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
-    numbers = np.arange(40) % 4
-    assigned = assign(dict.fromkeys((TRAIN, *brought), numbers), valid=0.25, test=0.25)
-    assert set(assigned[TRAIN]) == {TRAIN, VALID, TEST} - brought
-    assert all(set(assigned[name]) == {name} for name in brought)
 
 
 @pytest.mark.parametrize(("samples", "shares"), [(2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])

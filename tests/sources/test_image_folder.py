@@ -142,15 +142,7 @@ def test_validation_has_several_names(tmp_path):
 
 
 def test_clutter_is_no_image(tmp_path):
-    clutter = [
-        ".DS_Store",
-        "README.md",
-        "train/.DS_Store",
-        "train/cat/.hidden.png",
-        "train/dog/Thumbs.db",
-        "__MACOSX/train/cat/._a.png",
-        "labels.txt",
-    ]
+    clutter = ["README.md", "train/.DS_Store", "train/cat/.hidden.png", "train/dog/Thumbs.db", "__MACOSX/train/cat/._a.png", "labels.txt"]
     write_folder(tmp_path, dataset() | dict.fromkeys(clutter, b"clutter"))
     (tmp_path / ".ipynb_checkpoints").mkdir()
     assert values(tmp_path) == EXPECTED

@@ -13,25 +13,14 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import tables as text_files
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
-from pipeline.tools.check.command import describe_dataset
 
 BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
 CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 
 def params(root, **changes):
-    fields = {
-        "name": "text",
-        "root": str(root),
-        "valid": 0.25,
-        "test": 0.2,
-        "seed": 1,
-        "pattern": "*.txt",
-        "divide": "position",
-        **BYTE,
-        **changes,
-    }
-    return from_data({"source": fields}, PrepareParams, "test")
+    fields = {"name": "text", "root": str(root), "valid": 0.25, "test": 0.2, "seed": 1, "pattern": "*.txt", "divide": "position"}
+    return from_data({"source": fields | BYTE | changes}, PrepareParams, "test")
 
 
 def run(root, top, **changes):
@@ -115,13 +104,6 @@ def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "prepare: test: 1 document, 6 tokens, 2 of them not in the vocabulary\n" in output
     assert "prepare: train: 1 document, 20 tokens\n" in output
-
-
-def test_check_finds_the_splits(tmp_path, capsys):
-    write(tmp_path / "a.txt", "ab" * 40)
-    assert describe_dataset(params(tmp_path)) == ({"train", "valid", "test"}, None)
-    assert describe_dataset(params(tmp_path, valid=0.0)) == ({"train", "test"}, None)
-    assert capsys.readouterr().out == ""
 
 
 LONG = "ab" * 40

@@ -23,19 +23,9 @@ FILES = {"text_column": None, "label_column": None}
 LINES = ["good\ta fine day", "bad\tThe rain", "good\tsun and sun and sun", "bad\tcold", "good\twarm", "bad\tgrey"]
 
 
-def params(root, *, seed=1, **changes):
-    fields = {
-        "name": "text_classification",
-        "root": str(root),
-        "valid": 0.0,
-        "test": 0.4,
-        "seed": seed,
-        "duplicates": "keep",
-        **WORD,
-        **NUMBERED,
-        **changes,
-    }
-    return from_data({"source": fields}, PrepareParams, "test")
+def params(root, **changes):
+    fields = {"name": "text_classification", "root": str(root), "valid": 0.0, "test": 0.4, "seed": 1, "duplicates": "keep"}
+    return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")
 
 
 def run(root, top, **changes):

@@ -28,17 +28,8 @@ from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 
 pytest.importorskip("distributed")
-SOURCE = {
-    "name": "image_folder",
-    "root": "images",
-    "valid": 0.2,
-    "test": 0.1,
-    "size": 64,
-    "channels": 3,
-    "max_pixels": 10**6,
-    "seed": 1,
-    "duplicates": "keep",
-}
+SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "size": 64, "channels": 3}
+SOURCE |= {"max_pixels": 10**6, "seed": 1, "duplicates": "keep"}
 RUN = "import sys; from pipeline.sources import image_folder; image_folder.CLUSTER_CHUNK = 1; image_folder.CHUNK_SAMPLES = 4"
 RUN += "; from pipeline.__main__ import main; sys.exit(main(['prepare']))"
 
