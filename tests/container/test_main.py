@@ -42,9 +42,8 @@ def test_the_images_commit_is_recorded_only_for_its_own_code(image: Path) -> Non
     assert first.commit(job, built, is_edited=False) == ""
 
 
-@pytest.mark.parametrize("words", [[], ["repro"]])
-def test_without_a_verb_it_is_repro(words: list[str]) -> None:
-    assert first.commands_for(words) == first.REPRO
+def test_without_a_verb_it_is_repro() -> None:
+    assert first.commands_for([]) == first.commands_for(["repro"]) == first.REPRO
 
 
 def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
@@ -73,12 +72,12 @@ def test_parameters_are_changed_by_one_command_before_repro(words: list[str], pr
     assert first.commands_for(words, preset=preset) == ((*first.VERB, *before), *first.REPRO)
 
 
-@pytest.mark.parametrize("words", [["check"], ["ui"], ["dvc", "repro"], ["set", "seed=2"]])
+@pytest.mark.parametrize("words", [["check"], ["dvc", "repro"]])
 def test_other_commands_ignore_the_preset(words: list[str]) -> None:
     assert first.commands_for(words, preset="digits") == first.commands_for(words)
 
 
-@pytest.mark.parametrize("words", [["repro", "seed=2"], ["repro", "-S"], ["repro", "--set", "seed=2"]])
+@pytest.mark.parametrize("words", [["repro", "seed=2"], ["repro", "-S"]])
 def test_a_wrong_argument_of_repro_ends_with_2_and_the_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         first.main(words)
@@ -86,41 +85,14 @@ def test_a_wrong_argument_of_repro_ends_with_2_and_the_usage(words: list[str], c
     assert capsys.readouterr().err.startswith("usage: python -m pipeline")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "dvc exp run -S seed=2",
-        "dvc -q exp run --temp",
-        "dvc --cd models exp show",
-        "dvc experiments show",
-        "dvc queue start",
-        "dvc metrics diff",
-        "dvc plots diff",
-        "dvc diff",
-    ],
-)
-def test_dvc_commands_that_need_git_are_recognised(words: str) -> None:
-    assert first.NEEDS_GIT.match(words)
+NEED_GIT = "exp run -S seed=2; -q exp run --temp; --cd models exp show; experiments show; queue start; metrics diff; plots diff; diff"
+NEED_NONE = "repro; metrics show; status; add exp; pull exp; repro diff; --cd exp repro; "
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "dvc repro",
-        "dvc metrics show",
-        "dvc status",
-        "dvc",
-        "dvc add exp",
-        "dvc pull exp",
-        "dvc repro diff",
-        "dvc --cd exp repro",
-        "mlflow ui",
-        "check",
-        "",
-    ],
-)
-def test_other_commands_need_no_git(words: str) -> None:
-    assert not first.NEEDS_GIT.match(words)
+def test_dvc_commands_that_need_git_are_recognised() -> None:
+    assert all(first.NEEDS_GIT.match(f"dvc {words}") for words in NEED_GIT.split("; "))
+    assert not any(first.NEEDS_GIT.match(f"dvc {words}") for words in NEED_NONE.split("; "))
+    assert not first.NEEDS_GIT.match("mlflow diff")
 
 
 def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
@@ -138,16 +110,13 @@ def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
     )
 
 
-@pytest.mark.parametrize(
-    ("folder", "kept"),
-    [("/home/pipeline", False), ("/volume", True), ("/volume/deep/er", True), ("/scratch", False), ("/volume/cache/x", False)],
-)
-def test_files_are_kept_only_by_a_mount_that_is_not_in_memory(folder: str, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_kept_only_by_a_mount_that_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     types = {"/": "overlay", "/volume": "ext4", "/scratch": "tmpfs", "/volume/cache": "tmpfs"}
     mounts = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in types.items()]
     monkeypatch.setattr("psutil.disk_partitions", lambda **_: mounts)
     monkeypatch.setattr("os.path.ismount", lambda path: str(path) in types)
-    assert first.is_kept(Path(folder)) is kept
+    folders = {"/home/pipeline": False, "/volume": True, "/volume/deep/er": True, "/scratch": False, "/volume/cache/x": False}
+    assert {folder: first.is_kept(Path(folder)) for folder in folders} == folders
 
 
 Job = Callable[..., tuple[int, list[str]]]
@@ -215,17 +184,10 @@ def test_parameters_of_a_job_stay_in_its_volume_and_the_next_job_names_them(job:
     ]
 
 
-def test_the_same_job_again_has_the_same_parameters(job: Job) -> None:
-    for _ in range(2):
-        assert (
-            f"trains with seed 2, cifar, width 8 {REVISION}-changed"
-            in job("repro", "-S", "model.width=8", "-S", "seed=2", PRESET="cifar10-cnn")[1]
-        )
-
-
 def test_a_preset_forgets_the_parameters_of_earlier_jobs_but_no_change_by_hand(job: Job, volume: Path) -> None:
     job("repro", "-S", "seed=2")
-    assert "seed 1, digits, width 4" in str(job("repro", "-S", "model.width=4", PRESET="digits"))
+    for _ in range(2):
+        assert "seed 1, digits, width 4" in str(job("repro", "-S", "model.width=4", PRESET="digits"))
     assert "seed 1, digits, width 16" in str(job(PRESET="digits"))
     (volume / "params.yaml").write_text((volume / "params.yaml").read_text().replace("seed: 1", "seed: 7"))
     code, lines = job(PRESET="cifar10-cnn")

@@ -91,12 +91,6 @@ def test_a_check_in_another_namespace_leaves_the_record_of_a_living_dvc_and_name
         assert record.is_file()
         assert done.returncode == 69
         assert f"error: {checkout}: a job on {socket.gethostname()} is using this checkout: wait until it ends, or stop it" in done.stderr
-    assert "was left by process" in check_elsewhere().stdout, "with its holder gone it is a killed one's"
-
-
-def test_processes_of_one_namespace_hold_it_together(checkout: Path) -> None:
-    with checkout_lock.held(checkout), checkout_lock.held(checkout):
-        assert main(["check"]) == 0
 
 
 def test_a_host_that_is_renamed_meanwhile_still_holds_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +136,6 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
         assert main(["prepare"]) == 69
         assert "a job in the container c0ffee is using this checkout" in capsys.readouterr().err
         assert not (checkout / "data/prepared/spec.json").exists()
-
-
-def test_a_lock_file_that_a_kill_left_half_written_is_taken(checkout: Path) -> None:
-    (checkout / checkout_lock.LOCK).parent.mkdir()
-    (checkout / checkout_lock.LOCK).write_text("ho", encoding="utf-8")
-    with checkout_lock.held(checkout), start(checkout) as process:
-        assert answer(process) == "refused"
 
 
 @pytest.mark.parametrize("take", [checkout_lock.held, lambda top: files.locked(top / checkout_lock.LOCK, wait=True)])

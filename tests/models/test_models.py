@@ -69,11 +69,11 @@ def test_the_seed_alone_decides_the_weights_and_a_state_restores_them(settings: 
         assert torch.equal(first.eval()(images(spec)), other.eval()(images(spec)))
 
 
-@pytest.mark.parametrize("depth", [9, 10, 12, 14, 16, 18])
-def test_a_resnet_has_as_many_layers_with_weights_as_its_depth_says(depth: int) -> None:
-    network = build({"name": "resnet", "weights": None, "depth": depth, "width": 8}, spec_of((8, 8, 3)))
-    layers = [name for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear) and "shortcut" not in name]
-    assert len(layers) == depth
+def test_a_resnet_has_as_many_layers_with_weights_as_its_depth_says() -> None:
+    for depth in (9, 10, 12, 14, 16, 18):
+        network = build({"name": "resnet", "weights": None, "depth": depth, "width": 8}, spec_of((8, 8, 3)))
+        layers = [name for name, layer in network.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear) and "shortcut" not in name]
+        assert len(layers) == depth
 
 
 def test_width_is_the_width_of_the_first_stage() -> None:
@@ -98,10 +98,6 @@ def test_images_that_are_too_small_are_refused_with_the_remedy(settings: dict[st
     with pytest.raises(Refusal) as caught:
         build(settings, spec_of(shape))
     assert str(caught.value) == words
-
-
-def test_an_mlp_takes_a_single_pixel() -> None:
-    assert build(SMALL[0], spec_of((1, 1, 1)))(torch.zeros(2, 1, 1, 1)).shape == (2, 3)
 
 
 def test_a_step_gives_every_weight_a_finite_gradient() -> None:

@@ -69,9 +69,7 @@ def test_an_original_stem_for_colour_is_torchvisions_own() -> None:
     assert {name: tensor.shape for name, tensor in ours.items()} == {name: tensor.shape for name, tensor in theirs.items()}
 
 
-@pytest.mark.parametrize(
-    ("architecture", "spec"), [("alexnet", spec_of(8, 8, 3)), ("vit_b_16", spec_of(20, 20, 3)), ("inception_v3", spec_of(32, 32, 3))]
-)
+@pytest.mark.parametrize(("architecture", "spec"), [("alexnet", spec_of(8, 8, 3)), ("vit_b_16", spec_of(20, 20, 3))])
 def test_images_of_a_size_that_an_architecture_does_not_take_are_refused(architecture: str, spec: Spec) -> None:
     with pytest.raises(
         Refusal, match=rf"model\.architecture: {architecture} with `stem: original` does not accept images of .*: raise source.size"
@@ -159,7 +157,7 @@ def evil() -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("content", [b"", b"not weights at all", evil()], ids=["empty", "text", "pickle"])
+@pytest.mark.parametrize("content", [b"not weights at all", evil()], ids=["text", "pickle"])
 def test_a_file_that_holds_no_weights_is_refused_and_nothing_in_it_runs(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:

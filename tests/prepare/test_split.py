@@ -19,7 +19,7 @@ def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, together=False):
     return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, together=together)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(targets=targets_of_five_classes, valid=st.floats(0.01, 0.5), test=st.floats(0.01, 0.5), seed=st.integers(0, 2**40))
 def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed):
     assigned = assign({TRAIN: targets}, valid=valid, test=test, seed=seed)[TRAIN]
@@ -31,7 +31,7 @@ def test_every_class_gives_its_share_to_every_split(targets, valid, test, seed):
         assert (names == TRAIN).any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(targets=targets_of_five_classes, seed=st.integers(0, 2**40))
 def test_a_split_is_a_function_of_seed_and_targets(targets, seed):
     first, again, other = (assign({TRAIN: targets}, valid=0.3, test=0.3, seed=s)[TRAIN] for s in (seed, seed, seed + 1))
@@ -60,10 +60,6 @@ def test_a_split_that_the_source_brings_is_kept():
     assert (drawn[TRAIN] == VALID).sum() == 20
 
 
-def test_no_validation_is_a_choice():
-    assert set(assign({TRAIN: np.arange(40) % 4}, test=0.25)[TRAIN]) == {TRAIN, TEST}
-
-
 def test_the_recorded_draw():
     assigned = assign({TRAIN: np.arange(20) % 2}, valid=0.2, test=0.2, seed=7)[TRAIN]
     letters = "".join(name[1] for name in assigned)
@@ -81,15 +77,7 @@ def test_a_missing_test_split_needs_a_share() -> None:
         assign({TRAIN: np.arange(40) % 4})
 
 
-@pytest.mark.parametrize("brought", [{VALID}, {TEST}, {VALID, TEST}])
-def test_the_share_of_a_split_that_the_source_brings_is_unused(brought) -> None:
-    numbers = np.arange(40) % 4
-    assigned = assign(dict.fromkeys((TRAIN, *brought), numbers), valid=0.25, test=0.25)
-    assert set(assigned[TRAIN]) == {TRAIN, VALID, TEST} - brought
-    assert all(set(assigned[name]) == {name} for name in brought)
-
-
-@pytest.mark.parametrize(("samples", "shares"), [(1, {"test": 0.1}), (2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
+@pytest.mark.parametrize(("samples", "shares"), [(2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
 def test_a_class_too_small_for_every_split_is_named(samples, shares):
     with pytest.raises(
         Refusal,
@@ -102,8 +90,7 @@ def names(count):
     return [b"%d.png" % number for number in range(count)]
 
 
-@pytest.mark.parametrize("position", [0, 37, 100])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("seed", "position"), [(0, 0), (1, 37), (2, 100)])
 def test_one_more_sample_moves_at_most_one_other_at_each_boundary(seed, position):
     keys = names(100)
     grown = [*keys[:position], b"another.png", *keys[position:]]
@@ -119,7 +106,7 @@ def test_one_more_sample_moves_at_most_one_other_at_each_boundary(seed, position
     assert sum(TRAIN in pair for pair in moved) <= 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     targets=targets_of_five_classes,
     valid=st.floats(0.01, 0.5),
@@ -135,7 +122,7 @@ def test_in_the_order_of_keys_every_class_gives_its_share_to_every_split(targets
         assert (assigned[targets == number] == VALID).sum() == max(1, round(valid * ((targets == number).sum() - kept)))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(2))
 def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
     keys = names(200) + names(50) + names(10) * 2
     targets = np.arange(len(keys)) % 2

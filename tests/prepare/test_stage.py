@@ -18,7 +18,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
-from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
+from pipeline.core.raw_dataset import SPLITS, TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
 from pipeline.core.tasks.classification import ClassTargets
@@ -26,22 +26,12 @@ from pipeline.inference import tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import arrays, digits, image_folder
 
-SETTINGS = TextSettings(
-    name="text",
-    root=Path("x"),
-    valid=0.0,
-    test=0.1,
-    seed=1,
-    tokenizer="word",
-    vocabulary=65_536,
-    min_count=1,
-    normalization=(),
-    max_length=8,
-)
+WORDS = {"tokenizer": "word", "vocabulary": 65_536, "min_count": 1, "normalization": (), "max_length": 8}
+SETTINGS = TextSettings(name="text", root=Path("x"), valid=0.0, test=0.1, seed=1, **WORDS)
 
 
 def picture(value):
@@ -118,15 +108,6 @@ def test_a_folder_and_an_archive_have_the_same_splits(root, tmp_path, duplicates
     assert [len(split) for split in found[0]] == [14, 2, 4]
 
 
-def test_an_added_image_moves_at_most_one_other_at_each_boundary(root, tmp_path):
-    before = {key: split for split in SPLITS if run(root, tmp_path) for key in keys(tmp_path, split)}
-    (root / "cat/11.png").write_bytes(picture(50))
-    after = {key: split for split in SPLITS if run(root, tmp_path) for key in keys(tmp_path, split)}
-    moved = [(before[key], after[key]) for key in before if before[key] != after[key]]
-    assert sum(TEST in pair for pair in moved) <= 1
-    assert sum(TRAIN in pair for pair in moved) <= 1
-
-
 def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, capsys):
     for number in range(10):
         (root / "cat" / f"copy{number}.png").write_bytes(picture(number))
@@ -147,17 +128,6 @@ def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, 
     source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.1, seed=1)
     prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
     assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
-
-
-def test_the_seed_of_a_training_does_not_move_the_splits() -> None:
-    assert "seed" not in PrepareParams.model_fields
-    assert "seed" in SourceSettings.model_fields
-
-
-def test_the_same_inputs_give_the_same_bytes_whatever_the_workers(root, tmp_path):
-    digests = [run(root, tmp_path / str(workers), workers=workers).digest for workers in (1, 2, 5, None)]
-    assert len(set(digests)) == 1
-    assert run(root, tmp_path / "other", seed=2).digest != digests[0]
 
 
 def images_in_a_tar(path):
@@ -221,27 +191,14 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
     assert decoding_processes() == []
 
 
-def test_the_default_dataset(tmp_path):
-    source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.2, seed=1)
-    prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment())
-    assert sum(len(split) for split in Prepared.open(Paths(tmp_path).prepared).splits.values()) == 1797
-
-
 def test_a_missing_root_is_refused(tmp_path):
-    assert "source.root: " in refusal(tmp_path / "nowhere", tmp_path)
-    assert "nowhere does not exist: write the path of the folder or archive" in refusal(tmp_path / "nowhere", tmp_path)
+    missing = tmp_path / "nowhere"
+    assert f"source.root: {missing} does not exist: write the path of the folder or archive" in refusal(missing, tmp_path)
 
 
 def test_an_empty_class_folder_is_named(root, tmp_path):
     (root / "eel").mkdir()
     assert "images has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
-
-
-def test_a_class_that_is_not_in_train_is_named(root, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "split" / split).mkdir(parents=True)
-        (root / "cat").rename(tmp_path / "split/train/cat") if split == "train" else (root / "dog").rename(tmp_path / "split/test/dog")
-    assert "has no samples of dog" in refusal(tmp_path / "split", tmp_path, test=0.0)
 
 
 def test_one_class_is_refused(root, tmp_path):
@@ -251,14 +208,7 @@ def test_one_class_is_refused(root, tmp_path):
     assert "has only one class (cat): add samples of a second class" in refusal(root, tmp_path)
 
 
-def test_a_class_with_one_sample_is_named(root, tmp_path):
-    (root / "eel").mkdir()
-    (root / "eel/only.png").write_bytes(picture(1))
-    assert "source.test: class eel has too few samples (1)" in refusal(root, tmp_path)
-
-
-def test_a_missing_share_is_refused_and_a_needless_one_is_said(root, tmp_path, capsys):
-    assert "write the share of the train samples to use for it, such as `source.test: 0.2`" in refusal(root, tmp_path, test=0.0)
+def test_a_needless_share_is_said(tmp_path, capsys):
     for split in ("train", "test"):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)
@@ -282,12 +232,6 @@ def test_a_corrupt_image_stops_the_stage_or_is_counted(root, tmp_path, capsys):
     assert ", 1 skipped as corrupt" in said
 
 
-def test_a_class_of_corrupt_images_is_refused(root, tmp_path):
-    for path in (root / "dog").iterdir():
-        path.write_bytes(b"broken")
-    assert "train without its corrupt samples has no samples of dog" in refusal(root, tmp_path, on_corrupt="skip", valid=0.0)
-
-
 def arrays_of(folder, names):
     folder.mkdir()
     np.savez(
@@ -296,7 +240,7 @@ def arrays_of(folder, names):
     return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5, seed=1, duplicates="keep")
 
 
-@pytest.mark.parametrize("name", ["n" * 240, "\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["ascii", "greek", "quotes"])
+@pytest.mark.parametrize("name", ["\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["greek", "quotes"])
 def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_is_written(tmp_path, name):
     few, many = ([f"{name}{number}" for number in range(count)] for count in (5_000, 10_000))
     with pytest.raises(Refusal, match=r"has 10000 classes whose names have \d+ bytes in total, more than \d+: shorten the names"):
@@ -306,27 +250,11 @@ def test_class_names_that_no_stage_could_read_back_are_refused_before_anything_i
     assert Prepared.open(Paths(tmp_path).prepared).spec.num_outputs == 5_000
 
 
-def refuse(names):
-    ClassTargets(classes=names).refuse_unlearnable(np.arange(len(names)), "place")
-
-
-def test_the_largest_class_names_fit_the_model_file(tmp_path):
-    names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_140))
-    refuse(names)
-    with pytest.raises(Refusal):
-        refuse((*names, *(f"more{number}" for number in range(1_000))))
-    text = json.dumps({"spec": {"targets": {"classes": names}}})
-    tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, json.loads(text))
-    assert tensor_file.load(tmp_path / "model.safetensors", header_bytes=HEADER_BYTES)[1] == json.loads(text)
-
-
 def test_the_largest_tokenizer_and_class_names_fit_the_model_file_together(tmp_path):
     words = [f"{'w' * 100}{number:05d}" for number in range(8_600)]
     tokenizer = SETTINGS.fit_tokenizer([" ".join(words)]).description
-    with pytest.raises(Refusal, match="at most 1048576"):
-        SETTINGS.fit_tokenizer([" ".join(words), " ".join(f"{'v' * 100}{number:05d}" for number in range(500))])
     names = tuple(f"{'n' * 240}{number:04d}" for number in range(6_140))
-    refuse(names)
+    ClassTargets(classes=names).refuse_unlearnable(np.arange(len(names)), "place")
     spec = Spec(inputs=TextInputs(length=8, tokenizer=tokenizer), targets=ClassTargets(classes=names)).model_dump(mode="json")
     assert len(json.dumps({"spec": spec}, indent=2)) < MOST_BYTES
     tensor_file.save(tmp_path / "model.safetensors", {f"layer.{n}.weight": torch.zeros(1) for n in range(4_000)}, {"spec": spec})

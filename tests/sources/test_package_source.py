@@ -43,15 +43,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def params(**changes: object) -> PrepareParams:
-    fields = {
-        "name": "package_source",
-        "root": "data/README.md",
-        "valid": 0.1,
-        "test": 0.1,
-        "seed": 1,
-        "package": "sympy",
-        "pattern": "sympy/sets/*",
-    }
+    fields = {"name": "package_source", "root": "data/README.md", "valid": 0.1, "test": 0.1, "seed": 1, "package": "sympy"}
+    fields["pattern"] = "sympy/strategies/*"
     return from_data({"source": fields | SETTINGS | changes}, PrepareParams, "test")
 
 
@@ -72,7 +65,6 @@ def test_the_chosen_files_are_divided_and_stored_as_equal_bytes_twice(tmp_path: 
     assert prepared.spec.num_outputs == 300
     assert "SymPy" in Tokenizer(prepared.spec.inputs.tokenizer).decode(prepared.train.inputs.ravel())  # type: ignore[attr-defined]
     assert run(tmp_path / "b").digest == prepared.digest
-    assert run(tmp_path / "c", pattern="sympy/core/*").digest != prepared.digest
 
 
 def test_check_knows_the_splits_without_reading_the_package() -> None:
@@ -108,7 +100,6 @@ def test_another_version_and_an_editable_package_are_refused(tmp_path: Path, cop
             {"package": "pytest"},
             "source.package: requirements.lock pins no package pytest by its hash: choose one that it pins, such as sympy",
         ),
-        ({"package": "sympy-more"}, "requirements.lock pins no package sympy-more"),
         ({"package": "../sympy"}, "source.package: "),
         ({"pattern": "sympi/*"}, "source.pattern: sympy has no Python file whose path matches `sympi/*`: write `*` for all its files"),
         ({"pattern": "isympy.py"}, "source.valid: the corpus has too few characters or files"),

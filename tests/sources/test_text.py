@@ -1,6 +1,5 @@
 """Files of text as a corpus: every token is in one row, splits are divided as documented, and what cannot be divided is refused."""
 
-import numpy as np
 import pytest
 
 from pipeline.core.environment import Environment, Paths
@@ -14,27 +13,14 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import tables as text_files
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
-from pipeline.tools.check.command import describe_dataset
-from tests.imports import TOP
 
-SHAKESPEARE = TOP.parent / "shared/data/tinyshakespeare.txt"
 BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
 CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 
 def params(root, **changes):
-    fields = {
-        "name": "text",
-        "root": str(root),
-        "valid": 0.25,
-        "test": 0.2,
-        "seed": 1,
-        "pattern": "*.txt",
-        "divide": "position",
-        **BYTE,
-        **changes,
-    }
-    return from_data({"source": fields}, PrepareParams, "test")
+    fields = {"name": "text", "root": str(root), "valid": 0.25, "test": 0.2, "seed": 1, "pattern": "*.txt", "divide": "position"}
+    return from_data({"source": fields | BYTE | changes}, PrepareParams, "test")
 
 
 def run(root, top, **changes):
@@ -120,20 +106,6 @@ def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
     assert "prepare: train: 1 document, 20 tokens\n" in output
 
 
-def test_equal_inputs_give_equal_bytes(tmp_path):
-    for number in range(8):
-        write(tmp_path / f"data/{number}.txt", f"the number {number} " * 40)
-    for changes in (CHARACTER, {**CHARACTER, "tokenizer": "bpe", "vocabulary": 300, "divide": "files"}):
-        assert len({run(tmp_path / "data", tmp_path / str(copy), **changes).digest for copy in range(2)}) == 1
-
-
-def test_check_finds_the_splits(tmp_path, capsys):
-    write(tmp_path / "a.txt", "ab" * 40)
-    assert describe_dataset(params(tmp_path)) == ({"train", "valid", "test"}, None)
-    assert describe_dataset(params(tmp_path, valid=0.0)) == ({"train", "test"}, None)
-    assert capsys.readouterr().out == ""
-
-
 LONG = "ab" * 40
 REFUSED = {
     "no file": (
@@ -142,14 +114,10 @@ REFUSED = {
         "source.pattern: ",
         "has no file with text whose path matches `*.txt`: change source.pattern, or add files",
     ),
-    "an empty file": ({"a.txt": ""}, {}, "source.pattern: ", "has no file with text"),
     "a corpus shorter than a row": ({"a.txt": "abcdefghij"}, {}, "source.max_length: train has 7 tokens, but a row needs 8", "add text"),
     "one file by files": ({"a.txt": LONG}, {"divide": "files"}, "source.valid: ", "nothing is left for valid: change the shares"),
     "two files in three": ({"a.txt": LONG, "b.txt": LONG}, {"divide": "files"}, "source.test: ", "nothing is left for train"),
     "a share of no character": ({"a.txt": LONG}, {"test": 0.001}, "source.test: ", "nothing is left for test"),
-    "no test": ({"a.txt": LONG}, {"test": 0.0}, "source.test: ", "has no test split of its own"),
-    "a vocabulary of one": ({"a.txt": "a" * 80}, CHARACTER, "source.min_count: only 1 different characters", "lower source.min_count"),
-    "latin-1": ({"a.txt": b"abc\ncaf\xe9"}, {}, "source.root: ", "a.txt:2: is not UTF-8 (byte 0xE9): convert the file"),
     "a NUL": ({"a.txt": "abc\n\n\0"}, {}, "source.root: ", "a.txt:3: has a NUL character"),
 }
 
@@ -175,16 +143,3 @@ def test_a_file_or_a_corpus_larger_than_the_bound_is_refused(tmp_path, monkeypat
     assert "has more than 100 bytes of text: choose fewer files by source.pattern" in refusal(tmp_path / "data", tmp_path)
     monkeypatch.setattr(text_files, "MOST_BYTES", 10)
     assert "a.txt: cannot be read (Has 80 bytes, more than 10)" in refusal(tmp_path / "data", tmp_path)
-
-
-@pytest.mark.skipif(not SHAKESPEARE.is_file(), reason="tinyshakespeare.txt is not in ../shared/data")
-def test_every_character_of_shakespeare_is_in_one_split(tmp_path):
-    prepared = run(SHAKESPEARE, tmp_path, **CHARACTER, valid=0.05, test=0.05, max_length=256)
-    tokenizer = Tokenizer(prepared.spec.inputs.tokenizer)
-    whole = SHAKESPEARE.read_text(encoding="utf-8")
-    parts = [tokenizer.decode(prepared.splits[split].inputs.ravel()) for split in ("train", "valid", "test")]
-    assert len(prepared.spec.inputs.tokenizer.vocabulary) == 65
-    assert whole.endswith(parts[1] + parts[2])
-    assert whole.startswith(parts[0])
-    assert 0 <= len(whole) - sum(map(len, parts)) < 256, "train drops an incomplete row"
-    assert np.count_nonzero(prepared.train.inputs == PAD) == 0

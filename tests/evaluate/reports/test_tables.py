@@ -30,11 +30,3 @@ def test_the_reliability_table_keeps_every_digit_and_leaves_empty_bins_out(tmp_p
     assert list(rows[0]) == ["bin_centre", "confidence", "accuracy", "samples"]
     assert [float(row["confidence"]) for row in rows] == calibration.confidence.tolist()
     assert [row["samples"] for row in rows] == ["1", "2"]
-
-
-def test_equal_input_gives_equal_bytes(tmp_path):
-    random = np.random.default_rng(1)
-    confidence, correct = random.random(100), random.random(100) < 0.5
-    for name in ("first", "second"):
-        recorded.write_reliability(tmp_path / name, Calibration.of(confidence, correct, 10))
-    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()

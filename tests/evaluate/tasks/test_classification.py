@@ -48,12 +48,21 @@ def test_an_uneven_split_is_reported_with_the_guess_of_the_most_frequent_class_a
     assert recorded.result_line(scores).endswith(text)
 
 
-def test_tables_and_figures_are_of_all_pieces(tmp_path: Path) -> None:
+def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confident_wrong_predictions(tmp_path: Path) -> None:
     history = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0}]
     fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history, model=torch.nn.Identity())
     assert len((tmp_path / "confusion.csv").read_text().splitlines()) == 51
     names = {"confusion.csv", "reliability.csv", "mistakes.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
+    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "sample,actual,predicted,confidence"
+    exponentials = np.exp(LOGITS.astype(np.float64))
+    confidence = exponentials.max(1) / exponentials.sum(1)
+    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
+    assert [line.rpartition(",")[0] for line in lines] == [
+        f"{number},{'abc'[TARGETS[number]]},{'abc'[LOGITS[number].argmax()]}" for number in wrong
+    ]
+    assert [float(line.rpartition(",")[2]) for line in lines] == pytest.approx(confidence[wrong])
 
 
 def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_which_a_report_knows_the_others(
@@ -64,20 +73,6 @@ def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_whi
         fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())
     assert (tmp_path / "reliability.csv").is_file()
     assert not (tmp_path / "confusion.csv").exists()
-
-
-def test_the_table_of_mistakes_has_the_most_confident_wrong_predictions(tmp_path: Path) -> None:
-    evaluator = fed(7)
-    evaluator.write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())
-    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
-    assert header == "sample,actual,predicted,confidence"
-    exponentials = np.exp(LOGITS.astype(np.float64))
-    confidence = exponentials.max(1) / exponentials.sum(1)
-    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
-    assert [line.rpartition(",")[0] for line in lines] == [
-        f"{number},{'abc'[TARGETS[number]]},{'abc'[LOGITS[number].argmax()]}" for number in wrong
-    ]
-    assert [float(line.rpartition(",")[2]) for line in lines] == pytest.approx(confidence[wrong])
 
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:

@@ -17,23 +17,15 @@ from pipeline.evaluate.settings.language_modeling import Settings
 from pipeline.evaluate.tasks.language_modeling import Evaluator, surprising
 from pipeline.inference.batch import IGNORED
 from pipeline.models.recurrent import Settings as Recurrent
+from tests.models.text_models import LANGUAGE_MODELS
 
 LENGTH, NUM_ROWS = 6, 5
 SPEC = Spec(
     inputs=TextInputs(length=LENGTH, tokenizer=TokenizerDescription(kind="character", vocabulary=tuple("abcdé"))),
     targets=NextTokenTargets(),
 )
-SETTINGS = Settings(
-    name="language_modeling",
-    batch_size=2,
-    test_time_augmentation="none",
-    passage_tokens=4,
-    passages=3,
-    temperatures=(0.0, 1.0),
-    sample_tokens=7,
-    prompt="ab",
-    sample_seed=3,
-)
+TEXTS = {"temperatures": (0.0, 1.0), "sample_tokens": 7, "prompt": "ab", "sample_seed": 3}
+SETTINGS = Settings(name="language_modeling", batch_size=2, test_time_augmentation="none", passage_tokens=4, passages=3, **TEXTS)
 GENERATOR = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(NUM_SPECIAL, SPEC.num_outputs, (NUM_ROWS * LENGTH + 1,), generator=GENERATOR)
 TOKENS[-4:] = PAD
@@ -87,18 +79,7 @@ def test_the_most_surprising_passages_come_first_and_do_not_overlap() -> None:
 
 def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = Recurrent(
-        name="recurrent",
-        weights=None,
-        cell="gru",
-        embedding_width=8,
-        width=8,
-        depth=1,
-        bidirectional=False,
-        pooling=None,
-        tied_embeddings=False,
-        dropout=0.0,
-    ).build(SPEC)
+    network = Recurrent(**LANGUAGE_MODELS[0]).build(SPEC)
     model = torch.nn.Module()
     model.network = network
     for folder in (tmp_path / "one", tmp_path / "two"):

