@@ -86,27 +86,28 @@ def test_event_files_are_written_without_torch_mlflow_and_rich(tmp_path: Path) -
     assert heavy_after("tensorboard", cwd=tmp_path) == (0, {"numpy"})
 
 
-@pytest.mark.parametrize("verb", ["check", "stage"])
+def edited(folder: Path, good: str, bad: str) -> Path:
+    """Return a project whose parameters are the digits preset with an error."""
+    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
+    assert good in text
+    (project.make(folder) / "params.yaml").write_text(text.replace(good, bad), encoding="utf-8")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("stage", "good", "bad"),
     [
         ("train", "seed: 1", "seed: [1"),
         ("prepare", "name: digits", "name: digit"),
         ("train", "name: convnet", "name: convnt"),
-        ("train", "learning_rate:", "learning_rat:"),
         ("evaluate", "batch_size: 256", "batch_size: 0"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(
-    tmp_path: Path, verb: str, stage: str, good: str, bad: str
-) -> None:
-    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
-    assert good in text
-    (project.make(tmp_path) / "params.yaml").write_text(text.replace(good, bad), encoding="utf-8")
-    code, found = heavy_after(verb if verb == "check" else stage, cwd=tmp_path)
+def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(tmp_path: Path, stage: str, good: str, bad: str) -> None:
+    assert heavy_after(stage, cwd=edited(tmp_path, good, bad)) == (2, set())
+    code, found = heavy_after("check", cwd=tmp_path)
     assert code == 2
-    # `check` looks at the data, too, as far as the parameters of the data are sound
-    assert found <= ({"numpy"} if verb == "check" else set())
+    assert found <= {"numpy"}, "`check` looks at the data, too, as far as the parameters of the data are sound"
 
 
 def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp_path: Path) -> None:
@@ -173,11 +174,10 @@ def test_a_profile_imports_nothing_of_tracking_and_leaves_what_the_stages_wrote(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts} == before
 
 
-@pytest.mark.parametrize("options", [[], ["--speedup"], ["--fit-batch"]], ids=str)
-def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path, options: list[str]) -> None:
-    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
-    (project.make(tmp_path) / "params.yaml").write_text(text.replace("learning_rate:", "learning_rat:"), encoding="utf-8")
-    assert heavy_after("profile", *options, cwd=tmp_path) == (2, {"pipeline.tools.profile"})
+def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path) -> None:
+    edited(tmp_path, "learning_rate:", "learning_rat:")
+    for options in ([], ["--speedup"], ["--fit-batch"]):
+        assert heavy_after("profile", *options, cwd=tmp_path) == (2, {"pipeline.tools.profile"})
 
 
 @pytest.mark.parametrize("tracking", ["false", "true"])
@@ -205,22 +205,21 @@ def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[st
     assert {name for name, verb in VERBS.items() if not verb.listed} == {"summary", "trial"}
 
 
-@pytest.mark.parametrize(("word", "command"), __main__.RENAMED.items())
-def test_the_words_of_earlier_versions_name_the_new_command(word: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([word, "--more"]) == 2
-    assert capsys.readouterr().err == f"error: {word}: is now `python -m pipeline {command}`\n"
+def test_the_words_of_earlier_versions_name_the_new_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, command in __main__.RENAMED.items():
+        assert main([word, "--more"]) == 2
+        assert capsys.readouterr().err == f"error: {word}: is now `python -m pipeline {command}`\n"
 
 
-@pytest.mark.parametrize("arguments", [["trian"], [], ["promote"], ["train", "now"], ["check", "--fast"]], ids=str)
-def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    output = capsys.readouterr().err
-    assert output.startswith("usage: python -m pipeline")
-    assert "Traceback" not in output
-    if arguments == ["trian"]:
-        assert all(verb in output for verb in VERBS)
+def test_a_wrong_verb_or_argument_ends_with_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["train", "now"], [], ["promote"], ["check", "--fast"], ["trian"]):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        output = capsys.readouterr().err
+        assert output.startswith("usage: python -m pipeline")
+        assert "Traceback" not in output
+    assert all(verb in output for verb in VERBS)
 
 
 def test_a_reader_that_ends_early_ends_a_verb_without_a_traceback() -> None:

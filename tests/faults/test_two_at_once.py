@@ -17,8 +17,7 @@ from pipeline.core import files
 from tests.repository import call, repository, variables
 
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
-STEPS = 2000
-CHANGES = {"train.steps": STEPS, "train.report_every_steps": 500, "train.validate_every_steps": 1000}
+CHANGES = {"train.steps": 500, "train.report_every_steps": 100, "train.validate_every_steps": 250}
 QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}
 BUSY = ("is busy, it is being blocked by", "Unable to acquire lock")
 TRAINS_ALREADY = "another process is training with the same inputs: wait for it, or stop it"
