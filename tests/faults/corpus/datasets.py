@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.faults.corpus.archives import overlapping, tar
+from tests.faults.corpus.archives import ZEROS, before_zeros, overlapping, tar
 from tests.faults.corpus.damage import cut, endless, loop, replaced
 from tests.faults.corpus.models import Touch
 from tests.faults.corpus.prepared import HEADERS, npy, saved, shaped
@@ -123,7 +123,6 @@ def published(content: Callable[[], bytes]) -> Callable[[], None]:
 
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
-ZEROS = bytes(100 * 2**20)
 NPZS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a bomb of images": (lambda: members(inputs=npy(shaped("(12, 4096, 4096)")) + bytes(12 * 2**24)), "that unpack to"),
     "a bomb of names": (lambda: members(classes=npy(shaped("(2,)", "'<U10000000'"), bytes(80_000_000))), "that unpack to"),
@@ -149,7 +148,7 @@ NPYS: dict[str, tuple[Callable[[], object], str]] = {
     "names of one letter": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 1_000_000), "an empty or repeated name"),
 }
 MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
-    "a bomb": (f"{IMAGES}.gz", lambda: gzip.compress(idx((400, 1024, 1024))) + gzip.compress(ZEROS, 1) * 4, "unpacks to more than"),
+    "a bomb": (f"{IMAGES}.gz", lambda: before_zeros(idx((400, 1024, 1024)), 4), "unpacks to more than"),
     "a shape of 2^96": (IMAGES, lambda: idx((2**32 - 1,) * 3, b"x"), "its header gives the shape"),
     "a shape of 2^96 in a gzip": (f"{IMAGES}.gz", lambda: gzip.compress(idx((2**32 - 1,) * 3, b"x")), "its header gives the shape"),
     "no images": (IMAGES, lambda: idx((0, 4, 4)), "has 0 images"),

@@ -6,6 +6,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,8 @@ from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
 from tests.faults.hostile import MODEL, Case
 
 NO_MODEL = "is not a model file of this pipeline"
-FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
-    "was not written by this pipeline",
-    "is not a complete safetensors file",
-    "is damaged",
-    "do not match the model",
-)
+FOREIGN, NOT_WHOLE = "was not written by this pipeline", "is not a complete safetensors file"
+DAMAGED, UNFIT = "is damaged", "do not match the model"
 UNMADE = "should be"
 TORCHVISION: dict[str, Any] = {"name": "torchvision", "weights": None, "architecture": "resnet18", "stem": "original", "pretrained": None}
 
@@ -33,11 +30,8 @@ class Touch:
         return os.system, ("touch owned ../owned",)
 
 
-def written(content: Callable[[], bytes]) -> Callable[[], None]:
-    def write() -> None:
-        MODEL.write_bytes(content())
-
-    return write
+def write(content: Callable[[], bytes]) -> None:
+    MODEL.write_bytes(content())
 
 
 def raw(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
@@ -90,12 +84,8 @@ def large(channels: int, **model: object) -> Callable[[], None]:
     return changed(change)
 
 
-def inputs(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["spec"]["inputs"].update(values))
-
-
-def targets(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["spec"]["targets"].update(values))
+def spec(part: str, **values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"][part].update(values))
 
 
 def manifest(**values: object) -> Callable[[], None]:
@@ -131,9 +121,9 @@ def torch_saved() -> bytes:
     return stream.getvalue()
 
 
-def one(*tensor: Any, data: int = 4) -> Callable[[], bytes]:
-    """One tensor of a type, a shape and offsets."""
-    return lambda: described({"digest": "x"}, {"a": entry(*tensor)}, bytes(data))
+def laid(*entries: tuple[str, list[int], int, int], size: int = 4) -> Callable[[], bytes]:
+    """Tensors of a type, a shape and offsets in data of a size."""
+    return lambda: described({"digest": "x"}, {name: entry(*tensor) for name, tensor in zip("ab", entries, strict=False)}, bytes(size))
 
 
 def many(count: int) -> dict[str, object]:
@@ -178,25 +168,19 @@ BYTES: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         MODEL.name,
     ),
-    "overlapping tensors": (
-        lambda: described({"digest": "x"}, {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, bytes(12)),
-        NOT_WHOLE,
-    ),
-    "a gap between tensors": (
-        lambda: described({"digest": "x"}, {"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 8, 12)}, bytes(12)),
-        NOT_WHOLE,
-    ),
-    "negative offsets": (one("F32", [1], -4, 0), NOT_WHOLE),
-    "offsets backwards": (one("F32", [1], 4, 0), NOT_WHOLE),
-    "offsets beyond the end": (one("F32", [2**40], 0, 2**42), NOT_WHOLE),
-    "a negative shape": (one("F32", [-1], 0, 4), NOT_WHOLE),
-    "a shape that overflows": (one("F32", [2**62, 2**62], 0, 4), NOT_WHOLE),
-    "a huge shape without elements": (one("F32", [2**62, 0], 0, 0, data=0), MODEL.name),
-    "two huge extents without elements": (one("F32", [2**40, 2**20, 0], 0, 0, data=0), MODEL.name),
-    "ten thousand dimensions": (one("F32", [1] * 10_000, 0, 4), MODEL.name),
-    "an unknown type": (one("F1024", [1], 0, 4), NOT_WHOLE),
-    "a type that torch lacks": (one("F4", [8], 0, 4), MODEL.name),
-    "a wrong length for the type": (one("F64", [1], 0, 4), NOT_WHOLE),
+    "overlapping tensors": (laid(("F32", [2], 0, 8), ("F32", [2], 4, 12), size=12), NOT_WHOLE),
+    "a gap between tensors": (laid(("F32", [1], 0, 4), ("F32", [1], 8, 12), size=12), NOT_WHOLE),
+    "negative offsets": (laid(("F32", [1], -4, 0)), NOT_WHOLE),
+    "offsets backwards": (laid(("F32", [1], 4, 0)), NOT_WHOLE),
+    "offsets beyond the end": (laid(("F32", [2**40], 0, 2**42)), NOT_WHOLE),
+    "a negative shape": (laid(("F32", [-1], 0, 4)), NOT_WHOLE),
+    "a shape that overflows": (laid(("F32", [2**62, 2**62], 0, 4)), NOT_WHOLE),
+    "a huge shape without elements": (laid(("F32", [2**62, 0], 0, 0), size=0), MODEL.name),
+    "two huge extents without elements": (laid(("F32", [2**40, 2**20, 0], 0, 0), size=0), MODEL.name),
+    "ten thousand dimensions": (laid(("F32", [1] * 10_000, 0, 4)), MODEL.name),
+    "an unknown type": (laid(("F1024", [1], 0, 4)), NOT_WHOLE),
+    "a type that torch lacks": (laid(("F4", [8], 0, 4)), MODEL.name),
+    "a wrong length for the type": (laid(("F64", [1], 0, 4)), NOT_WHOLE),
     "bytes behind the end": (lambda: MODEL.read_bytes() + b"more", NOT_WHOLE),
     "a pickle": (lambda: pickle.dumps(Touch()), NOT_WHOLE),
     "an old pickle": (lambda: pickle.dumps(Touch(), protocol=0), NOT_WHOLE),
@@ -226,25 +210,25 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "a gigantic convolution": (network(name="convnet", width=65_536, dropout=0.0), UNFIT),
     "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
     "a network of torchvision": (network(**TORCHVISION | {"architecture": "vit_h_14"}), "does not accept images of 4x4"),
-    "images of 65535x65535": (inputs(**images(1)), UNFIT),
+    "images of 65535x65535": (spec("inputs", **images(1)), UNFIT),
     "images of 65535x65535 for a convolution": (large(65_535, name="convnet", width=65_536, dropout=0.0), UNFIT),
     "images of 65535x65535 for torchvision": (large(3, **TORCHVISION), UNFIT),
     "images of 65535x65535 that fit the weights": (fitting, "was trained on image inputs (65535, 65535, 3) and 2 outputs"),
-    "images without height": (inputs(height=0), NO_MODEL),
-    "images of 10^30 pixels": (inputs(height=10**30), NO_MODEL),
+    "images without height": (spec("inputs", height=0), NO_MODEL),
+    "images of 10^30 pixels": (spec("inputs", height=10**30), NO_MODEL),
     "one hundred thousand classes": (classes(100_000), UNFIT),
     "a million classes": (classes(1_000_000), "declares a header of"),
-    "classes that are a number": (targets(classes=10**9), NO_MODEL),
-    "classes of one name": (targets(classes=["a", "a"]), NO_MODEL),
-    "a deviation of zero": (inputs(std=[0.0]), NO_MODEL),
-    "a deviation that is text": (inputs(std=["NaN"]), NO_MODEL),
-    "a deviation beyond all floats": (inputs(std=["1e999"]), NO_MODEL),
-    "a deviation near zero": (inputs(std=[1e-320]), "not finite"),
+    "classes that are a number": (spec("targets", classes=10**9), NO_MODEL),
+    "classes of one name": (spec("targets", classes=["a", "a"]), NO_MODEL),
+    "a deviation of zero": (spec("inputs", std=[0.0]), NO_MODEL),
+    "a deviation that is text": (spec("inputs", std=["NaN"]), NO_MODEL),
+    "a deviation beyond all floats": (spec("inputs", std=["1e999"]), NO_MODEL),
+    "a deviation near zero": (spec("inputs", std=[1e-320]), "not finite"),
     "another format": (manifest(format="another-1"), NO_MODEL),
     "an earlier format": (manifest(format="pipeline-model-1"), "has the format pipeline-model-1 of another version"),
-    "a kind of inputs that is a path": (inputs(kind="../../models/mlp"), NO_MODEL),
-    "a kind of inputs that is a list": (inputs(kind=["image"]), NO_MODEL),
-    "a kind of targets that is a module": (targets(kind="classification.objective"), NO_MODEL),
+    "a kind of inputs that is a path": (spec("inputs", kind="../../models/mlp"), NO_MODEL),
+    "a kind of inputs that is a list": (spec("inputs", kind=["image"]), NO_MODEL),
+    "a kind of targets that is a module": (spec("targets", kind="classification.objective"), NO_MODEL),
     "targets that are text": (changed(lambda metadata, _: metadata["spec"].update(targets="classification")), NO_MODEL),
     "an unknown key": (manifest(extra=1), NO_MODEL),
     "a precision of others": (manifest(precision="fp8"), NO_MODEL),
@@ -267,5 +251,5 @@ PLACES: dict[str, tuple[Callable[[], None], str]] = {
 }
 CASES = {
     f"model: {name}": Case(("evaluate",), change, said)
-    for name, (change, said) in ({name: (written(content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES).items()
+    for name, (change, said) in ({name: (partial(write, content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES).items()
 }
