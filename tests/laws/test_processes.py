@@ -52,6 +52,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"
 RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
+LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2))]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]
@@ -88,9 +89,6 @@ def again(whole: Path, folder: Path) -> Path:
     (folder / "params.yaml").write_bytes((whole / "params.yaml").read_bytes())
     (folder / "data/prepared").symlink_to(whole / "data/prepared")
     return folder
-
-
-LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2))]
 
 
 @pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 4), ("code", 2), *LONG_FORMS])
