@@ -95,9 +95,9 @@ def one(name: str, **fields: object) -> Callable[[], bytes]:
     return lambda: tar([(member(name, **fields), b"")])  # type: ignore[arg-type]
 
 
-def zipped(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, level: int | None = None) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method) as archive:
+    with zipfile.ZipFile(stream, "w", method, compresslevel=level) as archive:
         for name, data in {**IMAGES, **contents}.items():
             archive.writestr(name, data)
     return stream.getvalue()
@@ -122,7 +122,7 @@ def overlapping(count: int) -> bytes:
 
 def lying() -> bytes:
     """A member that says it has ten bytes and inflates to four hundred megabytes."""
-    whole = zipped({"train/cat/zeros.png": ZEROS * 4})
+    whole = zipped({"train/cat/zeros.png": ZEROS * 4}, level=1)
     return patched(patched(whole, b"PK\1\2", 24, struct.pack("<I", 10)), b"PK\3\4", 22, struct.pack("<I", 10))
 
 
