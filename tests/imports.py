@@ -8,11 +8,18 @@ from pathlib import Path
 TOP = Path(__file__).parents[1]
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """Parse a project file, named relative to the top. Callers only read the tree."""
+    return ast.parse((TOP / path).read_text(encoding="utf-8"))
+
+
+@cache
 def path_of(module: str) -> Path | None:
     """Return the file of a project module, relative to the top; None for other modules and for packages with only a docstring."""
     stem = Path(*module.split("."))
     for path in (stem.with_suffix(".py"), stem / "__init__.py"):
-        if (TOP / path).is_file() and len(ast.parse((TOP / path).read_text(encoding="utf-8")).body) > 1:
+        if (TOP / path).is_file() and len(tree(path).body) > 1:
             return path
     return None
 
@@ -24,20 +31,18 @@ def module_of(path: Path) -> str:
 @cache
 def imported(path: Path) -> frozenset[Path]:
     """Return the project files that a file imports directly."""
-    tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
-    return frozenset(found for name in names(tree) if (found := path_of(name)))
+    return frozenset(found for name in names(tree(path)) if (found := path_of(name)))
 
 
 @cache
 def executed(path: Path) -> frozenset[Path]:
     """Project files that the file imports when it runs: those that only type checkers import decide no result."""
-    tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
-    return frozenset(found for name in names(tree) if (found := path_of(name)))
+    body = [node for node in tree(path).body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")]
+    return frozenset(found for node in body for name in names(node) if (found := path_of(name)))
 
 
-def names(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def names(part: ast.AST) -> Iterator[str]:
+    for node in ast.walk(part):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:

@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from ruamel.yaml import YAML
 
+from pipeline.__main__ import main
 from tests.conftest import MLP, preset
 from tests.imports import TOP
 
@@ -100,6 +102,17 @@ def write_params(folder: Path, changes: dict[str, Any] | None = None, *, setting
         del params["source"][key]
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(params, file)
+
+
+def run(folder: Path, *verbs: str, **variables: str) -> Path:
+    """Run verbs of a project in this process, without tracking. All must succeed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"PIPELINE_TRACKING": "false", **variables}.items():
+            patch.setenv(name, value)
+        patch.chdir(folder)
+        for verb in verbs:
+            assert main(verb.split()) == 0, verb
+    return folder
 
 
 def write_table(path: Path) -> None:

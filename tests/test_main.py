@@ -51,11 +51,11 @@ def heavy_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
-    """Return a project in which every stage ran without tracking, and the heavy modules that each stage imported."""
+    """Return a project in which every stage ran, the training alone with tracking, and the heavy modules that each stage imported."""
     folder = project.make(tmp_path_factory.mktemp("project"))
     found = {}
-    for stage in ("prepare", "train", "evaluate"):
-        code, found[stage] = heavy_after(stage, cwd=folder)
+    for stage, tracking in {"prepare": "false", "train": "true", "evaluate": "false"}.items():
+        code, found[stage] = heavy_after(stage, cwd=folder, PIPELINE_TRACKING=tracking, PIPELINE_TRACKING_MIRROR="false")
         assert code == 0
     return folder, found
 
@@ -146,17 +146,12 @@ def test_a_search_is_refused_before_anything_heavy_is_imported_and_needs_no_mlfl
     assert (code, found & {*HEAVY, "optuna"}) == (2, set())
 
 
-def test_a_stage_imports_nothing_of_tracking_where_there_is_none(trained: tuple[Path, dict[str, set[str]]]) -> None:
+def test_a_training_leaves_mlflow_to_its_mirror_and_a_stage_without_tracking_imports_nothing_of_it(
+    trained: tuple[Path, dict[str, set[str]]],
+) -> None:
     _, found = trained
     assert not found["train"] & {*FETCHED, "matplotlib", "PIL"}
     assert not found["evaluate"] & {*FETCHED - {"scipy"}, "torch._dynamo"}, "scipy gives the interval of the accuracy"
-
-
-def test_a_training_that_is_tracked_leaves_mlflow_to_its_mirror(trained: tuple[Path, dict[str, set[str]]]) -> None:
-    variables = {"PIPELINE_TRACKING": "true", "PIPELINE_TRACKING_WAIT_S": "0", "MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
-    code, found = heavy_after("train", cwd=trained[0], **variables)
-    assert code == 0
-    assert not found & {*FETCHED, "matplotlib", "PIL"}
 
 
 def test_a_profile_imports_nothing_of_tracking_and_leaves_what_the_stages_wrote(trained: tuple[Path, dict[str, set[str]]]) -> None:
@@ -169,17 +164,16 @@ def test_a_profile_imports_nothing_of_tracking_and_leaves_what_the_stages_wrote(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts} == before
 
 
-@pytest.mark.parametrize("options", [[], ["--speedup"], ["--fit-batch"]], ids=str)
-def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path, options: list[str]) -> None:
-    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
-    (project.make(tmp_path) / "params.yaml").write_text(text.replace("learning_rate:", "learning_rat:"), encoding="utf-8")
-    assert heavy_after("profile", *options, cwd=tmp_path) == (2, {"pipeline.tools.profile"})
+def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path) -> None:
+    edited(tmp_path, "learning_rate:", "learning_rat:")
+    for options in ([], ["--speedup"], ["--fit-batch"]):
+        assert heavy_after("profile", *options, cwd=tmp_path) == (2, {"pipeline.tools.profile"})
 
 
-@pytest.mark.parametrize("tracking", ["false", "true"])
-def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]], tracking: str) -> None:
-    heavy_after("summary", cwd=trained[0], PIPELINE_TRACKING=tracking)  # the first one records a run if there is none
-    code, found = heavy_after("summary", cwd=trained[0], PIPELINE_TRACKING=tracking)
+def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:
+    variables = {"PIPELINE_TRACKING": "true", "PIPELINE_TRACKING_MIRROR": "false"}
+    heavy_after("summary", cwd=trained[0], **variables)  # the first one records the scores of an evaluation without tracking
+    code, found = heavy_after("summary", cwd=trained[0], **variables)
     assert code == 0
     assert found <= {"numpy"}
 

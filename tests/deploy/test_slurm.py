@@ -130,13 +130,14 @@ def test_a_model_that_is_up_to_date_is_not_trained_again(checkout: Path) -> None
     assert [line for line in run(checkout) if line.startswith(("srun", "dvc commit"))] == []
 
 
-@pytest.mark.parametrize("saved", [".pipeline/work/KEY/step-000000000010.safetensors", "data/prepared/spec.json"])
-def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path, saved: str) -> None:
-    (checkout / "long").touch()
-    output = stopped_near_the_limit(checkout, saved)
-    assert "saved" in output
-    assert "job 1234 is queued again" in output
-    assert calls(checkout)[-2:] == ["scancel --signal=TERM 1234", "scontrol requeue 1234"]
+def test_a_job_near_its_time_limit_saves_and_is_queued_again(checkout: Path) -> None:
+    for saved in ("data/prepared/spec.json", ".pipeline/work/KEY/step-000000000010.safetensors"):
+        (checkout / "begun").unlink(missing_ok=True)
+        (checkout / "long").touch()
+        output = stopped_near_the_limit(checkout, saved)
+        assert "saved" in output
+        assert "job 1234 is queued again" in output
+        assert calls(checkout)[-2:] == ["scancel --signal=TERM 1234", "scontrol requeue 1234"]
 
 
 def test_a_job_that_saved_nothing_before_its_time_limit_is_not_queued_again(checkout: Path) -> None:

@@ -3,7 +3,6 @@
 import os
 import sys
 import tempfile
-from contextlib import chdir
 from pathlib import Path
 
 from tests.faults import hostile
@@ -19,9 +18,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as top:
         template = hostile.make(Path(top) / "template")
         for number, (name, case) in enumerate(CASES.items()):
-            with chdir(hostile.copied(template, Path(top) / str(number))):
-                case.spoil()
-                found += [(name, verb, hostile.answer(verb)) for verb in case.verbs]
+            answers = hostile.answers(case, hostile.copied(template, Path(top) / str(number)))
+            found += [(name, verb, answer) for verb, answer in zip(case.verbs, answers, strict=True)]
     wrong = [name for name, _, answer in found if answer.code != 2 and not CASES[name].harmless]
     print(
         f"{len(CASES)} inputs, {len(found)} answers, {sum(answer.code == 2 for *_, answer in found)} of them refusals; wrong: {wrong or 'none'}"

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.core import files
+from tests import project
 from tests.faults.killing import CHANGES, RESULTS
 from tests.repository import call, repository, variables
 
@@ -166,16 +167,16 @@ def differences(folder: Path, whole: Path) -> list[str]:
     return [f"{folder.name}: {path}" for path in RESULTS if files.digest(folder / path) != files.digest(whole / path)]
 
 
-def campaign(prepared: Path, whole: Path, folder: Path, target: Target, rounds: int) -> tuple[int, list[str]]:
+def campaign(checkout: Path, whole: Path, folder: Path, target: Target, rounds: int) -> tuple[int, list[str]]:
     """Return the number of signals that interrupted a training, and the results that differ from those of an undisturbed one."""
-    shutil.copytree(prepared, folder)
+    shutil.copytree(checkout, folder)
     sent, other = 0, []
     for _ in range(rounds):
         sent += interrupt(folder, target, random.uniform(0.0, 0.3))
         if not target.ends:  # it went on to its end all the same: another one from the start
             other += differences(folder, whole)
             shutil.rmtree(folder)
-            shutil.copytree(prepared, folder)
+            shutil.copytree(checkout, folder)
     call(folder, "dvc", "repro", "train", **VARIABLES)
     return sent, other + differences(folder, whole)
 
@@ -185,12 +186,11 @@ def run(rounds: int, *names: str) -> dict[str, object]:
     random.seed(7)
     begin, other, sent = time.monotonic(), [], {}
     with tempfile.TemporaryDirectory() as top:
-        prepared, whole = repository(Path(top) / "prepared", CHANGES | {"train.steps": STEPS + 200 * rounds}), Path(top) / "whole"
-        call(prepared, "dvc", "repro", "prepare", **VARIABLES)
-        shutil.copytree(prepared, whole)
-        call(whole, "dvc", "repro", "train", **VARIABLES)
+        checkout, whole = repository(Path(top) / "checkout", CHANGES | {"train.steps": STEPS + 200 * rounds}), Path(top) / "whole"
+        shutil.copytree(checkout, whole)
+        project.run(whole, "prepare", "train", **VARIABLES)
         for name in names or TARGETS:
-            sent[name], found = campaign(prepared, whole, Path(top) / name.replace(" ", "-").replace(",", ""), TARGETS[name], rounds)
+            sent[name], found = campaign(checkout, whole, Path(top) / name.replace(" ", "-").replace(",", ""), TARGETS[name], rounds)
             other += found
     return {"sent": sent, "other_digests": other, "seconds": round(time.monotonic() - begin)}
 

@@ -22,6 +22,7 @@ from tests.faults.killing import ended
 from tests.forking import fork
 
 LIMIT_S = 120.0
+LATEST_S = 1.0
 
 
 def open_store(root: Path) -> None:
@@ -39,9 +40,12 @@ def in_silence(do: Callable[[], None]) -> int:
     return fork(silent)
 
 
-def opened(root: Path, within_s: float = LIMIT_S) -> int | None:
-    """Open the store in a child and return its status, or None if it was killed after `within_s` seconds."""
-    return ended(in_silence(lambda: open_store(root)), time.monotonic() + within_s)
+def killed_in_the_draft(root: Path, after_s: float) -> bool:
+    """Open the store in a child, and kill it `after_s` seconds after the draft of the store is there. Return False if it ended before."""
+    child, deadline = in_silence(lambda: open_store(root)), time.monotonic() + LIMIT_S
+    while not any(root.glob(".*.draft")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return ended(child, time.monotonic() + after_s) is None
 
 
 def run(kills: int, seed: int = 7) -> dict[str, object]:
@@ -52,15 +56,13 @@ def run(kills: int, seed: int = 7) -> dict[str, object]:
     seen: Counter[str] = Counter()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as top:
-        assert opened(Path(top) / "whole") == 0
-        took_s = time.monotonic() - begin
         while seen["kills"] < kills:
             root = Path(top) / "killed"
             root.mkdir()
-            if opened(root, random.uniform(0.0, 1.0) * took_s) is None:
+            if killed_in_the_draft(root, random.uniform(0.0, LATEST_S)):
                 seen["kills"] += 1
                 seen["in the draft"] += any(root.glob(".*.draft"))
-                seen["lost"] += opened(root) != 0
+                seen["lost"] += ended(in_silence(lambda root=root: open_store(root)), time.monotonic() + LIMIT_S) != 0  # type: ignore[misc]
                 seen["left over"] += any(root.glob(".mlflow*"))
             shutil.rmtree(root)
     return {**seen, "seconds": round(time.monotonic() - begin)}

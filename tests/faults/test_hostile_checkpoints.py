@@ -1,6 +1,7 @@
 """Foreign checkpoints in the work folder: damaged ones are skipped, and whole ones of another training are refused."""
 
 import os
+from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
 
@@ -23,11 +24,12 @@ from tests.faults.corpus.damage import endless, loop
 HEAVY = {"one hundred thousand tensors", "twenty thousand tensors", "a header of a hundred megabytes"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
-        monkeypatch.setenv(f"PIPELINE_{name}", value)
-    return hostile.make(tmp_path / "project")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
+            patch.setenv(f"PIPELINE_{name}", value)
+        yield hostile.make(tmp_path_factory.mktemp("checkpoints") / "project")
 
 
 def work_folder() -> Path:
@@ -37,7 +39,7 @@ def work_folder() -> Path:
     params = load(Document.read(paths.params), TrainParams)
     identity = identify(params, paths, Prepared.open(hostile.PREPARED), Machine.set_up(environment), ALONE)
     place = environment.root / ".pipeline/work" / identity.key
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     return place
 
 
@@ -57,17 +59,17 @@ def test_damaged_checkpoints_are_skipped(folder: Path, capsys: pytest.CaptureFix
         assert hostile.MODEL.read_bytes() == before
 
 
-@pytest.mark.parametrize("case", ["the model file", "no scalars", "scalars that are text", "rows that are text"])
-def test_a_whole_checkpoint_of_another_training_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+def test_a_whole_checkpoint_of_another_training_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The model file, one without scalars, and one with scalars and rows that are text."""
     with chdir(folder):
         tensors, metadata = tensor_file.load(hostile.MODEL)
-        scalars = {
-            "the model file": metadata,
-            "no scalars": {"state": {}, "progress": {}},
-            "scalars that are text": {"state": "x", "progress": "x"},
-            "rows that are text": {"state": {"step": "x", "scaler": []}, "progress": {"rows": 3}},
-        }[case]
-        tensor_file.save(work_folder() / "step-000000000001.safetensors", tensors, scalars)
-        capsys.readouterr()
-        assert main(["train"]) == 2
-        assert "the checkpoint does not match this model and optimizer" in capsys.readouterr().err
+        for scalars in (
+            metadata,
+            {"state": {}, "progress": {}},
+            {"state": "x", "progress": "x"},
+            {"state": {"step": "x", "scaler": []}, "progress": {"rows": 3}},
+        ):
+            tensor_file.save(work_folder() / "step-000000000001.safetensors", tensors, scalars)
+            capsys.readouterr()
+            assert main(["train"]) == 2
+            assert "the checkpoint does not match this model and optimizer" in capsys.readouterr().err

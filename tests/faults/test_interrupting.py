@@ -17,13 +17,18 @@ from tests.faults.test_saving import RESULTS, refuse
 CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    changes = {"model": CONVNET, "train.micro_batch_size": 24, "train.export_weights": "best"}
+    return project.run(project.make(tmp_path_factory.mktemp("trained") / "project", changes), "prepare", "train", PIPELINE_DEVICE="cpu")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the project of a whole training, which a test interrupts and repeats."""
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.chdir(project.make(tmp_path, {"model": CONVNET, "train.micro_batch_size": 24, "train.export_weights": "best"}))
-    assert main(["prepare"]) == 0
-    assert main(["train"]) == 0
-    return tmp_path
+    monkeypatch.chdir(trained)
+    return trained
 
 
 def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:
@@ -44,8 +49,7 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
     return late
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("validation", [0, 1, 2])
+@pytest.mark.parametrize(("number", "code", "validation"), [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 2)])
 def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
     folder: Path, monkeypatch, capsys, number: int, code: int, validation: int
 ) -> None:

@@ -109,7 +109,7 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
         assert torch.equal(tensor_file.load(path)[0]["rows"], next(training.batches(step - 1)).batch_index.rows.cpu())
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("step", [1, 3])
 def test_a_gradient_is_named_alone_where_all_are_measured(train_params, prepared, monkeypatch, step: int) -> None:
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": 1}), prepared)
     spoil_gradient(training, monkeypatch, step)

@@ -76,14 +76,14 @@ def test_by_the_clock_a_save_is_left_out_while_one_is_written_and_by_steps_none_
     assert again.saver.saved_step == 9
 
 
-def refuse(number: int, monkeypatch: pytest.MonkeyPatch, *, after: int, until: int = 10**9) -> list[Path]:
-    """The disk refuses all files of tensors but the first `after`, until it has refused `until`."""
+def refuse(number: int, monkeypatch: pytest.MonkeyPatch, *, after: int) -> list[Path]:
+    """The disk refuses all files of tensors but the first `after`."""
     asked: list[Path] = []
     save = tensor_file.save
 
     def saving(path: Path, *rest) -> None:
         asked.append(path)
-        if after < len(asked) <= after + until:
+        if len(asked) > after:
             raise OSError(number, os.strerror(number), str(path))
         save(path, *rest)
 
@@ -91,20 +91,19 @@ def refuse(number: int, monkeypatch: pytest.MonkeyPatch, *, after: int, until: i
     return asked
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
 def test_a_disk_that_refuses_is_said_and_the_training_goes_on_with_the_last_good_checkpoint(
-    train_params, prepared, tmp_path: Path, monkeypatch, capsys, number: int
+    train_params, prepared, tmp_path: Path, monkeypatch, capsys
 ) -> None:
     params = train_params(CHANGES)
     whole, training = begin(params, prepared), begin(params, prepared, tmp_path)
     run(whole)
-    refuse(number, monkeypatch, after=3)
+    refuse(errno.EIO, monkeypatch, after=3)
     for _ in training.reports():
         training.save_when_due(EVERY_STEP)
     training.saver.wait()
     assert same(whole.state.tensors(), training.state.tensors())
     path = tmp_path / "step-000000000004.safetensors"
-    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(number)}): the newest complete checkpoint is that of step 3; training continues"
+    said = f"warning: {path}: the checkpoint cannot be written ({os.strerror(errno.EIO)}): the newest complete checkpoint is that of step 3; training continues"
     assert said in capsys.readouterr().out
     assert [path.name for path in training.saver.checkpoints.paths()] == [f"step-{step:012}.safetensors" for step in (2, 3)]
 
@@ -120,8 +119,7 @@ def test_a_mistake_of_ours_in_the_writing_is_not_swallowed(tmp_path: Path) -> No
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "2")
-    monkeypatch.chdir(project.make(tmp_path))
-    assert main(["prepare"]) == 0
+    monkeypatch.chdir(project.run(project.make(tmp_path), "prepare"))
     return tmp_path
 
 

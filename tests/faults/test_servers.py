@@ -1,20 +1,24 @@
-"""Servers that misbehave: no step is slowed, no end is held for long, and in the end MLflow has each run once and whole."""
+"""Servers that misbehave: no step is slowed, no end is held for long, and in the end MLflow has each run once and whole, without secrets."""
 
 import json
 import os
 import signal
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
+from urllib.parse import quote
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.core.environment import Environment
 from pipeline.tracking import journal, mirror
 from pipeline.tracking.events import EVENTS, Cursor, is_pending, read_stores
+from tests import project
 from tests.faults import comparison
 from tests.faults.fork_server import FaultServer, is_alive
 from tests.faults.servers import Fault, Proxy, Server
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 NUM_STEPS = 300
 FAULTS = get_args(Fault)
 WITH_MODEL = ("well", "cutting")
+CANARY = "c4n/ry p%ss"  # other when it is percent-encoded
+SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY", "DVC_STUDIO_TOKEN")
 
 
 @dataclass(frozen=True)
@@ -185,3 +191,48 @@ def await_delivery(root: Path, offset: int) -> None:
                 return
         time.sleep(0.05)
     raise AssertionError("nothing is delivered")
+
+
+def leaks(places: list[Path], output: str) -> list[str]:
+    found = {
+        path.as_posix(): path.read_bytes() for place in places for path in place.rglob("*") if path.is_file() and ".git/" not in str(path)
+    }
+    found["what was printed"] = output.encode()
+    written = {text.encode() for text in (CANARY, quote(CANARY), quote(CANARY, safe=""), CANARY.replace("/", "\\/"))}
+    assert len(found) > 20
+    return [name for name, content in found.items() if any(text in content for text in written)]
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow about its own libraries, while the model is logged
+def test_no_secret_is_written_or_said(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Train, with a mirror, and evaluate while the server is down, then deliver the runs."""
+    folder = project.make(tmp_path / "project")
+    monkeypatch.chdir(folder)
+    secret = quote(CANARY, safe="")
+    for arguments in (["init", "-q"], ["remote", "add", "origin", f"https://someone:{secret}@git.example/a.git"], ["add", "params.yaml"]):
+        subprocess.run(["git", *arguments], check=True)
+    proxy = Proxy(server.port, "refusing")
+
+    def run(verb: str, **variables: str) -> int:
+        """Run a verb with the address in the environment, from which tracking removes it each time."""
+        address = {"MLFLOW_TRACKING_URI": proxy.address.replace("//", f"//someone:{secret}@"), "MLFLOW_TRACKING_USERNAME": "someone"}
+        values = {name: f"{CANARY}-{number}" for number, name in enumerate(SECRETS)}
+        for name, value in {**address, **values, "PIPELINE_TRACKING_WAIT_S": "60", **variables}.items():
+            monkeypatch.setenv(name, value)
+        return main([verb])
+
+    without = {"PIPELINE_TRACKING_MIRROR": "false"}
+    assert [run("prepare", **without), run("train", PIPELINE_TRACKING_MIRROR="true"), run("evaluate", **without)] == [0, 0, 0]
+    output = "".join(capfd.readouterr())
+    assert "events of run" in output
+    assert "attempt 1" in next(folder.glob(".pipeline/journal/*/mirror.log")).read_text()
+    assert leaks([folder], output) == []
+    proxy.heal()
+    assert run("sync") == 0
+    output = "".join(capfd.readouterr())
+    assert ": delivered" in output
+    assert leaks([folder, server.folder], output) == []
+    assert "MLmodel" in {path.name for path in (server.folder / "artifacts").rglob("*")}
+    proxy.close()

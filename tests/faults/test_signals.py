@@ -19,7 +19,7 @@ CAN_UNSHARE = shutil.which("unshare") is not None and os.geteuid() == 0
     ],
 )
 def test_an_interrupted_repro_stops_its_stage_and_resumes_to_the_same_bytes(monkeypatch: pytest.MonkeyPatch, target: str) -> None:
-    monkeypatch.setattr(signals, "STEPS", 400)
+    monkeypatch.setattr(signals, "STEPS", 200)
     outcome = signals.run(1, target)
     assert outcome["other_digests"] == []
     assert outcome["sent"] == {target: 1}, "the training ended before the signal"

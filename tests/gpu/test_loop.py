@@ -12,6 +12,7 @@ from pipeline.core.prepared import Split
 from pipeline.core.registry import MODELS
 from pipeline.inference.batches import loader
 from pipeline.train.augment.augmentation import Augmentation
+from tests.laws import test_resuming as resuming
 from tests.specs import image_spec
 from tests.train.augment import augmenting
 from tests.train.engine.building import same, weights
@@ -40,31 +41,8 @@ MIXED = {
     "augment.mixup": 0.4,
     "augment.cutmix": 1.0,
 }
-MUON = {
-    "name": "muon",
-    "learning_rate": 0.02,
-    "weight_decay": 0.01,
-    "bias_lr_scale": 1.0,
-    "layer_decay": None,
-    "groups": [],
-    "outer_lr_scale": 1.0,
-    "momentum": 0.9,
-    "sgd_momentum": 0.9,
-    "nesterov": True,
-    "ns_steps": 3,
-    "normalize_weights": True,
-}
-
-
-AIRBENCH = {
-    "name": "airbench",
-    "weights": None,
-    "block1_width": 16,
-    "block2_width": 32,
-    "block3_width": 32,
-    "whiten_images": 40,
-    "whiten_eps": 5e-4,
-}
+MUON = resuming.MUON | {"learning_rate": 0.02, "weight_decay": 0.01, "bias_lr_scale": 1.0, "outer_lr_scale": 1.0, "momentum": 0.9}
+AIRBENCH = resuming.AIRBENCH | {"block1_width": 16, "block2_width": 32, "block3_width": 32, "whiten_images": 40}
 BF16_TRUE = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
@@ -96,16 +74,25 @@ def refuse_to_wait(training) -> None:
     reports.close()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("share", [loader.RESIDENT_SHARE, 0.0], ids=["held on the GPU", "read ahead"])
-def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, precision: str, share: float) -> None:
+RECIPES = {
+    "fp32": {"train.precision": "fp32"},
+    "fp16": {"train.precision": "fp16"},
+    "bf16": {"train.precision": "bf16"},
+    "mixed": {**MIXED, "train.precision": "bf16"},
+    "muon in bf16": {"optimizer": MUON, "train.precision": "bf16"},
+    "muon in fp16": {"optimizer": MUON, "train.precision": "fp16"},
+    "muon in bf16-true": {"optimizer": MUON, **BF16_TRUE},
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "share"),
+    [*((name, loader.RESIDENT_SHARE) for name in RECIPES), *((name, 0.0) for name in ("fp32", "fp16", "bf16", "mixed"))],
+)
+def test_no_step_waits_for_the_gpu(train_params, begin, monkeypatch, recipe: str, share: float) -> None:
+    """Wherever the data lies: on the GPU, or read ahead."""
     monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
-    refuse_to_wait(begin(train_params(CHANGES | {"train.precision": precision, "train.on_nonfinite": "skip"})))
-
-
-@pytest.mark.parametrize("recipe", [{"train.precision": "bf16"}, {"train.precision": "fp16"}, BF16_TRUE], ids=["bf16", "fp16", "bf16-true"])
-def test_muon_does_not_wait_either(train_params, begin, recipe: dict) -> None:
-    refuse_to_wait(begin(train_params(CHANGES | {"optimizer": MUON, **recipe, "train.on_nonfinite": "skip"})))
+    refuse_to_wait(begin(train_params(CHANGES | RECIPES[recipe] | {"train.on_nonfinite": "skip"})))
 
 
 def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) -> None:
@@ -116,12 +103,6 @@ def test_data_read_ahead_gives_the_same_bytes(train_params, begin, monkeypatch) 
         list(training.reports())
         found.append(weights(training.state))
     assert same(*found)
-
-
-@pytest.mark.parametrize("share", [loader.RESIDENT_SHARE, 0.0], ids=["held on the GPU", "read ahead"])
-def test_mixing_does_not_wait_either(train_params, begin, monkeypatch, share: float) -> None:
-    monkeypatch.setattr(loader, "RESIDENT_SHARE", share)
-    refuse_to_wait(begin(train_params(CHANGES | MIXED | {"train.precision": "bf16", "train.on_nonfinite": "skip"})))
 
 
 @pytest.mark.parametrize("wishes", [{"crop_padding": 4, "flip": "random"}, augmenting.EVERYTHING], ids=["crop and flip", "everything"])
@@ -138,18 +119,12 @@ def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict)
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
-RECIPES = {
-    "adamw in fp32": {"train.precision": "fp32"},
-    "adamw in fp16": {"train.precision": "fp16"},
-    "adamw in bf16": {"train.precision": "bf16"},
-    "muon in bf16": {"optimizer": MUON, "train.precision": "bf16"},
-    "airbench and muon in bf16-true": {"optimizer": MUON, **BF16_TRUE},
-}
+MUON_RECIPES = {"bf16": {"train.precision": "bf16"}, "bf16-true": BF16_TRUE}
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_training_that_was_stopped_ends_in_the_same_bytes(train_params, begin, recipe: dict) -> None:
-    params = train_params(CHANGES | recipe)
+@pytest.mark.parametrize("recipe", MUON_RECIPES.values(), ids=MUON_RECIPES)
+def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_params, begin, recipe: dict) -> None:
+    params = train_params(CHANGES | {"optimizer": MUON, **recipe})
     whole = begin(params, "whole")
     list(whole.reports())
     first = begin(params)
@@ -161,13 +136,6 @@ def test_a_training_that_was_stopped_ends_in_the_same_bytes(train_params, begin,
     assert second.state.step == 7
     list(second.reports())
     assert same(weights(whole.state), weights(second.state))
-
-
-def test_two_trainings_are_equal(train_params, begin) -> None:
-    found = [begin(train_params(CHANGES | {"train.precision": "bf16"}), str(number)) for number in range(2)]
-    for training in found:
-        list(training.reports())
-    assert same(*(weights(training.state) for training in found))
 
 
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses

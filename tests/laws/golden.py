@@ -14,9 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from pipeline.__main__ import main
 from pipeline.core import files, limits
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import recorded as recorded_scores
@@ -32,7 +29,6 @@ RECORDED = {
 """The file of each training, by the names in `project.SETTINGS`. The default is trained in full, on all cores, and the others on one core."""
 COMMAND = "make golden"
 CORES = limits.usable_cpus()
-STAGES = ("prepare", "train", "evaluate")
 SCORES = "metrics/evaluate.json"
 DRAWING = ("matplotlib", "pillow")
 
@@ -42,12 +38,7 @@ def train(folder: Path, name: str) -> Path:
     project.make(folder, setting=name)
     if name == "digits":
         shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIPELINE_TRACKING", "false")
-        patch.setenv("PIPELINE_THREADS", str(CORES) if name == "digits" else "1")
-        patch.chdir(folder)
-        assert all(main([stage]) == 0 for stage in ("check", *STAGES))
-    return folder
+    return project.run(folder, "check", "prepare", "train", "evaluate", PIPELINE_THREADS=str(CORES) if name == "digits" else "1")
 
 
 def data(folder: Path) -> dict[str, str]:

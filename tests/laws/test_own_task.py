@@ -2,15 +2,17 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from pipeline.core.yaml_document import Document
 from tests import project
-from tests.imports import TOP
-from tests.repository import call, run
+from tests.conftest import MLP, preset
+from tests.repository import variables
 
 FORK = Path(__file__).parent / "fork/pipeline"
 CHANGES: dict[str, Any] = {
@@ -27,93 +29,117 @@ CHANGES: dict[str, Any] = {
 }
 
 
-def digits_augment() -> dict[str, Any]:
-    augment: dict[str, Any] = Document.read(TOP / "presets/digits.yaml").data["augment"]
-    return augment
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"train.metric": "valid/accuracy"}, "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute"),
+    (
+        {"augment": preset({})["augment"]},
+        "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
+    ),
+    (
+        {"train.label_smoothing": 0.1},
+        "train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`",
+    ),
+    ({"evaluate.test_time_augmentation": "mirror"}, "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric"),
+    ({"model": MLP}, "model.name: "),
+    ({"evaluate.name": "language_modeling"}, "evaluate."),
+    ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
+]
+DRIVER = """
+import contextlib, io, json, sys
+from pathlib import Path
+from pipeline.__main__ import main
+
+answers = []
+for params, words in json.load(sys.stdin):
+    Path("params.yaml").write_text(params, encoding="utf-8")
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main(words)
+    answers.append((code, output.getvalue(), errors.getvalue()))
+print(json.dumps(answers))
+"""
+
+
+class Answer(NamedTuple):
+    code: int
+    output: str
+    errors: str
+
+
+def answers(folder: Path, requests: Sequence[tuple[dict[str, Any], str]]) -> list[Answer]:
+    """Run verbs, each with its changes of the parameters, in one process that imports the code of the fork. Restore the parameters."""
+    texts = []
+    for changes, words in requests:
+        project.write_params(folder, CHANGES | changes)
+        texts.append(((folder / "params.yaml").read_text(encoding="utf-8"), words.split()))
+    project.write_params(folder, CHANGES)
+    environment = variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu")
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], cwd=folder, input=json.dumps(texts), capture_output=True, text=True, check=True, env=environment
+    )
+    project.write_params(folder, CHANGES)
+    return [Answer(*answer) for answer in json.loads(done.stdout)]
 
 
 @pytest.fixture(scope="module")
-def fork(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project of the fork."""
     folder = project.make(tmp_path_factory.mktemp("fork"), CHANGES, copy=True)
     shutil.copytree(FORK, folder / "pipeline", dirs_exist_ok=True)
-    for stage in ("prepare", "train", "evaluate"):
-        call(folder, "python", "-m", "pipeline", stage, PIPELINE_TRACKING="false")
     return folder
 
 
-def test_the_spec_has_the_kinds_of_the_fork(fork: Path) -> None:
-    spec = json.loads((fork / "data/prepared/spec.json").read_text())["spec"]
+@pytest.fixture(scope="module", autouse=True)
+def said(folder: Path) -> dict[str, Answer]:
+    """Run the stages and other verbs, and return their answers."""
+    verbs = ("prepare", "train", "evaluate", "check", "verify --retrain", "report", "predict models/model.safetensors data/README.md")
+    return dict(zip((verb.split()[0] for verb in verbs), answers(folder, [({}, verb) for verb in verbs]), strict=True))
+
+
+def test_the_spec_has_the_kinds_of_the_fork(folder: Path) -> None:
+    spec = json.loads((folder / "data/prepared/spec.json").read_text())["spec"]
     assert spec["inputs"]["kind"] == "points"
     assert 4.9 < spec["inputs"]["largest"] <= 5
     assert spec["targets"] == {"kind": "regression"}
 
 
-def test_it_learns_and_its_metrics_are_reported(fork: Path) -> None:
-    header, *rows = (fork / "plots/train/history.csv").read_text().splitlines()
+def test_it_learns_and_its_metrics_are_reported(folder: Path) -> None:
+    header, *rows = (folder / "plots/train/history.csv").read_text().splitlines()
     names = header.split(",")
     assert {"train/mean_absolute_error", "valid/loss", "valid/mean_absolute_error"} <= set(names)
     errors = [float(row.split(",")[names.index("valid/mean_absolute_error")]) for row in rows if row.split(",")[-1]]
     assert errors[-1] < errors[0] / 5
-    best = json.loads((fork / "metrics/train.json").read_text())["best"]
+    best = json.loads((folder / "metrics/train.json").read_text())["best"]
     assert best["value"] == min(errors), "the direction of the metric is that of the task"
 
 
-def test_the_test_split_is_scored_from_the_model_file(fork: Path) -> None:
-    scores = json.loads((fork / "metrics/evaluate.json").read_text())["test"]
+def test_the_test_split_is_scored_from_the_model_file(folder: Path) -> None:
+    scores = json.loads((folder / "metrics/evaluate.json").read_text())["test"]
     assert scores["samples"] == 80
     assert scores["loss"] < 0.05
-    assert len((fork / "plots/evaluate/predictions.csv").read_text().splitlines()) == 81
+    assert len((folder / "plots/evaluate/predictions.csv").read_text().splitlines()) == 81
 
 
-def test_it_is_checked_and_verified_by_training_again(fork: Path) -> None:
-    assert "line on plane" in call(fork, "python", "-m", "pipeline", "check", PIPELINE_TRACKING="false")
-    assert call(fork, "python", "-m", "pipeline", "verify", "--retrain", PIPELINE_TRACKING="false").endswith("identical\n")
+def test_it_is_checked_and_verified_by_training_again(said: dict[str, Answer]) -> None:
+    assert "line on plane" in said["check"].output
+    assert said["verify"].output.endswith("identical\n")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"train.metric": "valid/accuracy"},
-            "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute_error",
-        ),
-        (
-            {"augment": digits_augment()},
-            "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
-        ),
-        (
-            {"train.label_smoothing": 0.1},
-            "train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`",
-        ),
-        (
-            {"evaluate.test_time_augmentation": "mirror"},
-            "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy",
-        ),
-        ({"model": {"name": "mlp", "weights": None, "width": 8, "depth": 1, "dropout": 0.0}}, "model.name: "),
-        ({"evaluate.name": "language_modeling"}, "evaluate."),
-        ({"source.name": "digits"}, "train.metric: there is no metric valid/mean_absolute_error: choose one of valid/loss, valid/accuracy"),
-    ],
-)
-def test_what_the_task_cannot_use_is_refused(fork: Path, changes: dict[str, Any], message: str) -> None:
-    project.write_params(fork, CHANGES | changes)
-    try:
-        verb = "train" if "model" in changes else "check"
-        done = run(fork, "python", "-m", "pipeline", verb, PIPELINE_TRACKING="false")
-    finally:
-        project.write_params(fork, CHANGES)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "params.yaml:" in done.stderr
+def test_what_the_task_cannot_use_is_refused(folder: Path) -> None:
+    found = answers(folder, [(changes, "train" if "model" in changes else "check") for changes, _ in REFUSED])
+    for (_, message), answer in zip(REFUSED, found, strict=True):
+        assert answer.code == 2
+        assert message in answer.errors
+        assert "params.yaml:" in answer.errors
 
 
-def test_its_report_has_what_every_task_has(fork: Path) -> None:
-    call(fork, "python", "-m", "pipeline", "report", PIPELINE_TRACKING="false")
-    page = (fork / "reports/report.html").read_text(encoding="utf-8")
+def test_its_report_has_what_every_task_has(folder: Path, said: dict[str, Answer]) -> None:
+    assert said["report"].code == 0
+    page = (folder / "reports/report.html").read_text(encoding="utf-8")
     titles = [line.removeprefix("<h2>").removesuffix("</h2>") for line in page.splitlines() if line.startswith("<h2>")]
     assert titles == ["Model", "Result", "Data", "Training", "Provenance", "Reproduce"]
 
 
-def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(fork: Path) -> None:
-    done = run(fork, "python", "-m", "pipeline", "predict", "models/model.safetensors", "data/README.md")
+def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(said: dict[str, Answer]) -> None:
     message = "`predict` does not support the kind of inputs `points` of this model: files and values cannot be turned into such inputs"
-    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+    assert (said["predict"].code, said["predict"].errors) == (2, f"error: {message}\n")

@@ -20,6 +20,7 @@ import pytest
 
 from pipeline.core import files
 from pipeline.inference import model_file
+from pipeline.tracking.journal import journals
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 from tests import project
 from tests.faults.killing import RESULTS
@@ -51,6 +52,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"
 RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
+LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2))]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]
@@ -89,18 +91,24 @@ def again(whole: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), (MAIN, 4), ("fp16", 4), ("texts", 2), ("code", 2)])
+@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 4), ("code", 2), *LONG_FORMS])
 def test_every_number_of_processes_ends_in_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, name: str, count: int) -> None:
     folder = again(whole(name), tmp_path / "project")
-    server.train(folder, count)
+    server.train(folder, count, PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
     assert digests(folder) == digests(whole(name))
-    lines = (folder / "rank-0.log").read_text()
-    assert f"step {STEPS} of {STEPS}" in lines
+    assert len(journals(folder)) == 1
+    assert f"step {STEPS} of {STEPS}" in (folder / "rank-0.log").read_text()
 
 
 def newest_step(folder: Path) -> int:
     """Return the step of the newest checkpoint, or 0."""
     return max((int(path.stem.removeprefix("step-")) for path in folder.glob(".pipeline/work/*/step-*")), default=0)
+
+
+def saved_step(output: str) -> int:
+    """Return the step of the only save that the output names."""
+    (step,) = re.findall(r"train: step (\d+) is saved: the same command continues after it", output)
+    return int(step)
 
 
 def objectives(folder: Path) -> list[float]:
@@ -122,16 +130,16 @@ def test_without_lanes_two_processes_learn_the_same_within_rounding(server: Serv
     assert of_two == of_one | {"processes": 2}
 
 
+@pytest.mark.parametrize("counts", [(2,), pytest.param((4, 2), marks=pytest.mark.slow)], ids=str)
 def test_a_checkpoint_is_continued_by_any_number_of_processes_also_after_a_signal_to_one(
-    server: Server, whole: Whole, tmp_path: Path
+    server: Server, whole: Whole, tmp_path: Path, counts: tuple[int, ...]
 ) -> None:
     """All processes stop after the same step, and there is one whole checkpoint of it."""
     folder = again(whole(MAIN), tmp_path / "project")
-    for count, step in ((4, 4), (2, 8)):
+    for count, step in zip(counts, (4, 8), strict=False):
         (folder / "fault-has-happened").unlink(missing_ok=True)
         assert server.wait(*server.start(folder, count, fault=("stop signal", step))) == [128 + signal.SIGTERM] * count
-        *_, last = (folder / "rank-0.log").read_text().splitlines()
-        saved = int(re.fullmatch(r"train: step (\d+) is saved: the same command continues after it", last)[1])
+        saved = saved_step((folder / "rank-0.log").read_text())
         assert step <= saved <= step + 1, "the others know of the signal one step later"
         assert newest_step(folder) == saved
         assert not list(folder.glob(".pipeline/work/*/.*"))
@@ -140,18 +148,18 @@ def test_a_checkpoint_is_continued_by_any_number_of_processes_also_after_a_signa
     assert digests(folder) == digests(whole(MAIN))
 
 
-@pytest.mark.parametrize("variables", [{}, EVERY_STEP], ids=["no checkpoint", "a checkpoint"])
-def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_there(
-    server: Server, whole: Whole, tmp_path: Path, variables: dict[str, str]
-) -> None:
-    alone, together = (again(whole(MAIN), tmp_path / name) for name in ("alone", "together"))
+def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_there(server: Server, whole: Whole, tmp_path: Path) -> None:
+    """With a checkpoint and without one."""
+    alone = again(whole(MAIN), tmp_path / "alone")
     server.train(alone, fault=("out of memory", 5))
     assert "out of memory at step 5: using micro-batches of 2 from this step on" in (alone / "rank-0.log").read_text()
-    codes = server.wait(*server.start(together, 2, fault=("out of memory", 5), **variables))
-    assert codes == [LOST, OUT_OF_MEMORY]
-    server.train(together, 2)
-    assert digests(together) == digests(alone) != digests(whole(MAIN))
-    assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
+    for name, variables in {"without": {}, "with": EVERY_STEP}.items():
+        together = again(whole(MAIN), tmp_path / name)
+        codes = server.wait(*server.start(together, 2, fault=("out of memory", 5), **variables))
+        assert codes == [LOST, OUT_OF_MEMORY]
+        server.train(together, 2)
+        assert digests(together) == digests(alone) != digests(whole(MAIN))
+        assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
 
 
 def test_a_process_that_hangs_ends_the_others_within_the_time_limit(server: Server, whole: Whole, tmp_path: Path) -> None:
@@ -213,9 +221,10 @@ class Launched:
         return (self.folder / "launcher.log").read_text()
 
 
-def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, kills: int) -> None:
     """Ranks are killed at random, during the training or the start, and at the end the launcher."""
-    generator, kills = random.Random(3), 3
+    generator = random.Random(3)
     folder = again(whole("long"), tmp_path / "project")
     with Launched(server, folder, PIPELINE_RESTARTS="1000") as launched:
         for number in range(kills):
@@ -243,14 +252,15 @@ def test_a_signal_to_the_launcher_ends_all_with_one_whole_checkpoint(
         launched.wait_for_a_step()
         os.kill(launched.pid, number)
         assert launched.wait() == 128 + number, launched.log()
-    (saved,) = re.findall(r"train: step (\d+) is saved: the same command continues after it", launched.log())
-    assert newest_step(folder) == int(saved)
+    saved = saved_step(launched.log())
+    assert newest_step(folder) == saved
     assert "Traceback" not in launched.log()
     server.train(folder)
     assert f"resuming after step {saved}" in (folder / "rank-0.log").read_text()
     assert digests(folder) == digests(whole("long"))
 
 
+@pytest.mark.slow
 def test_the_error_of_a_process_is_shown_when_the_launcher_gives_up(server: Server, whole: Whole, tmp_path: Path) -> None:
     folder = again(whole(MAIN), tmp_path / "project")
     with Launched(server, folder, fault=("own error", 3), PIPELINE_RESTARTS="0") as launched:
@@ -299,17 +309,17 @@ def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server
 
 
 def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, tmp_path: Path) -> None:
-    folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 120})
+    folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 60})
     params, before = folder / "params.yaml", (folder / "params.yaml").read_bytes()
     server.train(folder, verb="prepare")
-    variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "50"}
+    variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "20"}
     pids = server.start(folder, 2, **variables)
     while not newest_step(folder):
         time.sleep(0.01)
     params.write_bytes(before.replace(b"batch_size:", b"batch_size: 1 #", 1))
     assert server.wait(*pids) == [2, 0], "only the first process fails: its message is the one that is shown"
     params.write_bytes(before)
-    assert newest_step(folder) == 120
+    assert newest_step(folder) == 60
     server.train(folder, 2, **variables)
-    assert "resuming after step 120" in (folder / "rank-0.log").read_text()
+    assert "resuming after step 60" in (folder / "rank-0.log").read_text()
     assert (folder / "models/model.safetensors").exists()

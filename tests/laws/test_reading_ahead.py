@@ -17,19 +17,6 @@ CHANGES = {**COMMON, "model": CONVNET}
 
 
 @pytest.fixture
-def expected(train_params, prepared):
-    """Return a function that runs the same training with its data on the device."""
-
-    def trained(changes: dict | None = None):
-        training = begin(train_params(CHANGES | (changes or {})), prepared)
-        assert training.train_split.resident
-        run(training)
-        return training
-
-    return trained
-
-
-@pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch):
     """Return a function after whose call no data fits on the device."""
     return lambda: monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
@@ -39,22 +26,16 @@ def readers() -> int:
     return sum(thread.name == "reader" for thread in threading.enumerate())
 
 
-def test_it_resumes_to_the_same_bytes(train_params, prepared, tmp_path: Path, expected, ahead) -> None:
-    whole = expected()
-    ahead()
-    resumed = stopped_at(train_params(CHANGES), prepared, tmp_path, iter([2, 5, 6]))
-    assert not resumed.train_split.resident
-    assert same(whole.state.tensors(), resumed.state.tensors())
-    assert whole.progress.rows == resumed.progress.rows
+OF_KIND = {
+    "images": CHANGES,
+    "texts": {**OF_TEXT, "model": texts.LSTM, "train.batch_size": 7},
+    "corpus": {**OF_TEXT, "model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.batch_size": 7},
+}
 
 
-@pytest.mark.parametrize(
-    ("data", "model"),
-    [("texts", texts.LSTM), ("corpus", texts.LSTM_LANGUAGE_MODEL), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL)],
-    ids=["lstm", "language model: lstm", "language model: transformer"],
-)
-def test_texts_that_are_read_ahead_give_the_same_bytes_after_a_stop_too(train_params, tmp_path: Path, ahead, data: str, model) -> None:
-    params, prepared = train_params({**OF_TEXT, "model": model, "train.batch_size": 7}), getattr(texts, data)()
+@pytest.mark.parametrize("kind", OF_KIND)
+def test_what_is_read_ahead_gives_the_same_bytes_after_a_stop_too(train_params, prepared, tmp_path: Path, ahead, kind: str) -> None:
+    params, prepared = train_params(OF_KIND[kind]), prepared if kind == "images" else getattr(texts, kind)()
     whole = begin(params, prepared)
     run(whole)
     ahead()
@@ -66,16 +47,12 @@ def test_texts_that_are_read_ahead_give_the_same_bytes_after_a_stop_too(train_pa
     assert readers() == 0
 
 
-@pytest.mark.parametrize("where", ["forward", "backward"])
-@pytest.mark.parametrize("call", range(3))
-def test_a_step_that_runs_out_of_memory_reads_the_same_batch_again(
-    train_params, prepared, monkeypatch, ahead, where: str, call: int
-) -> None:
+def test_a_step_that_runs_out_of_memory_reads_the_same_batch_again(train_params, prepared, monkeypatch, ahead) -> None:
     params = train_params(CHANGES)
     whole = test_memory.with_micro_batch_changes(params, prepared, (STEP, 3))
     ahead()
     training = begin(params, prepared)
-    shortage = Shortage(training, monkeypatch, where=where, call=call)
+    shortage = Shortage(training, monkeypatch, where="backward", call=1)
     run(training)
     assert shortage.times == 0
     assert same(whole.state.tensors(), training.state.tensors())

@@ -9,6 +9,7 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from tests.faults.corpus.damage import cut, endless, loop
@@ -16,14 +17,8 @@ from tests.faults.corpus.samples import IMAGES, PIXEL, folder
 from tests.faults.hostile import RAW, Case, use
 
 TAR, ZIP, FOLDER = RAW / "all.tar", RAW / "all.zip", RAW / "images"
-WHOLE, OUTSIDE, LINK, LARGE, BOMB = (
-    "cannot be read as a complete",
-    "has a path outside",
-    "is a link or a device",
-    "bytes, more than",
-    "that unpack to",
-)
-CORRUPT = "cannot be decoded"
+WHOLE, CORRUPT, OUTSIDE = "cannot be read as a complete", "cannot be decoded", "has a path outside"
+LINK, LARGE, BOMB = "is a link or a device", "bytes, more than", "that unpack to"
 ZEROS = bytes(100 * 2**20)
 LONG = 390 * 2**20
 """As long as a reader within bounds could still hold it, and show."""
@@ -73,6 +68,26 @@ def pax(*records: tuple[str, str]) -> bytes:
     return tar([(member("train/cat/pax.png", 3, pax_headers=dict(records)), b"abc")], form=tarfile.PAX_FORMAT)
 
 
+def raw_pax(records: bytes) -> bytes:
+    return header(b"pax", b"%011o" % 512, b"x") + records.ljust(512) + header(b"x", b"0" * 11)
+
+
+@cache
+def zeros() -> bytes:
+    return gzip.compress(ZEROS, 1)
+
+
+def before_zeros(content: bytes, times: int) -> bytes:
+    """Compressed, with a hundred megabytes of zeros behind it, some times."""
+    return gzip.compress(content, 1) + zeros() * times
+
+
+def bomb(members: int = 1) -> bytes:
+    """More than the 64 megabytes to which every archive may unpack."""
+    size = 80 * 2**20 // members
+    return tar([(member(f"train/cat/x{number}.png", size), ZEROS[:size]) for number in range(members)])
+
+
 def longnames(count: int) -> bytes:
     """A name of a name of a name."""
     return header(b"././@LongLink", b"%011o" % 512, b"L") + bytes(512) if count == 1 else longnames(1) * count
@@ -82,9 +97,9 @@ def one(name: str, **fields: object) -> Callable[[], bytes]:
     return lambda: tar([(member(name, **fields), b"")])  # type: ignore[arg-type]
 
 
-def zipped(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+def zipped(contents: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED, level: int | None = None) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method) as archive:
+    with zipfile.ZipFile(stream, "w", method, compresslevel=level) as archive:
         for name, data in {**IMAGES, **contents}.items():
             archive.writestr(name, data)
     return stream.getvalue()
@@ -109,7 +124,7 @@ def overlapping(count: int) -> bytes:
 
 def lying() -> bytes:
     """A member that says it has ten bytes and inflates to four hundred megabytes."""
-    whole = zipped({"train/cat/zeros.png": ZEROS * 4})
+    whole = zipped({"train/cat/zeros.png": ZEROS * 4}, level=1)
     return patched(patched(whole, b"PK\1\2", 24, struct.pack("<I", 10)), b"PK\3\4", 22, struct.pack("<I", 10))
 
 
@@ -159,11 +174,8 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a negative size of a folder": (lambda: header(b"train/cat/", b"\xff" * 10 + b"\xfe\x00", b"5") + bytes(2048), ""),
     "a negative size of a name": (lambda: header(b"././@LongLink", b"\xff" * 10 + b"\xfe\x00", b"L") + bytes(2048), WHOLE),
     "a size that is no number": (lambda: header(b"train/cat/x.png", b"size?"), WHOLE),
-    "a name of 390 megabytes": (
-        lambda: gzip.compress(header(b"././@LongLink", b"%011o" % LONG, b"L")) + gzip.compress(ZEROS, 1) * 4,
-        WHOLE,
-    ),
-    "pax records of 390 megabytes": (lambda: gzip.compress(header(b"pax", b"%011o" % LONG, b"x")) + gzip.compress(ZEROS, 1) * 4, WHOLE),
+    "a name of 390 megabytes": (lambda: before_zeros(header(b"././@LongLink", b"%011o" % LONG, b"L"), 4), WHOLE),
+    "pax records of 390 megabytes": (lambda: before_zeros(header(b"pax", b"%011o" % LONG, b"x"), 4), WHOLE),
     "ten thousand names of names": (lambda: longnames(10_000), WHOLE),
     "a hundred names of names": (lambda: longnames(100), WHOLE),
     "a sparse map without end": (
@@ -179,20 +191,14 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a pax name above": (lambda: pax(("path", "../x")), OUTSIDE),
     "a pax map that is no number": (lambda: pax(("GNU.sparse.map", "a,b")), WHOLE),
     "a pax map without its data": (lambda: pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9")), WHOLE),
-    "pax records of nonsense": (
-        lambda: header(b"pax", b"%011o" % 512, b"x") + b"99999999999 a=b\n".ljust(512) + header(b"x", b"0" * 11),
-        WHOLE,
-    ),
-    "pax records of no length": (lambda: header(b"pax", b"%011o" % 512, b"x") + b"0 a=b\n".ljust(512) + header(b"x", b"0" * 11), WHOLE),
+    "pax records of nonsense": (lambda: raw_pax(b"99999999999 a=b\n"), WHOLE),
+    "pax records of no length": (lambda: raw_pax(b"0 a=b\n"), WHOLE),
     "pax in an unknown encoding": (lambda: pax(("hdrcharset", "rot13"), ("path", "x")), ""),
-    "a gigabyte of zeros behind the end": (lambda: gzip.compress(tar(), 1) + gzip.compress(ZEROS, 1) * 10, WHOLE),
-    "a gzip bomb": (lambda: gzip.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)])), BOMB),
-    "a bzip2 bomb": (lambda: bz2.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)]), 1), BOMB),
-    "an xz bomb": (lambda: lzma.compress(tar([(member("train/cat/x.png", 100 * 2**20), ZEROS)]), preset=0), BOMB),
-    "a bomb of many members": (
-        lambda: gzip.compress(tar([(member(f"train/cat/x{number}.png", 10 * 2**20), ZEROS[: 10 * 2**20]) for number in range(20)])),
-        BOMB,
-    ),
+    "a gigabyte of zeros behind the end": (lambda: before_zeros(tar(), 10), WHOLE),
+    "a gzip bomb": (lambda: gzip.compress(bomb()), BOMB),
+    "a bzip2 bomb": (lambda: bz2.compress(bomb(), 1), BOMB),
+    "an xz bomb": (lambda: lzma.compress(bomb(), preset=0), BOMB),
+    "a bomb of many members": (lambda: gzip.compress(bomb(8)), BOMB),
     "an xz of a gigabyte of dictionary": (
         lambda: lzma.compress(tar(), filters=[{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**20}]).replace(
             b"\x21\x01\x10", b"\x21\x01\x28"

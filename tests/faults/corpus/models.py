@@ -6,24 +6,21 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torchvision.models import get_model
 
 from pipeline.inference import tensor_file
 from tests.faults.corpus.damage import cut, endless, flipped, loop, replaced
 from tests.faults.hostile import MODEL, Case
 
 NO_MODEL = "is not a model file of this pipeline"
-FOREIGN, NOT_WHOLE, DAMAGED, UNFIT = (
-    "was not written by this pipeline",
-    "is not a complete safetensors file",
-    "is damaged",
-    "do not match the model",
-)
+FOREIGN, NOT_WHOLE = "was not written by this pipeline", "is not a complete safetensors file"
+DAMAGED, UNFIT = "is damaged", "do not match the model"
 UNMADE = "should be"
+TORCHVISION: dict[str, Any] = {"name": "torchvision", "weights": None, "architecture": "resnet18", "stem": "original", "pretrained": None}
 
 
 class Touch:
@@ -33,11 +30,8 @@ class Touch:
         return os.system, ("touch owned ../owned",)
 
 
-def written(content: Callable[[], bytes]) -> Callable[[], None]:
-    def write() -> None:
-        MODEL.write_bytes(content())
-
-    return write
+def write(content: Callable[[], bytes]) -> None:
+    MODEL.write_bytes(content())
 
 
 def raw(header: object, data: bytes = b"", *, length: int | None = None) -> bytes:
@@ -67,29 +61,43 @@ def changed(change: Callable[[dict[str, Any], dict[str, torch.Tensor]], object])
     return write
 
 
-def param(section: str, **values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["params"][section].update(values))
+def param(**values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["params"]["model"].update(values))
 
 
 def network(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["params"].update(model=values))
+    return changed(lambda metadata, _: metadata["params"].update(model={"weights": None, **values}))
 
 
-def images(height: object, width: object, channels: int) -> dict[str, object]:
-    """Return the description of images of a size."""
-    return {"height": height, "width": width, "channels": channels, "mean": [0.5] * channels, "std": [0.5] * channels}
+def images(channels: int) -> dict[str, object]:
+    """Return the description of the largest images."""
+    return {"height": 65_535, "width": 65_535, "channels": channels, "mean": [0.5] * channels, "std": [0.5] * channels}
 
 
-def inputs(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["spec"]["inputs"].update(values))
+def large(channels: int, **model: object) -> Callable[[], None]:
+    """The largest images, for another network."""
+
+    def change(metadata: dict[str, Any], _: object) -> None:
+        metadata["spec"]["inputs"].update(images(channels))
+        metadata["params"].update(model={"weights": None, **model})
+
+    return changed(change)
 
 
-def targets(**values: object) -> Callable[[], None]:
-    return changed(lambda metadata, _: metadata["spec"]["targets"].update(values))
+def spec(part: str, **values: object) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"][part].update(values))
 
 
 def manifest(**values: object) -> Callable[[], None]:
     return changed(lambda metadata, _: metadata.update(values))
+
+
+def keys(count: int) -> dict[str, int]:
+    return {f"key{number}": 1 for number in range(count)}
+
+
+def classes(count: int) -> Callable[[], None]:
+    return changed(lambda metadata, _: metadata["spec"]["targets"].update(classes=[str(number) for number in range(count)]))
 
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[], None]:
@@ -98,11 +106,12 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[],
 
 def fitting() -> None:
     """A network whose weights are the same for images of any size."""
-    model = {"name": "torchvision", "weights": None, "architecture": "squeezenet1_1", "stem": "original", "pretrained": None}
+    from torchvision.models import get_model  # late: it takes seconds to import, in every process that collects the tests
+
     weights = get_model("squeezenet1_1", num_classes=2).state_dict()
     _, metadata = tensor_file.load(MODEL)
-    metadata["spec"]["inputs"].update(images(65_535, 65_535, 3))
-    metadata["params"].update(model=model)
+    metadata["spec"]["inputs"].update(images(3))
+    metadata["params"].update(model=TORCHVISION | {"architecture": "squeezenet1_1"})
     tensor_file.save(MODEL, weights, metadata)
 
 
@@ -110,6 +119,11 @@ def torch_saved() -> bytes:
     stream = io.BytesIO()
     torch.save({"weight": torch.zeros(3), "touch": Touch()}, stream)
     return stream.getvalue()
+
+
+def laid(*entries: tuple[str, list[int], int, int], size: int = 4) -> Callable[[], bytes]:
+    """Tensors of a type, a shape and offsets in data of a size."""
+    return lambda: described({"digest": "x"}, {name: entry(*tensor) for name, tensor in zip("ab", entries, strict=False)}, bytes(size))
 
 
 def many(count: int) -> dict[str, object]:
@@ -154,25 +168,19 @@ BYTES: dict[str, tuple[Callable[[], bytes], str]] = {
         ),
         MODEL.name,
     ),
-    "overlapping tensors": (
-        lambda: described({"digest": "x"}, {"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, bytes(12)),
-        NOT_WHOLE,
-    ),
-    "a gap between tensors": (
-        lambda: described({"digest": "x"}, {"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 8, 12)}, bytes(12)),
-        NOT_WHOLE,
-    ),
-    "negative offsets": (lambda: described({"digest": "x"}, {"a": entry("F32", [1], -4, 0)}, bytes(4)), NOT_WHOLE),
-    "offsets backwards": (lambda: described({"digest": "x"}, {"a": entry("F32", [1], 4, 0)}, bytes(4)), NOT_WHOLE),
-    "offsets beyond the end": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**40], 0, 2**42)}, bytes(4)), NOT_WHOLE),
-    "a negative shape": (lambda: described({"digest": "x"}, {"a": entry("F32", [-1], 0, 4)}, bytes(4)), NOT_WHOLE),
-    "a shape that overflows": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**62, 2**62], 0, 4)}, bytes(4)), NOT_WHOLE),
-    "a huge shape without elements": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**62, 0], 0, 0)}), MODEL.name),
-    "two huge extents without elements": (lambda: described({"digest": "x"}, {"a": entry("F32", [2**40, 2**20, 0], 0, 0)}), MODEL.name),
-    "ten thousand dimensions": (lambda: described({"digest": "x"}, {"a": entry("F32", [1] * 10_000, 0, 4)}, bytes(4)), MODEL.name),
-    "an unknown type": (lambda: described({"digest": "x"}, {"a": entry("F1024", [1], 0, 4)}, bytes(4)), NOT_WHOLE),
-    "a type that torch lacks": (lambda: described({"digest": "x"}, {"a": entry("F4", [8], 0, 4)}, bytes(4)), MODEL.name),
-    "a wrong length for the type": (lambda: described({"digest": "x"}, {"a": entry("F64", [1], 0, 4)}, bytes(4)), NOT_WHOLE),
+    "overlapping tensors": (laid(("F32", [2], 0, 8), ("F32", [2], 4, 12), size=12), NOT_WHOLE),
+    "a gap between tensors": (laid(("F32", [1], 0, 4), ("F32", [1], 8, 12), size=12), NOT_WHOLE),
+    "negative offsets": (laid(("F32", [1], -4, 0)), NOT_WHOLE),
+    "offsets backwards": (laid(("F32", [1], 4, 0)), NOT_WHOLE),
+    "offsets beyond the end": (laid(("F32", [2**40], 0, 2**42)), NOT_WHOLE),
+    "a negative shape": (laid(("F32", [-1], 0, 4)), NOT_WHOLE),
+    "a shape that overflows": (laid(("F32", [2**62, 2**62], 0, 4)), NOT_WHOLE),
+    "a huge shape without elements": (laid(("F32", [2**62, 0], 0, 0), size=0), MODEL.name),
+    "two huge extents without elements": (laid(("F32", [2**40, 2**20, 0], 0, 0), size=0), MODEL.name),
+    "ten thousand dimensions": (laid(("F32", [1] * 10_000, 0, 4)), MODEL.name),
+    "an unknown type": (laid(("F1024", [1], 0, 4)), NOT_WHOLE),
+    "a type that torch lacks": (laid(("F4", [8], 0, 4)), MODEL.name),
+    "a wrong length for the type": (laid(("F64", [1], 0, 4)), NOT_WHOLE),
     "bytes behind the end": (lambda: MODEL.read_bytes() + b"more", NOT_WHOLE),
     "a pickle": (lambda: pickle.dumps(Touch()), NOT_WHOLE),
     "an old pickle": (lambda: pickle.dumps(Touch(), protocol=0), NOT_WHOLE),
@@ -180,65 +188,47 @@ BYTES: dict[str, tuple[Callable[[], bytes], str]] = {
     "a shell script": (lambda: b"#!/bin/sh\ntouch owned\n", NOT_WHOLE),
 }
 LIES: dict[str, tuple[Callable[[], None], str]] = {
-    "a model of another package": (param("model", name="../../x"), "there is no model"),
-    "a model of the system": (param("model", name="os"), "there is no model"),
-    "a model that is a list": (param("model", name=["mlp"]), "there is no model"),
+    "a model of another package": (param(name="../../x"), "there is no model"),
+    "a model of the system": (param(name="os"), "there is no model"),
+    "a model that is a list": (param(name=["mlp"]), "there is no model"),
     "params that are a list": (manifest(params=[]), NO_MODEL),
     "params with another section": (changed(lambda metadata, _: metadata["params"].pop("train")), "train: is missing"),
-    "a thousand unknown keys": (param("model", **{f"key{number}": number for number in range(1000)}), "is not a key here"),
-    "a key that clears the screen": (param("model", **{"\x1b[2J": 1}), "\\x1b[2J"),
-    "a key of 100,000 letters": (param("model", **{"k" * 100_000: 1}), "its parameters have"),
-    "a key of 10,000 letters": (param("model", **{"k" * 10_000: 1}), "is not a key here"),
+    "a thousand unknown keys": (param(**keys(1000)), "is not a key here"),
+    "a key that clears the screen": (param(**{"\x1b[2J": 1}), "\\x1b[2J"),
+    "a key of 100,000 letters": (param(**{"k" * 100_000: 1}), "its parameters have"),
+    "a key of 10,000 letters": (param(**{"k" * 10_000: 1}), "is not a key here"),
     "parameters nested 900 deep": (manifest(params={"model": json.loads("[" * 900 + "]" * 900)}), MODEL.name),
-    "a hundred thousand unknown keys": (manifest(**{f"key{number}": 1 for number in range(100_000)}), NO_MODEL),
-    "a hundred thousand unknown parameters": (param("model", **{f"key{number}": 1 for number in range(100_000)}), "its parameters have"),
-    "a wide network": (param("model", width=65_536), UNFIT),
-    "a wider network": (param("model", width=10**9), UNMADE),
-    "a deep network": (param("model", depth=1000), UNFIT),
-    "a deeper network": (param("model", depth=10**9), UNMADE),
-    "a gigantic convolution": (network(name="convnet", weights=None, width=65_536, dropout=0.0), UNFIT),
-    "a gigantic residual network": (network(name="resnet", weights=None, depth=18, width=65_536), "needs images of at least 8x8"),
-    "a network of torchvision": (
-        network(name="torchvision", weights=None, architecture="vit_h_14", stem="original", pretrained=None),
-        "does not accept images of 4x4",
+    "a hundred thousand unknown keys": (changed(lambda metadata, _: metadata.update(keys(100_000))), NO_MODEL),
+    "a hundred thousand unknown parameters": (
+        changed(lambda metadata, _: metadata["params"]["model"].update(keys(100_000))),
+        "its parameters have",
     ),
-    "images of 65535x65535": (inputs(**images(65_535, 65_535, 1)), UNFIT),
-    "images of 65535x65535 for a convolution": (
-        changed(
-            lambda metadata, _: (
-                metadata["spec"]["inputs"].update(images(65_535, 65_535, 65_535)),
-                metadata["params"].update(model={"name": "convnet", "weights": None, "width": 65_536, "dropout": 0.0}),
-            )
-        ),
-        UNFIT,
-    ),
-    "images of 65535x65535 for torchvision": (
-        changed(
-            lambda metadata, _: (
-                metadata["spec"]["inputs"].update(images(65_535, 65_535, 3)),
-                metadata["params"].update(
-                    model={"name": "torchvision", "weights": None, "architecture": "resnet18", "stem": "original", "pretrained": None}
-                ),
-            )
-        ),
-        UNFIT,
-    ),
+    "a wide network": (param(width=65_536), UNFIT),
+    "a wider network": (param(width=10**9), UNMADE),
+    "a deep network": (param(depth=1000), UNFIT),
+    "a deeper network": (param(depth=10**9), UNMADE),
+    "a gigantic convolution": (network(name="convnet", width=65_536, dropout=0.0), UNFIT),
+    "a gigantic residual network": (network(name="resnet", depth=18, width=65_536), "needs images of at least 8x8"),
+    "a network of torchvision": (network(**TORCHVISION | {"architecture": "vit_h_14"}), "does not accept images of 4x4"),
+    "images of 65535x65535": (spec("inputs", **images(1)), UNFIT),
+    "images of 65535x65535 for a convolution": (large(65_535, name="convnet", width=65_536, dropout=0.0), UNFIT),
+    "images of 65535x65535 for torchvision": (large(3, **TORCHVISION), UNFIT),
     "images of 65535x65535 that fit the weights": (fitting, "was trained on image inputs (65535, 65535, 3) and 2 outputs"),
-    "images without height": (inputs(height=0), NO_MODEL),
-    "images of 10^30 pixels": (inputs(height=10**30), NO_MODEL),
-    "one hundred thousand classes": (targets(classes=[str(number) for number in range(100_000)]), UNFIT),
-    "a million classes": (targets(classes=[str(number) for number in range(1_000_000)]), "declares a header of"),
-    "classes that are a number": (targets(classes=10**9), NO_MODEL),
-    "classes of one name": (targets(classes=["a", "a"]), NO_MODEL),
-    "a deviation of zero": (inputs(std=[0.0]), NO_MODEL),
-    "a deviation that is text": (inputs(std=["NaN"]), NO_MODEL),
-    "a deviation beyond all floats": (inputs(std=["1e999"]), NO_MODEL),
-    "a deviation near zero": (inputs(std=[1e-320]), "not finite"),
+    "images without height": (spec("inputs", height=0), NO_MODEL),
+    "images of 10^30 pixels": (spec("inputs", height=10**30), NO_MODEL),
+    "one hundred thousand classes": (classes(100_000), UNFIT),
+    "a million classes": (classes(1_000_000), "declares a header of"),
+    "classes that are a number": (spec("targets", classes=10**9), NO_MODEL),
+    "classes of one name": (spec("targets", classes=["a", "a"]), NO_MODEL),
+    "a deviation of zero": (spec("inputs", std=[0.0]), NO_MODEL),
+    "a deviation that is text": (spec("inputs", std=["NaN"]), NO_MODEL),
+    "a deviation beyond all floats": (spec("inputs", std=["1e999"]), NO_MODEL),
+    "a deviation near zero": (spec("inputs", std=[1e-320]), "not finite"),
     "another format": (manifest(format="another-1"), NO_MODEL),
     "an earlier format": (manifest(format="pipeline-model-1"), "has the format pipeline-model-1 of another version"),
-    "a kind of inputs that is a path": (inputs(kind="../../models/mlp"), NO_MODEL),
-    "a kind of inputs that is a list": (inputs(kind=["image"]), NO_MODEL),
-    "a kind of targets that is a module": (targets(kind="classification.objective"), NO_MODEL),
+    "a kind of inputs that is a path": (spec("inputs", kind="../../models/mlp"), NO_MODEL),
+    "a kind of inputs that is a list": (spec("inputs", kind=["image"]), NO_MODEL),
+    "a kind of targets that is a module": (spec("targets", kind="classification.objective"), NO_MODEL),
     "targets that are text": (changed(lambda metadata, _: metadata["spec"].update(targets="classification")), NO_MODEL),
     "an unknown key": (manifest(extra=1), NO_MODEL),
     "a precision of others": (manifest(precision="fp8"), NO_MODEL),
@@ -261,5 +251,5 @@ PLACES: dict[str, tuple[Callable[[], None], str]] = {
 }
 CASES = {
     f"model: {name}": Case(("evaluate",), change, said)
-    for name, (change, said) in ({name: (written(content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES).items()
+    for name, (change, said) in ({name: (partial(write, content), said) for name, (content, said) in BYTES.items()} | LIES | PLACES).items()
 }
