@@ -155,7 +155,7 @@ def test_no_two_hold_a_folder_however_often_its_lock_file_comes_and_goes(tmp_pat
     assert folders(tmp_path) == locks(tmp_path) == set()
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{half"])
+@pytest.mark.parametrize("content", ["[1]", "{half"])
 def test_a_damaged_old_folder_hinders_no_new_training(tmp_path: Path, content: str) -> None:
     folder = begin(tmp_path, BASE)
     files.write_text(folder / "inputs.json", content)
