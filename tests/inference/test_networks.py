@@ -25,7 +25,6 @@ SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, s
 MODELS: list[dict[str, Any]] = [
     {"name": "resnet", "weights": None, "depth": 10, "width": 8},
     AIRBENCH,
-    {"name": "torchvision", "weights": None, "architecture": "swin_t", "stem": "small", "pretrained": None},
 ]
 
 
