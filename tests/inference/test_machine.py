@@ -43,7 +43,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize(("wish", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+@pytest.mark.parametrize(("wish", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
 def test_a_gpu_is_chosen_by_its_number(two_gpus: list[int], wish: str, index: int) -> None:
     assert choose_device(wish) == torch.device("cuda", index)
     assert two_gpus == [index]
@@ -62,11 +62,10 @@ def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
 def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
-    for wish in ("cuda", "cuda:0"):
-        with pytest.raises(
-            Refusal, match=rf"PIPELINE_DEVICE={wish}: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`"
-        ):
-            choose_device(wish)
+    with pytest.raises(
+        Refusal, match=r"PIPELINE_DEVICE=cuda:0: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`"
+    ):
+        choose_device("cuda:0")
 
 
 def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +88,8 @@ def test_a_gpu_without_kernels_is_left_by_auto_and_refused_by_name(
     capabilities(monkeypatch, (6, 1))
     assert choose_device("auto") == torch.device("cpu")
     assert re.match(f"warning: the NVIDIA GPU of this machine is not used: {NO_KERNELS}", capsys.readouterr().err)
-    for requested in ("cuda", "cuda:0"):
-        with pytest.raises(Refusal, match=f"PIPELINE_DEVICE={requested}: no CUDA GPU can be used: {NO_KERNELS}"):
-            choose_device(requested)
+    with pytest.raises(Refusal, match=f"PIPELINE_DEVICE=cuda: no CUDA GPU can be used: {NO_KERNELS}"):
+        choose_device("cuda")
     several = Environment(PIPELINE_DEVICE="auto", LOCAL_WORLD_SIZE="2", LOCAL_RANK="1")
     assert machine.device_of_rank(several) == "auto"
 
@@ -140,15 +138,6 @@ def test_the_fingerprint_holds_what_decides_bits_and_nothing_else() -> None:
     assert here.memory() == {}
 
 
-def test_a_gpu_is_known_by_its_name_and_its_memory_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
-    monkeypatch.setattr("torch.cuda.memory_stats", lambda _: {"allocated_bytes.all.peak": 2_000_000, "reserved_bytes.all.peak": 3_000_000})
-    here = Machine(torch.device("cuda", 1), 2)
-    assert here.fingerprint()["name"] == "Some GPU"
-    assert here.fingerprint()["device"] == "cuda"
-    assert here.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
-
-
 def test_determinism_is_set_without_filling_fresh_memory() -> None:
     before = torch.are_deterministic_algorithms_enabled()
     try:
@@ -162,16 +151,19 @@ def test_determinism_is_set_without_filling_fresh_memory() -> None:
         torch.use_deterministic_algorithms(before)
 
 
-def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_not_in_a_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Machine, "name", "a GPU")
+def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_its_memory_is_told_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda _: {"allocated_bytes.all.peak": 2_000_000, "reserved_bytes.all.peak": 3_000_000})
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 92_600)
-    found = Machine(torch.device("cuda"), 2).fingerprint()
+    machine = Machine(torch.device("cuda", 1), 2)
+    found = machine.fingerprint()
+    assert (found["name"], found["device"]) == ("Some GPU", "cuda")
     assert found["flags"] == {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "NVIDIA_TF32_OVERRIDE": "", "ATEN_CPU_CAPABILITY": ""}
     assert found["cpu"] == platform.machine()
     assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
-    assert not {"flags", "kernels"} & set(Machine(torch.device("cpu"), 2).fingerprint())
+    assert machine.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
 
 
 X86 = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Any CPU: of two\nflags\t\t: fpu\n"
@@ -179,13 +171,11 @@ ARM = "processor\t: {}\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU architec
 BOARD = "Hardware\t: BCM2711\nModel\t\t: Raspberry Pi\n"
 CPUINFO = {
     "x86": ([X86.format(core, "GenuineIntel") for core in range(2)], "GenuineIntel family 6 model 143"),
-    "ARM": ([ARM.format(0, "0xd40"), BOARD], "implementer 0x41 part 0xd40"),
     "ARM with two kinds of cores": (
-        [ARM.format(0, "0xd05"), ARM.format(1, "0xd0b")],
+        [ARM.format(0, "0xd05"), ARM.format(1, "0xd0b"), BOARD],
         "implementer 0x41 part 0xd05 and implementer 0x41 part 0xd0b",
     ),
     "a core without its model": ([X86.format(0, "GenuineIntel"), "processor\t: 1\nvendor_id\t: GenuineIntel\n"], "unknown"),
-    "another architecture": (["processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n"], "unknown"),
     "nothing": ([], "unknown"),
 }
 
@@ -215,25 +205,27 @@ def glibc() -> tuple[int, ...]:
 
 
 FAULTS = """
-import resource, sys, torch
+import resource, torch
 from pipeline.core.environment import Environment
 from pipeline.inference.machine import Machine
-if sys.argv[1:]:
-    Machine.set_up(Environment())
 def step():
     return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
-for _ in range(3):
-    step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def faults():
+    for _ in range(2):
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(3):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults())
+Machine.set_up(Environment())
+print(faults())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or glibc() < (2, 35), reason="this C library takes no such threshold")
 @pytest.mark.skipif("[always]" in HUGE_PAGES.read_text(), reason="the system's pages are huge: there is little to clear")
 def test_memory_that_a_step_frees_serves_the_next_one() -> None:
-    usual, kept = (int(subprocess.check_output([sys.executable, "-c", FAULTS, *words], cwd=TOP)) for words in ([], ["kept"]))
-    assert usual > 100_000, "each page of it is cleared by the system again"
+    usual, kept = map(int, subprocess.check_output([sys.executable, "-c", FAULTS], cwd=TOP).split())
+    assert usual > 50_000, "each page of it is cleared by the system again"
     assert kept < usual / 10

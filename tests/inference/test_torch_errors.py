@@ -49,6 +49,23 @@ def test_the_same_error_outside_of_the_model_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (ValueError("Expected more than 1 value per channel when training, got input size [1, 4]"), "train.micro_batch_size: BatchNorm"),
+        (
+            RuntimeError("adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but"),
+            "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`",
+        ),
+    ],
+)
+def test_an_error_with_a_remedy_is_refused_with_both(error: Exception, remedy: str) -> None:
+    with pytest.raises(Refusal) as raised, torch_errors.with_remedies(size="train.micro_batch_size"):
+        raise error
+    assert str(raised.value).startswith(remedy)
+    assert str(raised.value).endswith(f"({error})")
+
+
+@pytest.mark.parametrize(
     "error", [RuntimeError("something else"), Refusal("model.name: Expected more than 1 value per channel, but got 1")]
 )
 def test_another_error_stays_as_it_is(error: Exception) -> None:

@@ -5,27 +5,13 @@ import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.train import blocks
-from tests.train.engine.building import begin, run, same
-
-MODELS = [
-    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.3},
-    {"name": "resnet", "weights": None, "width": 8, "depth": 10},
-    {
-        "name": "airbench",
-        "weights": None,
-        "block1_width": 8,
-        "block2_width": 16,
-        "block3_width": 16,
-        "whiten_images": 20,
-        "whiten_eps": 5e-4,
-    },
-    {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
-]
+from tests.laws.test_resuming import AIRBENCH, CONVNET
+from tests.train.engine.building import begin, run, same, steps
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
+@pytest.mark.parametrize("model", [CONVNET, AIRBENCH], ids=lambda model: model["name"])
 def test_recomputing_activations_changes_no_byte(train_params, prepared, model) -> None:
-    changes = {"model": model, "train.epochs": None, "train.steps": 3, "train.batch_size": 16, "train.micro_batch_size": 8}
+    changes = {"model": model, **steps(3), "train.batch_size": 16, "train.micro_batch_size": 8}
     trainings = [begin(train_params({**changes, "train.activation_checkpointing": recomputing}), prepared) for recomputing in (False, True)]
     for training in trainings:
         run(training)
@@ -35,8 +21,7 @@ def test_recomputing_activations_changes_no_byte(train_params, prepared, model) 
 def test_activations_are_forgotten_and_computed_again(train_params, prepared) -> None:
     calls: dict[bool, int] = {}
     for recomputing in (False, True):
-        changes = {"model": MODELS[0], "train.epochs": None, "train.steps": 1, "train.batch_size": 16, "train.micro_batch_size": 16}
-        training = begin(train_params({**changes, "train.activation_checkpointing": recomputing}), prepared)
+        training = begin(train_params({"model": CONVNET, "train.activation_checkpointing": recomputing}), prepared)
         counted = next(module for module in training.state.model.modules() if isinstance(module, torch.nn.Conv2d))
         seen = []
         counted.register_forward_hook(lambda *_, seen=seen: seen.append(1))

@@ -26,9 +26,7 @@ def slowly(image: torch.Tensor, draw: list[int], wishes: dict[str, float | str])
     return result
 
 
-@pytest.mark.parametrize(
-    ("crop", "flip", "cutout"), [(0, "none", 0), (2, "none", 0), (0, "random", 0), (0, "none", 3), (2, "random", 2), (1, "alternating", 4)]
-)
+@pytest.mark.parametrize(("crop", "flip", "cutout"), [(0, "none", 3), (2, "random", 2), (1, "alternating", 4)])
 def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -> None:
     wishes = {"crop_padding": crop, "flip": flip, "cutout": cutout}
     found, source = augmentation(20, seed=3, **wishes), images(20)
@@ -38,16 +36,16 @@ def test_every_pixel_is_where_the_draws_say(crop: int, flip: str, cutout: int) -
     assert torch.equal(found.gather(found.packed(source), rows, draws), torch.stack(expected))
 
 
-@pytest.mark.parametrize("wishes", [{"crop_padding": 2, "flip": "random"}, EVERYTHING], ids=["crop", "everything"])
-def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning(wishes: dict[str, float | str]) -> None:
-    found = augmentation(9, **wishes)
+def test_a_part_of_the_packed_images_is_gathered_from_its_own_beginning() -> None:
+    found = augmentation(9, crop_padding=2, flip="random")
     packed, rows = found.packed(images(9)), torch.arange(6)
     draws = found.draw(0)[:, rows]
     assert torch.equal(found.gather(packed[3:], rows, draws), found.gather(packed, rows + 3, draws))
 
 
-@pytest.mark.parametrize("channels", [1, 2, 4, 5, 9])
-@pytest.mark.parametrize("window", [{"crop_padding": 1}, {"resized_crop": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    ("channels", "window"), [(2, {"crop_padding": 1}), (9, {"crop_padding": 1}), (5, {"resized_crop": 0.3}), (9, {"resized_crop": 0.3})]
+)
 def test_pixels_of_any_number_of_channels_are_moved_whole(channels: int, window: dict[str, float]) -> None:
     spec = image_spec(shape=(4, 3, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
     source = images(6, spec.inputs.row_shape)

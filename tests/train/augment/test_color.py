@@ -42,13 +42,6 @@ def test_factors_cover_their_range() -> None:
     assert (found.amax(0) - 1.5).abs().max() < 0.02
 
 
-def test_what_is_too_light_is_white_and_not_black() -> None:
-    found, source = augmentation(50, brightness=1.0), torch.full((50, *COLOUR.inputs.row_shape), 200, dtype=torch.uint8)
-    lighter = found.draw(0)[0] > 1.3 * WHOLE
-    assert lighter.any()
-    assert (gathered(found, source)[lighter] == 255).all()
-
-
 def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> None:
     found, source = augmentation(50, saturation=1.0), torch.tensor([200, 30, 30], dtype=torch.uint8).expand(50, *COLOUR.inputs.row_shape)
     images, stronger = gathered(found, source), found.draw(0)[0] > 1.8 * WHOLE
@@ -57,7 +50,7 @@ def test_what_is_too_strong_a_colour_loses_the_others_and_wraps_nowhere() -> Non
     assert (images[stronger][..., 1:] == 0).all()
 
 
-@pytest.mark.parametrize(("name", "channels"), [("brightness", 2), ("contrast", 4), ("saturation", 1), ("saturation", 4)])
+@pytest.mark.parametrize(("name", "channels"), [("brightness", 2), ("contrast", 4), ("saturation", 1)])
 def test_light_is_refused_for_channels_that_are_no_colours(name: str, channels: int) -> None:
     spec = image_spec(shape=(6, 5, channels), classes=("a", "b"), mean=(0.5,) * channels, std=(0.2,) * channels)
     with pytest.raises(Refusal, match=f"augment.{name}: needs images of .* channels, these have {channels}: write 0.0"):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -21,12 +22,33 @@ from pipeline.train.engine.fit import Report
 from pipeline.train.engine.state import TrainState
 from pipeline.train.group.lanes import ONE_LANE, Lanes
 from pipeline.train.group.processes import ALONE
+from pipeline.train.optimizer_params import AdamSettings, MuonSettings, SgdSettings
 from pipeline.train.params import LoopSettings, TrainParams
 from pipeline.train.tasks.classification import Objective
 from pipeline.train.training import Training
 from tests.specs import image_spec
 
 HERE = Machine.set_up(Environment(PIPELINE_DEVICE=os.environ.get("TEST_DEVICE", "cpu"), PIPELINE_THREADS=torch.get_num_threads()))
+
+COMMON: dict[str, Any] = {"learning_rate": 0.1, "weight_decay": 0.05, "bias_lr_scale": 1.0, "layer_decay": None, "groups": ()}
+SGD = SgdSettings(name="sgd", **COMMON, momentum=0.9, nesterov=True)
+ADAMW = AdamSettings(name="adamw", **COMMON, beta1=0.9, beta2=0.99, epsilon=1e-8)
+MUON = MuonSettings(
+    name="muon",
+    **COMMON | {"bias_lr_scale": 2.0},
+    outer_lr_scale=3.0,
+    momentum=0.6,
+    sgd_momentum=0.85,
+    nesterov=True,
+    ns_steps=5,
+    normalize_weights=True,
+)
+
+
+def steps(count: int, every: int | None = None) -> dict[str, Any]:
+    """Return the changes for a training of `count` steps that reports and validates after each `every` of them, or only at the end."""
+    every = every or count
+    return {"train.epochs": None, "train.steps": count, "train.report_every_steps": every, "train.validate_every_steps": every}
 
 
 def begin(params: TrainParams, prepared: Prepared, folder: Path = Path("/nonexistent")) -> Training:

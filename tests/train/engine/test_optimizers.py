@@ -1,7 +1,6 @@
 """Optimizers: which parameters decay, and that the fused updates are those of the plain formulas."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,36 +13,15 @@ from torchvision import models
 from pipeline.core.params import load
 from pipeline.core.yaml_document import Document
 from pipeline.train.engine import optimizers
-from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
+from pipeline.train.optimizer_params import OptimizerSettings
 from pipeline.train.params import TrainParams
 from tests.imports import TOP
 from tests.models import text_models
 from tests.specs import image_spec
+from tests.train.engine.building import ADAMW, MUON, SGD
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
-SGD = SgdSettings(
-    name="sgd", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.9, nesterov=True
-)
-ADAM = AdamSettings(
-    name="adam", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
-)
-ADAMW = AdamSettings(
-    name="adamw", learning_rate=0.1, weight_decay=0.05, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
-)
-MUON = MuonSettings(
-    name="muon",
-    learning_rate=0.1,
-    weight_decay=0.05,
-    bias_lr_scale=2.0,
-    layer_decay=None,
-    groups=(),
-    outer_lr_scale=3.0,
-    momentum=0.6,
-    sgd_momentum=0.85,
-    nesterov=True,
-    ns_steps=5,
-    normalize_weights=True,
-)
+ADAM = ADAMW.model_copy(update={"name": "adam"})
 
 
 def network() -> nn.Module:
@@ -52,30 +30,12 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2), nn.Flatten(), nn.LayerNorm(8), nn.Linear(8, 3)).double()
 
 
-def test_norms_and_biases_do_not_decay() -> None:
-    module = network()
-    decay = {
-        id(parameter): group["weight_decay"] for group in optimizers.build(module, ADAMW).param_groups for parameter in group["params"]
-    }
-    assert {name for name, parameter in module.named_parameters() if decay[id(parameter)]} == {"0.weight", "4.weight"}
-
-
-ARCHITECTURES = {
-    "vit_b_32": (models.vit_b_32, "conv_proj.weight", "heads.head.weight", {"class_token", "encoder.pos_embedding"}),
-    "convnext_tiny": (models.convnext_tiny, "features.0.0.weight", "classifier.2.weight", {"layer_scale"}),
-    "swin_t": (models.swin_t, "features.0.0.weight", "head.weight", {"relative_position_bias_table"}),
-}
-"""An architecture, the weights of its first and last layer, and the ends of the names of what has two or more dimensions and is no matrix."""
-
-
-@pytest.mark.parametrize(("architecture", "first", "last", "others"), ARCHITECTURES.values(), ids=ARCHITECTURES)
-def test_only_weights_of_linear_and_convolutional_layers_decay_or_are_orthogonalised(
-    architecture: Callable[[], nn.Module], first: str, last: str, others: set[str]
-) -> None:
+def test_only_weights_of_linear_and_convolutional_layers_decay_or_are_orthogonalised() -> None:
+    first, last, others = "conv_proj.weight", "heads.head.weight", ("class_token", "encoder.pos_embedding")
     with torch.device("meta"):
-        module = architecture()
+        module = models.vit_b_32()
     named = dict(module.named_parameters())
-    matrices = {name for name, parameter in named.items() if parameter.ndim >= 2 and not name.endswith(tuple(others))}
+    matrices = {name for name, parameter in named.items() if parameter.ndim >= 2 and not name.endswith(others)}
     assert len(matrices) < sum(parameter.ndim >= 2 for parameter in named.values())
     assert chosen(module, ADAMW, lambda group: group["weight_decay"] > 0) == matrices
     assert chosen(module, MUON, lambda group: group["weight_decay"] > 0) == matrices
@@ -111,7 +71,7 @@ def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matri
     assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
 
 
-@pytest.mark.parametrize("model", text_models.LANGUAGE_MODELS, ids=text_models.title)
+@pytest.mark.parametrize("model", text_models.LANGUAGE_MODELS[-3:-1], ids=text_models.title)
 def test_all_matrices_of_a_text_model_between_its_embedding_and_its_last_layer_are_orthogonalised(model: dict[str, Any]) -> None:
     module = text_models.build(model)
     inner = {name for name, parameter in module.named_parameters() if parameter.ndim > 1 and name.startswith(("body.blocks.", "layers."))}
@@ -150,9 +110,9 @@ def test_of_a_layer_the_matrices_alone_decay_however_they_are_parametrized(layer
     assert chosen(module, MUON, lambda group: group["hidden"]) == hidden
 
 
-@pytest.mark.parametrize("preset", sorted((TOP / "presets").glob("*.yaml")), ids=lambda path: path.stem)
-def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_embeds_no_token(preset: Path) -> None:
-    params = load(Document.read(preset), TrainParams)
+@pytest.mark.parametrize("name", ["cifar10-cnn", "cifar10-resnet", "cifar10-speedrun", "image-folder", "trec-lstm", "code-transformer"])
+def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_embeds_no_token(name: str) -> None:
+    params = load(Document.read(TOP / f"presets/{name}.yaml"), TrainParams)
     reads_text = params.model.name in ("recurrent", "transformer")
     module = params.model.build(text_models.spec_for(params.model.model_dump()) if reads_text else SPEC)
     tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
@@ -160,13 +120,6 @@ def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_emb
     matrices = {name for name, parameter in named.items() if parameter.ndim >= 2}
     settings = params.optimizer.model_copy(update={"weight_decay": 0.1})
     assert chosen(module, settings, lambda group: group["weight_decay"] > 0) == matrices
-
-
-def test_frozen_parameters_are_not_trained() -> None:
-    module = network()
-    module[0].requires_grad_(False)
-    trained = {id(parameter) for group in optimizers.build(module, SGD).param_groups for parameter in group["params"]}
-    assert not trained & {id(parameter) for parameter in module[0].parameters()}
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
-from pipeline.inference import model_file, tensor_file
+from pipeline.inference import model_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.params import WEIGHTS_FOLDER, ModelSettings
-from pipeline.models import convnet, mlp, torchvision
+from pipeline.models import convnet, torchvision
 from pipeline.train import beginning
 from tests.models import text_models
 from tests.specs import image_spec, text_spec
@@ -113,21 +113,6 @@ def test_another_architecture_is_refused_with_the_first_tensors_that_differ() ->
     assert str(caught.value).startswith(
         f"model.weights: {BASE}: its model, convnet, has another architecture than this convnet (0.0.weight is float32 (4, 1, 3, 3), not float32 (8, 1, 3, 3); "
     )
-    other = mlp.Settings(name="mlp", weights=Path(BASE.name), width=8, depth=1, dropout=0.0)
-    with pytest.raises(
-        Refusal, match=r"its model, convnet, has another architecture than this mlp \(0\.0\.weight is float32 .*, not missing"
-    ):
-        loaded(other, TWO)
-
-
-def test_nothing_that_fits_is_refused() -> None:
-    model = mlp.Settings(name="mlp", weights=Path(BASE.name), width=1, depth=1, dropout=0.0)
-    tensors = write(model, TWO)
-    assert loaded(model, FIVE)[1] == {"2.weight", "2.bias"}
-    _, metadata = tensor_file.load(BASE)
-    tensor_file.save(BASE, {name: tensor for name, tensor in tensors.items() if name.startswith("2.")}, metadata)
-    with pytest.raises(Refusal, match=r"1\.0\.bias is missing, not float32 \(1,\)"):
-        loaded(model, FIVE)
 
 
 def plain(
@@ -158,10 +143,9 @@ def test_torchvisions_own_weights_are_taken_from_a_file_of_tensors(capsys: pytes
     "change",
     [
         lambda tensors: tensors.pop("0.0.weight"),
-        lambda tensors: tensors.update(extra=torch.zeros(1)),
         lambda tensors: tensors.update({"4.3.weight": torch.zeros(1), "4.0.weight": torch.zeros(1)}),
     ],
-    ids=["a layer less", "a layer more", "most values of another shape"],
+    ids=["a layer less", "most values of another shape"],
 )
 def test_tensors_of_another_architecture_are_refused(change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     plain(settings(), TWO, change)
@@ -173,7 +157,6 @@ def test_tensors_of_another_architecture_are_refused(change: Callable[[dict[str,
     ("content", "message"),
     [
         (None, "is missing: copy the file to this path, or write `weights: null`"),
-        (b"", "is not a complete safetensors file"),
         (b"\x80\x04 a pickle", "is not a complete safetensors file"),
     ],
 )

@@ -13,33 +13,10 @@ from pipeline.train.engine import applying
 from pipeline.train.engine.metrics import Row
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.update import StepSettings, update
-from pipeline.train.optimizer_params import AdamSettings, MuonSettings, SgdSettings
-from tests.train.engine.building import Identity, Parts, objective_of, same
+from tests.train.engine.building import ADAMW, MUON, SGD, Identity, Parts, objective_of, same
 
-PLAIN = SgdSettings(
-    name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.0, nesterov=False
-)
-MOMENTUM = SgdSettings(
-    name="sgd", learning_rate=0.1, weight_decay=0.0, bias_lr_scale=1.0, layer_decay=None, groups=(), momentum=0.9, nesterov=True
-)
-ADAM = AdamSettings(
-    name="adamw", learning_rate=0.1, weight_decay=0.1, bias_lr_scale=1.0, layer_decay=None, groups=(), beta1=0.9, beta2=0.99, epsilon=1e-8
-)
-
-MUON = MuonSettings(
-    name="muon",
-    learning_rate=0.1,
-    weight_decay=0.1,
-    bias_lr_scale=1.0,
-    layer_decay=None,
-    groups=(),
-    outer_lr_scale=1.0,
-    momentum=0.6,
-    sgd_momentum=0.9,
-    nesterov=True,
-    ns_steps=3,
-    normalize_weights=True,
-)
+MOMENTUM = SGD.model_copy(update={"weight_decay": 0.0})
+PLAIN = MOMENTUM.model_copy(update={"momentum": 0.0, "nesterov": False})
 
 
 def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -81,7 +58,7 @@ def gradients(state: TrainState) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in state.model.parameters()])
 
 
-@pytest.mark.parametrize("sizes", [[13], [7, 6], [5, 4, 4], [1] * 13])
+@pytest.mark.parametrize("sizes", [[7, 6], [1] * 13])
 def test_micro_batches_add_up_to_one_batch(sizes: list[int]) -> None:
     inputs, targets = samples(13)
     whole, parts = state_of(network()), state_of(network())
@@ -92,21 +69,12 @@ def test_micro_batches_add_up_to_one_batch(sizes: list[int]) -> None:
     assert row_of_parts == pytest.approx(row, rel=1e-12)
 
 
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
-def test_the_objective_is_the_mean_over_the_batch_of_what_is_minimised(label_smoothing: float) -> None:
+def test_the_objective_is_the_mean_over_the_batch_of_what_is_minimised() -> None:
     inputs, targets = samples(8)
     module = network()
-    expected = cross_entropy(module(inputs), targets, label_smoothing=label_smoothing).item()
-    row = step(state_of(module), (inputs, targets), label_smoothing=label_smoothing)
+    expected = cross_entropy(module(inputs), targets, label_smoothing=0.2).item()
+    row = step(state_of(module), (inputs, targets), label_smoothing=0.2)
     assert row["train/objective"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_right_answer_is_the_class_with_the_largest_share() -> None:
-    state, (inputs, _) = state_of(network()), samples(4)
-    answers = state.model(inputs).argmax(-1)
-    answers[3] = (answers[3] + 1) % 3
-    shares = 0.2 + 0.4 * torch.eye(3)[answers]
-    assert step(state, (inputs, shares.double()))["train/accuracy"] == 0.75
 
 
 def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
@@ -120,14 +88,6 @@ def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
         step(state, (inputs, targets), clip_norm=float(norm) / 2)
         assert gradients(state).norm() == pytest.approx(float(norm) / 2, rel=1e-4)
     assert torch.allclose(gradients(clipped), gradients(scaled), rtol=1e-6)
-
-
-def test_a_norm_within_the_limit_is_left_alone() -> None:
-    inputs, targets = samples(8)
-    free, clipped = state_of(network()), state_of(network())
-    step(free, (inputs, targets))
-    step(clipped, (inputs, targets), clip_norm=1e9)
-    assert torch.equal(gradients(free), gradients(clipped))
 
 
 class Overflowing(nn.Module):
@@ -144,7 +104,7 @@ class Overflowing(nn.Module):
         return logits * torch.inf if self.overflows else logits
 
 
-@pytest.mark.parametrize("settings", [PLAIN, ADAM, MUON], ids=["sgd", "adamw", "muon"])
+@pytest.mark.parametrize("settings", [ADAMW, MUON], ids=["adamw", "muon"])
 def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(settings) -> None:
     module = Overflowing()
     state = state_of(module, settings=settings, used="fp16", ema_decay=0.9)
@@ -184,7 +144,7 @@ def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     assert averages(progress) == alone | {"train/skipped_steps": 1}
 
 
-@pytest.mark.parametrize("settings", [PLAIN, MOMENTUM, ADAM, MUON], ids=["sgd", "momentum", "adamw", "muon"])
+@pytest.mark.parametrize("settings", [MOMENTUM, MUON], ids=["momentum", "muon"])
 def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_asked_for(settings) -> None:
     module = Overflowing()
     state = state_of(module, settings=settings, ema_decay=0.9, skip_nonfinite=True)
@@ -199,22 +159,20 @@ def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_ask
     assert not torch.equal(state.tensors()["network/last.weight"], before["network/last.weight"])
 
 
-@pytest.mark.parametrize("settings", [ADAM, MUON], ids=["adamw", "muon"])
-def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit(settings) -> None:
-    one, other = (state_of(network(dtype=torch.float32), settings=settings, skip_nonfinite=skip) for skip in (False, True))
+def test_skipping_where_nothing_is_to_be_skipped_changes_no_bit() -> None:
+    one, other = (state_of(network(dtype=torch.float32), settings=MUON, skip_nonfinite=skip) for skip in (False, True))
     for state in (one, other):
         for _ in range(3):
             step(state, samples(8, torch.float32))
     assert same(one.tensors(), other.tensors())
 
 
-@pytest.mark.parametrize("settings", [PLAIN, ADAM], ids=["sgd", "adamw"])
-def test_biases_and_norms_move_by_their_factor(settings) -> None:
+def test_biases_and_norms_move_by_their_factor() -> None:
     before = dict(network().named_parameters())
     moved = {}
     for factor in (1.0, 0.25):
         module = network()
-        step(state_of(module, settings=settings.model_copy(update={"bias_lr_scale": factor, "weight_decay": 0.0})), samples(8))
+        step(state_of(module, settings=PLAIN.model_copy(update={"bias_lr_scale": factor})), samples(8))
         moved[factor] = {name: parameter.detach() - before[name].detach() for name, parameter in module.named_parameters()}
     for name, way in moved[1.0].items():
         expected = way * 0.25 if way.ndim < 2 else way

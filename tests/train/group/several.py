@@ -13,7 +13,6 @@ from torch import distributed as dist
 
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
-from pipeline.inference import tensor_file
 from pipeline.inference.networks import Model
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, training
@@ -64,15 +63,7 @@ def train(size: int, *runs: Run) -> list[End]:
     for process in children:
         process.kill()
     assert codes == [0] * size
-    ends = []
-    for number in range(len(runs)):
-        tensors, metadata = tensor_file.load(meeting.with_name(f"{meeting.name}-end-{number}"))
-        parts = [
-            {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
-            for start in ("state/", "exported/")
-        ]
-        ends.append(End(*parts, metadata["rows"], metadata["share"]))
-    return ends
+    return [End(*torch.load(meeting.with_name(f"{meeting.name}-end-{number}"))) for number in range(len(runs))]
 
 
 def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
@@ -86,10 +77,7 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
     for number, run in enumerate(runs):
         end = trained(run, group)
         if rank == 0:
-            both = {f"state/{name}": value for name, value in end.state.items()} | {
-                f"exported/{name}": value for name, value in end.exported.items()
-            }
-            tensor_file.save(meeting.with_name(f"{meeting.name}-end-{number}"), both, {"rows": end.rows, "share": end.share})
+            torch.save(tuple(end), meeting.with_name(f"{meeting.name}-end-{number}"))
     group.wait()
     os._exit(0)
 

@@ -61,50 +61,42 @@ def difference(first: Tensors, second: Tensors) -> float:
     return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)
 
 
-def test_a_step_in_float64_is_that_of_one_process_and_a_resumed_training_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    settings = params({"model": LANGUAGE_MODEL, "train.clip_norm": 0.1})
-    recomputing = params({"model": LANGUAGE_MODEL, "train.clip_norm": 0.1, "train.activation_checkpointing": True})
+def test_steps_in_float64_are_those_of_one_process_also_after_checkpoints_of_other_numbers_of_processes(tmp_path: Path) -> None:
+    """A training of two processes is resumed by two, with recomputed activations, and by one."""
+    settings = params({"model": LANGUAGE_MODEL, "train.clip_norm": 0.1, "train.export_weights": "last"})
     corpus = texts.corpus()
-    one, straight, _, resumed = train(
+    straight, _, resumed = train(
         2,
-        Run(recomputing, corpus, tmp_path / "one", 1, double=True),
-        Run(settings, corpus, tmp_path / "straight", 4),
-        Run(settings, corpus, tmp_path / "halves", 2),
-        Run(settings, corpus, tmp_path / "halves", 4),
+        Run(settings, corpus, tmp_path / "straight", 3, double=True),
+        Run(settings, corpus, tmp_path / "moved", 1, double=True),
+        Run({**settings, "train": {**settings["train"], "activation_checkpointing": True}}, corpus, tmp_path / "moved", 3, double=True),
     )
-    (alone,) = train(1, Run(settings, corpus, tmp_path / "alone", 1, double=True))
-    assert (one.share < 0.55, alone.share) == (True, 1.0)
-    assert difference(one.state, alone.state) < 1e-12
-    assert list(one.exported) == list(alone.exported)
-    assert difference(one.exported, alone.exported) < 1e-12
+    moved, alone = train(
+        1,
+        Run(settings, corpus, tmp_path / "moved", 6, double=True),
+        Run(settings, corpus, tmp_path / "alone", 6, double=True),
+    )
     assert difference(straight.state, resumed.state) == 0
+    assert resumed.share < 0.55
+    assert moved.share == 1.0
+    for part in ("state", "exported"):
+        assert difference(getattr(moved, part), getattr(alone, part)) < 1e-12
+        assert list(getattr(moved, part)) == list(getattr(alone, part))
+    assert moved.rows == [pytest.approx(row, abs=1e-7) for row in alone.rows]
 
 
-def test_a_checkpoint_of_four_processes_continues_in_two_and_then_in_one(tmp_path: Path) -> None:
-    settings, corpus = params({"model": LANGUAGE_MODEL, "train.export_weights": "last"}), texts.corpus()
-    shares = []
-    for size, until in ((4, 2), (2, 4), (1, 6)):
-        (end,) = train(size, Run(settings, corpus, tmp_path / "moved", until, double=True))
-        shares.append(end.share)
-    (alone,) = train(1, Run(settings, corpus, tmp_path / "alone", 6, double=True))
-    assert shares == sorted(shares)
-    assert difference(end.state, alone.state) < 1e-12
-    assert list(end.exported) == list(alone.exported)
-    assert end.rows == [pytest.approx(row, abs=1e-7) for row in alone.rows]
-
-
-@pytest.mark.parametrize(
-    ("data", "changes"),
-    [
-        ("images", {"model": RESNET, "train.activation_checkpointing": True, "train.freeze": ["2.*"]}),
-        ("texts", {"model": texts.LSTM}),
-        ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL}),
-    ],
-    ids=["resnet, partly frozen", "lstm", "language model"],
-)
-def test_divided_weights_give_the_bytes_of_whole_weights(tmp_path: Path, prepared: Prepared, data: str, changes: dict[str, Any]) -> None:
+def test_divided_weights_give_the_bytes_of_whole_weights(tmp_path: Path, prepared: Prepared) -> None:
     """With BatchNorm, dropout, an EMA, frozen and tied weights. In bf16, gradients are added in float32, so they differ by rounding."""
-    samples = prepared if data == "images" else getattr(texts, data)()
+    resnet = (prepared, {"model": RESNET, "train.activation_checkpointing": True, "train.freeze": ["2.*"]})
+    language_model = (texts.corpus(), {"model": texts.TRANSFORMER_LANGUAGE_MODEL})
+    bf16_true = {"train.precision": "bf16-true", "train.ema_decay": 0.0}
+    variants = [
+        (*resnet, {}, 0.0),
+        (*resnet, bf16_true, 0.1),
+        (texts.texts(), {"model": texts.LSTM}, {}, 0.0),
+        (*language_model, {}, 0.0),
+        (*language_model, {"train.precision": "bf16"}, 1e-6),
+    ]
     runs = [
         Run(
             params({"optimizer": MOMENTUM, "train.clip_norm": None, **changes, **more, "train.sharding": mode}),
@@ -112,16 +104,14 @@ def test_divided_weights_give_the_bytes_of_whole_weights(tmp_path: Path, prepare
             tmp_path / f"{mode}-{number}",
             1,
         )
-        for number, more in enumerate(({}, {"train.precision": "bf16"}, {"train.precision": "bf16-true", "train.ema_decay": 0.0}))
+        for number, (samples, changes, more, _) in enumerate(variants)
         for mode in ("full", "none")
     ]
-    full, none, bf16, bf16_of_whole, bf16_true, bf16_true_of_whole = train(2, *runs)
-    assert full.share < 0.55 < none.share
-    assert difference(full.state, none.state) == 0
-    assert difference(bf16.state, bf16_of_whole.state) < 1e-6
-    assert difference(bf16_true.state, bf16_true_of_whole.state) < 0.1
-    momentum = {tensor.dtype for name, tensor in bf16_true.state.items() if name.startswith("optimizer/")}
-    assert torch.bfloat16 in momentum
+    ends = train(2, *runs)
+    for full, whole, (_, changes, more, tolerance) in zip(ends[::2], ends[1::2], variants, strict=True):
+        assert full.share < 0.55 < whole.share
+        assert difference(full.state, whole.state) <= tolerance, (changes, more)
+    assert torch.bfloat16 in {tensor.dtype for name, tensor in ends[2].state.items() if name.startswith("optimizer/")}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from sklearn.metrics import f1_score
+from torch.nn import functional
 
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import Predictions
+from pipeline.train.engine.objective import summed
 from tests.train.engine.building import objective_of
 
 
@@ -21,6 +23,8 @@ def test_metrics_are_averages_of_sums() -> None:
     logits, targets = torch.eye(3)[[0, 1, 2, 0]], torch.tensor([0, 1, 0, 2])
     sums = objective_of().sums(logits, targets)
     assert {name: value.item() for name, value in sums.items()} == {"correct": 2}
+    shares = 0.2 + 0.4 * torch.eye(3)[targets]
+    assert objective_of().sums(logits, shares)["correct"] == 2, "the right answer is the class with the largest share"
     assert objective_of().averages({"correct": 2.0, "loss": 9.0}, 4) == {"accuracy": 0.5}
 
 
@@ -53,3 +57,17 @@ def test_the_macro_f1_of_a_validation_is_that_of_evaluate_and_of_scikit_learn_ho
         assert objective.count_metrics(total.numpy()) == {"macro_f1": evaluated["macro_f1"]}
     expected = f1_score(targets, logits.numpy().argmax(1), labels=range(5), average="macro", zero_division=0)
     assert evaluated["macro_f1"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_targets_may_have_any_shape() -> None:
+    logits, targets = torch.randn(2, 4, 3), torch.randint(0, 3, (2, 4))
+    expected = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
+    assert torch.allclose(summed(logits, targets), expected)
+
+
+def test_targets_may_be_shares_of_classes() -> None:
+    logits, indices = torch.randn(4, 3), torch.tensor([2, 0, 1, 1])
+    shares = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6]])
+    expected = -(shares * logits.log_softmax(-1)).sum()
+    assert summed(logits, shares, 0.0) == pytest.approx(expected.item(), rel=1e-5)
+    assert summed(logits, torch.eye(3)[indices], 0.1) == pytest.approx(summed(logits, indices, 0.1).item(), rel=1e-5)

@@ -1,12 +1,14 @@
-"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow."""
+"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow. The order of samples."""
 
 import numpy as np
-import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.core.prepared import Split
 from pipeline.inference.batch import IGNORED, Batch
 from pipeline.inference.batches import loader
+from pipeline.inference.batches.batch_index import Order
 
 LENGTH, NUM_ROWS = 5, 7
 TOTAL = LENGTH * NUM_ROWS
@@ -18,9 +20,8 @@ def tensors(tokens: np.ndarray, *, resident: bool) -> loader.SplitTensors:
     return loader.SplitTensors(Split(rows, np.zeros((len(rows), 0), np.uint8), None, per_token=True), CPU, resident=resident)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_each_token_is_once_an_input_and_once_a_target_in_every_epoch(*, resident: bool) -> None:
-    batches = loader.training(tensors(np.arange(3, 3 + TOTAL), resident=resident), batch_size=1, seed=4, start=0)
+def test_each_token_is_once_an_input_and_once_a_target_in_every_epoch() -> None:
+    batches = loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=1, seed=4, start=0)
     for _ in range(3):
         parts = [Batch(*(tensor.clone() for tensor in next(next(batches).parts(1)))) for _ in range(NUM_ROWS)]
         for part in parts:
@@ -39,10 +40,9 @@ def test_windows_begin_elsewhere_in_each_epoch() -> None:
     assert len(set(offsets)) > 1
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_scoring_covers_each_token_once_from_the_first_row_on_and_ignores_padding(*, resident: bool) -> None:
+def test_scoring_covers_each_token_once_from_the_first_row_on_and_ignores_padding() -> None:
     tokens = np.concatenate([np.arange(3, 3 + TOTAL - 2), [0, 0]])
-    batches = list(loader.scoring(tensors(tokens, resident=resident), batch_size=3))
+    batches = list(loader.scoring(tensors(tokens, resident=False), batch_size=3))
     assert [real for _, real in batches] == [3, 3, 1]
     targets = torch.cat([batch.targets[:real].flatten() for batch, real in batches if batch.targets is not None])
     assert targets.tolist() == [*range(4, 3 + TOTAL - 2), IGNORED, IGNORED, IGNORED]
@@ -65,12 +65,11 @@ def test_the_number_of_targets_is_that_of_the_tokens() -> None:
     assert batch.num_targets == 4 * LENGTH == sum(part.targets.numel() for part in batch.parts(3) if part.targets is not None)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch(*, resident: bool) -> None:
+def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch() -> None:
     lengths = np.array([3, 9, 1, 40, 2, 17, 5, 8])
     rows = (np.arange(40) < lengths[:, None]).astype(np.int32)
     split = Split(rows, np.arange(8), lengths)
-    batches = loader.training(loader.SplitTensors(split, CPU, resident=resident), batch_size=2, seed=3, start=0)
+    batches = loader.training(loader.SplitTensors(split, CPU, resident=False), batch_size=2, seed=3, start=0)
     widths = set()
     for _ in range(12):
         batch = next(batches)
@@ -81,5 +80,23 @@ def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch(*, residen
         widths.add(parts[0].inputs.shape[1])
     batches.close()
     assert len(widths) > 1
-    (first, _), *_ = loader.scoring(loader.SplitTensors(split, CPU, resident=resident), batch_size=3)
+    (first, _), *_ = loader.scoring(loader.SplitTensors(split, CPU, resident=True), batch_size=3)
     assert first.inputs.shape == (3, 10)
+
+
+def read(order: Order, start: int, count: int) -> torch.Tensor:
+    return torch.cat([order.permutation(epoch)[positions] for epoch, positions in order.windows(start, count)])
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 3))
+def test_batches_of_any_size_read_every_epoch_whole(num_samples: int, batch_size: int, seed: int) -> None:
+    order = Order(num_samples, seed)
+    stream = torch.cat([read(order, step * batch_size, batch_size) for step in range(3 * num_samples)])
+    assert len(stream) == 3 * num_samples * batch_size
+    for epoch in range(len(stream) // num_samples):
+        assert sorted(stream[epoch * num_samples : (epoch + 1) * num_samples].tolist()) == list(range(num_samples))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = [Order(100, seed).permutation(epoch).tolist() for seed in (1, 2) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4

@@ -8,38 +8,24 @@ import psutil
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks
+from pipeline.inference.inputs.image import Preprocessing
+from pipeline.inference.networks import Model
 from pipeline.inference.params import ModelSettings
 from pipeline.models import mlp
 from pipeline.train.params import TrainParams
+from tests.laws.test_resuming import AIRBENCH, CONVNET
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
 MODELS: list[dict[str, Any]] = [
-    {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.1},
-    {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1},
     {"name": "resnet", "weights": None, "depth": 10, "width": 8},
-    {
-        "name": "airbench",
-        "weights": None,
-        "block1_width": 8,
-        "block2_width": 16,
-        "block3_width": 16,
-        "whiten_images": 20,
-        "whiten_eps": 5e-4,
-    },
-    *(
-        {"name": "torchvision", "weights": None, "architecture": architecture, "stem": "small", "pretrained": None}
-        for architecture in ("resnet18", "regnet_y_400mf", "swin_t")
-    ),
+    AIRBENCH,
 ]
-
-
-def shown(model: dict[str, Any]) -> str:
-    return model.get("architecture", model["name"])
 
 
 def test_a_build_without_a_result_is_refused() -> None:
@@ -53,7 +39,13 @@ def test_a_build_without_a_result_is_refused() -> None:
         )
 
 
-@pytest.mark.parametrize("model", MODELS, ids=shown)
+def saved_and_loaded(params: TrainParams, network: nn.Module, spec: Spec, path: Path) -> Model:
+    manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(path, network.state_dict(), manifest)
+    return model_file.load(path)[0]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 def test_a_loaded_model_has_every_tensor_that_was_saved(
     tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any]
 ) -> None:
@@ -64,15 +56,27 @@ def test_a_loaded_model_has_every_tensor_that_was_saved(
             tensor.fill_(7)
         elif tensor.is_floating_point():
             tensor.add_(0.01)
-    manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=SPEC, precision="fp32", step=1, inputs={}, fingerprint={})
-    model_file.export(tmp_path / "model", network.state_dict(), manifest)
-    loaded = model_file.load(tmp_path / "model")[0].network
+    loaded = saved_and_loaded(params, network, SPEC, tmp_path / "model").network
     expected, found = network.state_dict(), loaded.state_dict()
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], expected[name]) and found[name].dtype == expected[name].dtype for name in expected)
     assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(loaded(images), network.eval()(images))
+
+
+@pytest.mark.parametrize(("model", "channels", "channels_last"), [(CONVNET, 1, True), (AIRBENCH, 3, False)], ids=["convnet", "airbench"])
+def test_an_exported_model_takes_any_number_of_images(
+    tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any], channels: int, channels_last: bool
+) -> None:
+    spec = image_spec(shape=(8, 8, channels), classes=("a", "b", "c"), mean=(0.4,) * channels, std=(0.3,) * channels)
+    params = train_params({"model": model, "train.channels_last": channels_last})
+    served = saved_and_loaded(params, params.model.build(spec), spec, tmp_path / "model")
+    example = torch.from_numpy(spec.inputs.random_samples(2))
+    exported = torch.export.export(served, (example,), dynamic_shapes=({0: Dim.AUTO},)).module()
+    for count in (1, 3, 7):
+        images = torch.from_numpy(spec.inputs.random_samples(count))
+        assert torch.equal(exported(images), served(images))
 
 
 def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:
@@ -115,3 +119,18 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 10**6}))
     with pytest.raises(Refusal, match="the weights of this mlp take 0 GB, the machine has 0 GB: choose a smaller model"):
         networks.refuse_too_large(settings, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("channels", "channels_last", "dtype"), [(1, False, torch.uint8), (1, True, torch.uint8), (3, True, torch.float32)]
+)
+def test_images_are_normalised_on_a_copy(channels: int, channels_last: bool, dtype: torch.dtype) -> None:
+    mean, std = (0.2, 0.5, 0.7)[:channels], (0.1, 0.3, 0.4)[:channels]
+    spec = image_spec(shape=(4, 5, channels), classes=("a", "b"), mean=mean, std=std)
+    images = torch.randint(0, 256, (2, 4, 5, channels)).to(dtype)
+    before = images.clone()
+    found = Preprocessing(spec.inputs, channels_last=channels_last)(images)
+    expected = (before.double() / 255 - torch.tensor(mean, dtype=torch.float64)) / torch.tensor(std, dtype=torch.float64)
+    assert torch.equal(images, before)
+    assert torch.allclose(found.permute(0, 2, 3, 1).double(), expected, atol=1e-5)
+    assert found.stride() == ((20 * channels, 1, 5 * channels, channels) if channels_last else (20 * channels, 20, 5, 1))
