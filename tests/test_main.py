@@ -86,6 +86,14 @@ def test_event_files_are_written_without_torch_mlflow_and_rich(tmp_path: Path) -
     assert heavy_after("tensorboard", cwd=tmp_path) == (0, {"numpy"})
 
 
+def edited(folder: Path, good: str, bad: str) -> Path:
+    """Return a project whose parameters are the digits preset with an error."""
+    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
+    assert good in text
+    (project.make(folder) / "params.yaml").write_text(text.replace(good, bad), encoding="utf-8")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("verb", "good", "bad"),
     [
@@ -96,10 +104,7 @@ def test_event_files_are_written_without_torch_mlflow_and_rich(tmp_path: Path) -
     ],
 )
 def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(tmp_path: Path, verb: str, good: str, bad: str) -> None:
-    text = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
-    assert good in text
-    (project.make(tmp_path) / "params.yaml").write_text(text.replace(good, bad), encoding="utf-8")
-    code, found = heavy_after(verb, cwd=tmp_path)
+    code, found = heavy_after(verb, cwd=edited(tmp_path, good, bad))
     assert code == 2
     # `check` looks at the data, too, as far as the parameters of the data are sound
     assert found <= ({"numpy"} if verb == "check" else set())
