@@ -5,10 +5,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from pipeline.tools import torchrun
 from tests.imports import TOP
@@ -44,8 +43,7 @@ def test_torchrun_says_which_process_failed(
     code: int, expected: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: object) -> None:
-        failure = SimpleNamespace(local_rank=1, pid=1, exitcode=code, timestamp=1, error_file="", message="", signal_name=lambda: "")
-        raise ChildFailedError("script", {1: failure})  # type: ignore[dict-item]
+        raise ChildFailedError("script", {1: ProcessFailure(1, 1, code, "no file")})
 
     monkeypatch.setattr(torchrun, "run", fail)
     assert torchrun.main(["script.py"]) == expected

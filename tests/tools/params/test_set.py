@@ -24,7 +24,7 @@ SETTINGS = {
         "model=convnet optimizer=sgd schedule=constant",
         "model=mlp optimizer=adam schedule=linear",
         "model=resnet model.width=16 optimizer=adamw schedule=cosine",
-        "model=airbench optimizer=muon schedule=one_cycle",
+        "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
     "texts": ["model=transformer", "model=recurrent source=text_classification"],
     "code": ["model=recurrent model.width=64 model.embedding_width=32"],

@@ -85,17 +85,17 @@ def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
     return [(trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.values) for trial in trials]
 
 
-@pytest.mark.parametrize(("pruner", "trials"), [("hyperband", 5), pytest.param("median", 8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("pruner", "every"), [("hyperband", 16), pytest.param("median", 8, marks=pytest.mark.slow)])
 def test_a_search_killed_before_any_write_ends_with_the_same_trials(
-    top: Path, pruner: str, trials: int, monkeypatch: pytest.MonkeyPatch
+    top: Path, pruner: str, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    projects.write({"pruner": pruner, "trials": trials})
+    projects.write({"pruner": pruner})
     search()
     expected = outcome(top)
-    assert [trial[0] for trial in expected] == list(range(trials))
+    assert [trial[0] for trial in expected] == list(range(8))
     assert {trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}
     (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
-    assert killed_search(monkeypatch, every=8) > 4
+    assert killed_search(monkeypatch, every=every) > 2
     assert outcome(top) == expected
 
 
