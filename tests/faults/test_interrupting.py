@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -25,11 +26,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the project of a whole training, which a test interrupts and repeats."""
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of a whole training's project, which a test interrupts and repeats."""
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.chdir(trained)
-    return trained
+    folder = shutil.copytree(trained, tmp_path / "project", symlinks=True)
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:

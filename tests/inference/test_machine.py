@@ -227,5 +227,5 @@ print(faults())
 @pytest.mark.skipif("[always]" in HUGE_PAGES.read_text(), reason="the system's pages are huge: there is little to clear")
 def test_memory_that_a_step_frees_serves_the_next_one() -> None:
     usual, kept = map(int, subprocess.check_output([sys.executable, "-c", FAULTS], cwd=TOP).split())
-    assert usual > 50_000, "each page of it is cleared by the system again"
+    assert usual > 45_000, "each page of it is cleared by the system again"
     assert kept < usual / 10
