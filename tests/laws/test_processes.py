@@ -101,8 +101,8 @@ def newest_step(folder: Path) -> int:
 
 
 def saved_step(output: str) -> int:
-    """Return the step of the only save that the output names."""
-    (step,) = re.findall(r"train: step (\d+) is saved: the same command continues after it", output)
+    """Return the step of the last save that the output names."""
+    *_, step = re.findall(r"train: step (\d+) is saved: the same command continues after it", output)
     return int(step)
 
 
