@@ -49,8 +49,8 @@ def normalizer(name: Normalization) -> Callable[[str], str]:
 WORD = re.compile(r"\w+|[^\w\s]")
 """A run of letters, digits and underscores, or one other sign. White space only separates words."""
 PIECE = re.compile(r" ?[^\W\d_]{1,999}| ?\d{1,999}| ?(?:[^\w\s]|_){1,999}|\s{1,999}(?!\S)|\s")
-"""As in GPT-2: letters, digits or signs with the space before them, or white space. The pieces make up the whole text. They are bounded, because
-`bpe` needs 150 bytes of memory for each byte of a piece."""
+"""A piece, as in GPT-2, consists of letters, digits or signs with the space before them, or of white space. The pieces make up the whole text. They
+are bounded, because `bpe` needs 150 bytes of memory for each byte of a piece."""
 
 
 def words(text: str) -> Iterator[str]:

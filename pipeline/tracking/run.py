@@ -1,4 +1,4 @@
-"""What stages call to track a run. No call raises an exception because tracking failed. Only the end of a run waits for MLflow, and only if
+"""Tracks a run for the stages that call it. No call raises an exception because tracking failed. Only the end of a run waits for MLflow, and only if
 nothing that follows does.
 """
 

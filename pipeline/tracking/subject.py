@@ -28,7 +28,7 @@ MOST_CANDIDATES = 5
 
 
 class Record(NamedTuple):
-    """What a journal recorded about its run. `name` is the name of the journal, and `model_digest` the SHA-256 of the model file.
+    """The facts that a journal recorded about its run. `name` is the name of the journal, and `model_digest` the SHA-256 of the model file.
 
     `provenance` has facts about the training, such as the git commit. `scores` are the test metrics by name; {} if there was no evaluation.
     """
@@ -40,7 +40,7 @@ class Record(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a user named: a model file, or a run. `model` is the path of the model file. `record` is what the run's journal recorded, or
+    """The model file or run that a user named. `model` is the path of the model file. `record` is what the run's journal recorded, or
     None if the user named a file.
     """
 

@@ -24,12 +24,7 @@ FIGURES = ("confusion.png", "reliability.png", "mistakes.png", "history.png")
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = project.make(tmp_path_factory.mktemp("trained"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "false")
-        assert main(["prepare"]) == main(["train"]) == 0
-    return folder
+    return project.run(project.make(tmp_path_factory.mktemp("trained")), "prepare", "train")
 
 
 @pytest.fixture

@@ -18,15 +18,10 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.tools import ui
 from pipeline.tracking import comparison_view
+from tests.forking import free_port
 from tests.imports import TOP
 
 START_S = 90
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ui.LOOPBACK, 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,7 @@ from pipeline.inference import model_file
 from pipeline.tracking import observer
 from pipeline.train import training
 from tests import project
-
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
+from tests.project import RESULTS, digests
 
 
 @pytest.fixture
@@ -25,10 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(project.make(tmp_path))
     assert main(["prepare"]) == 0
     return tmp_path
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {name: files.digest(folder / name) for name in RESULTS}
 
 
 def interrupt_at(step: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

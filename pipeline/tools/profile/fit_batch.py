@@ -48,7 +48,7 @@ OUT_OF_MEMORY = "train.micro_batch_size: out of memory"
 
 
 class Training(NamedTuple):
-    """What the measuring process says of the training. `title` names model, device and precision; `notes` are sentences for the user."""
+    """The training that the measuring process has built. `title` names model, device and precision; `notes` are sentences for the user."""
 
     title: str
     on_gpu: bool

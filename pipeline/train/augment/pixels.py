@@ -1,4 +1,4 @@
-"""What all augmentations share: their interfaces, packed pixels, and random rectangles.
+"""Defines what all augmentations share: their interfaces, packed pixels, and random rectangles.
 
 An augmentation first draws random integers for all samples of an epoch. Later it changes images according to these integers.
 Pixels are packed into integers of 1, 2, 4 or 8 bytes, or several of 8 bytes, called words: a copy then moves fewer elements. All arithmetic

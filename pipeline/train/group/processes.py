@@ -128,7 +128,7 @@ class Group:
         return save
 
     def restart(self, step: int, micro_batch_size: int) -> None:
-        """Of several processes, end this one with the exit code OUT_OF_MEMORY: none of them can repeat its part of `step` alone.
+        """End this process, if it is one of several, with the exit code OUT_OF_MEMORY: none of them can repeat its part of `step` alone.
 
         All must continue from a checkpoint, with micro-batches of at most `micro_batch_size` samples from `step` on.
         """

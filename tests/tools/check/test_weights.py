@@ -23,11 +23,8 @@ MLP = {"name": "mlp", "weights": BASE.name, "width": 16, "depth": 2, "dropout": 
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a project after `prepare` and `train`, with a copy of its model in `data/weights/`."""
     folder = project.make(tmp_path_factory.mktemp("trained"), {"train.steps": 4, "train.report_every_steps": 4})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "false")
-        assert main(["prepare"]) == main(["train"]) == 0
-        shutil.copy("models/model.safetensors", BASE)
+    project.run(folder, "prepare", "train")
+    shutil.copy(folder / "models/model.safetensors", folder / BASE)
     return folder
 
 

@@ -135,14 +135,9 @@ def test_the_same_model_gives_the_same_bytes(mlp: Path, folder: Path, name: str)
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a project with a trained model and the journal of its run."""
-    folder = tmp_path_factory.mktemp("trained")
-    project.make(folder, {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "true")
-        patch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
-        assert main(["prepare"]) == main(["train"]) == 0
-    return folder
+    changes = {"train.steps": 2, "train.report_every_steps": 2, "train.validate_every_steps": 2}
+    folder = project.make(tmp_path_factory.mktemp("trained"), changes)
+    return project.run(folder, "prepare", "train", PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
 
 
 def test_it_is_compared_on_the_test_split_of_the_models_dataset(trained: Path, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -17,12 +17,7 @@ from tests import project
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a project with a trained model. Its journal is not sent."""
     folder = project.make(tmp_path_factory.mktemp("finished"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "true")
-        patch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
-        assert main(["prepare"]) == main(["train"]) == 0
-    return folder
+    return project.run(folder, "prepare", "train", PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
 
 
 @pytest.fixture
