@@ -1,5 +1,6 @@
 """The interface between a task and the engine: a loss, and sums from which metrics are computed. The cross-entropy that the tasks share."""
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -56,6 +57,31 @@ class Objective(Protocol):
     def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
         """Return further metrics of a validation by name, on the host. `counts` are the results of the method `counts`, added up."""
         ...
+
+
+class CrossEntropy:
+    """The loss of the tasks whose targets are classes or tokens. It is computed in float32 at least."""
+
+    def __init__(self, num_outputs: int, label_smoothing: float = 0.0) -> None:
+        self.num_outputs, self.label_smoothing = num_outputs, label_smoothing
+        self.chance_loss = math.log(num_outputs)
+        """The loss of guessing all classes or tokens with equal probability."""
+
+    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy with label smoothing. Raises Refusal if `outputs` (..., outputs) are not `num_outputs`."""
+        refuse_misfit(outputs, self.num_outputs)
+        return summed(outputs, targets, self.label_smoothing)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the summed cross-entropy without label smoothing, over all targets that are not IGNORED."""
+        return summed(outputs, targets)
+
+    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor | None:  # noqa: ARG002  # for subclasses
+        """Return None: there are no metrics of single classes or tokens."""
+        return None
+
+    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:  # noqa: ARG002  # for subclasses
+        return {}
 
 
 def summed(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
