@@ -129,7 +129,7 @@ def refuse_nonfinite_state(state: TrainState) -> None:
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
-        largest = float(state.norm([*state.parameters, *kept], math.inf))
+        largest = float(state.lanes.norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
         raise Refusal(
             f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
