@@ -35,10 +35,6 @@ DIVERGED = 10
 """If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
 
 
-def no_pause() -> None:
-    """Do nothing. As the default `pause`, it never interrupts a validation."""
-
-
 @dataclass
 class Training:
     """One training, from its start (with fresh weights or the newest checkpoint) to the exported weights."""
@@ -150,7 +146,7 @@ class Training:
     def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
         return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
 
-    def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
+    def reports(self, pause: Pause = lambda: None) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
         loss is high.
 

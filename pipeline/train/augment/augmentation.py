@@ -11,8 +11,7 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
-from pipeline.train.augment.changes import Cutout, Flip, Jitter, Mixing
-from pipeline.train.augment.crops import Crop, NoCrop, ResizedCrop
+from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
 from pipeline.train.augment.pixels import Augmenter, Change, Pixels, Window
 from pipeline.train.params import AugmentSettings
 

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.parameter_groups import Adjustment
-from pipeline.train.group.sharding import ShardedSGD, is_divided
+from pipeline.train.group.sharding import is_divided, local
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -47,26 +47,11 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["hidden"]:
-                self.sgd_step(trained, group, found_inf)
+                buffers = [self.state[parameter]["momentum_buffer"] for parameter in trained]
+                fused_sgd(trained, gradients(trained), buffers, group, found_inf)
                 continue
             for same_shape in by_shape(trained):
                 self.muon_step(same_shape, group, found_inf)
-
-    def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply torch's fused SGD to `parameters`. Nothing changes if `found_inf` is 1.0."""
-        sgd(
-            list(parameters),
-            [cast("Tensor", parameter.grad) for parameter in parameters],
-            [self.state[parameter]["momentum_buffer"] for parameter in parameters],
-            fused=True,
-            found_inf=found_inf,
-            lr=group["lr"],
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            weight_decay=group["weight_decay"],
-            dampening=0.0,
-            maximize=False,
-        )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
         """Apply Muon to `parameters`, which must all have the same shape. Nothing changes if `found_inf` is 1.0.
@@ -75,15 +60,47 @@ class Muon(torch.optim.Optimizer):
         """
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         old_momentum, weights = matrices(buffers), matrices(parameters)
-        gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
-        momentum = old_momentum.lerp(gradients, 1 - group["momentum"])
-        update = orthogonalized(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
+        gradient = matrices(gradients(parameters))
+        momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
+        update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
         rows, columns = weights.shape[1:]
         step_size = group["lr"] * math.sqrt(max(1.0, rows / columns))
         start = normalized(weights) if group["normalize_weights"] else weights * (1 - group["lr"] * group["weight_decay"])
         new_weights = start - step_size * update
         write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
         write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
+
+
+class ShardedSGD(torch.optim.SGD):
+    """Applies torch's fused SGD to the shards of this process. torch does not apply it to divided parameters itself."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply one update."""
+        assert closure is None
+        for group in self.param_groups:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            buffers = [local(self.state[parameter]["momentum_buffer"]) if group["momentum"] else None for parameter in trained]
+            fused_sgd(list(map(local, trained)), list(map(local, gradients(trained))), buffers, group)
+
+
+def fused_sgd(
+    parameters: Sequence[Tensor],
+    gradients: list[Tensor],
+    buffers: list[Tensor | None],
+    group: dict[str, Any],
+    found_inf: Tensor | None = None,
+) -> None:
+    """Apply torch's fused SGD with the settings of `group` to `parameters`. Nothing changes if `found_inf` is 1.0.
+
+    `buffers` are the momentum buffers; each is None if there is no momentum.
+    """
+    settings = {name: group[name] for name in ("lr", "momentum", "nesterov", "weight_decay")}
+    sgd(list(parameters), gradients, buffers, fused=True, found_inf=found_inf, **settings, dampening=0.0, maximize=False)
+
+
+def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [cast("Tensor", parameter.grad) for parameter in parameters]
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
