@@ -1,8 +1,9 @@
-"""Builds the state of a training before its first step, with fresh weights or those of a file."""
+"""Builds the state of a training before its first step, with fresh weights or those of a file, and chooses the forward pass."""
 
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.state import TrainState
+from pipeline.train.engine.update import Forward
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
@@ -209,3 +211,27 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
         )
     return state
+
+
+MODES = {"default": "default", "graphs": "reduce-overhead"}
+MOST_COMPILED = 4096
+"""Upper bound for how often the compiler compiles a function, for other sizes or another layer. Eight lengths and few micro-batch sizes are usual."""
+
+
+def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
+    """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
+
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. The compiler makes separate code for each micro-batch size
+    and for each length of padded samples. Code for dynamic sizes is not used: it would depend on which sizes the process ran before, and
+    could round differently after a restart.
+    """
+    if requested == "off":
+        return model
+    from torch._dynamo import config  # late: it takes seconds
+
+    # this call also sets inductor's own deterministic flag
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
+    # beyond its limit of 8, the compiler would run further sizes uncompiled: those that came late, which are others after a restart
+    config.recompile_limit = config.accumulated_recompile_limit = MOST_COMPILED
+    config.fail_on_recompile_limit_hit = True
+    return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

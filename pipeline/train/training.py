@@ -19,8 +19,8 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
-from pipeline.train.beginning import begin_state
-from pipeline.train.engine import compilation, fit, metrics
+from pipeline.train.beginning import begin_state, compiled
+from pipeline.train.engine import fit, metrics
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
@@ -159,7 +159,7 @@ class Training:
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
-        forward = self.state.lanes.wrap(compilation.compiled(self.state.model, self.params.train.compile))
+        forward = self.state.lanes.wrap(compiled(self.state.model, self.params.train.compile))
         batches = self.batches(self.state.step)
         loop = fit.fit(
             self.state,
