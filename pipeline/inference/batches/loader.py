@@ -16,7 +16,7 @@ from pipeline.core.prepared import Split
 from pipeline.core.refusal import counted
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inference.batches import batch_index
-from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Stored, Windows
+from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Windows
 from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Shard, WindowBatch, next_tokens
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Slot:
         self.used = event() if on_gpu else None
         self.record_use()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
-    def fill(self, stored: Stored, batch_index: BatchIndex, copy_stream: torch.cuda.Stream | None) -> None:
+    def fill(self, stored: Samples | Windows, batch_index: BatchIndex, copy_stream: torch.cuda.Stream | None) -> None:
         """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. The reader thread calls this method.
 
         The copy runs on the CUDA stream `copy_stream`, after the kernels that read the previous batch from the slot. Without a GPU,
@@ -76,7 +76,7 @@ class Slot:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
-def read_ahead(stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
+def read_ahead(stored: Samples | Windows, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
     """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`. A thread reads the next batches meanwhile.
 
     All BatchIndex objects must have the same length. The next iteration may overwrite the inputs. Errors of the reader thread are
@@ -134,7 +134,7 @@ class SplitTensors:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device, num_sharing) if resident is None else resident
-        self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
         self.placement = Placement(
             torch.from_numpy(split.targets),
             device,

@@ -1,4 +1,10 @@
-"""Crops of images, and changes of crops: flip, colour jitter and cutout of one image, mixup and CutMix of two."""
+"""Crops of images, and changes of crops: flip, colour jitter and cutout of one image, mixup and CutMix of two.
+
+Each class first draws random integers for all samples of an epoch: `draw` returns them as a table (num_draws, num_samples). Later these
+integers control what happens to each image. A crop reads the packed images at `rows` (n,), which must have a border of `border` pixels, and
+returns the crops (n, height, width, words). A change is called with such packed images. In both cases, column i of `draws` (num_draws, n)
+controls image i.
+"""
 
 import math
 from typing import Literal
