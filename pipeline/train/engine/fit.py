@@ -95,15 +95,14 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
         **values.averages(progress.window.num_targets, objective),
     }
     due = plan.due(state.step, settings.validate_every_steps)
-    validates = validate is not None and due
     if due and not plan.measures_all:
         refuse_nonfinite_state(state)
-    if validate and validates:
+    if due and validate:
         row |= {f"valid/{name}": value for name, value in validate().items()}
     for name, value in row.items():
         if not math.isfinite(value):
             raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
-    if validates:
+    if due and validate:
         update_best(progress, row, plan, state)
     progress.window = StepMetrics()
     progress.rows.append(row)
