@@ -10,13 +10,13 @@ from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.inference import scores
-from pipeline.train.engine.objective import CrossEntropy
+from pipeline.train.engine import objective
 
 if TYPE_CHECKING:
     from pipeline.train.params import LoopSettings
 
 
-class Objective(CrossEntropy):
+class Objective(objective.Objective):
     """Cross-entropy and accuracy, and the macro F1 of a validation.
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.

@@ -10,13 +10,13 @@ from pipeline.core.inputs.text import TextInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.scores import rates
-from pipeline.train.engine.objective import CrossEntropy
+from pipeline.train.engine import objective
 
 if TYPE_CHECKING:
     from pipeline.train.params import LoopSettings
 
 
-class Objective(CrossEntropy):
+class Objective(objective.Objective):
     """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing.
 
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
