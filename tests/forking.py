@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -42,6 +43,12 @@ class ForkServer:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
         self.log.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def fork(action: Callable[[], int | None]) -> int:

@@ -9,6 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
+from pipeline.core import files
 from tests.conftest import MLP, preset
 from tests.imports import TOP
 
@@ -77,6 +78,8 @@ SETTINGS = {
 }
 REMOVED = {"code-lstm": ("divide",)}
 """Keys of `source` that a setting does not have, because its source is another one than the preset's."""
+RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
+"""The files that a training writes."""
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")
 
 
@@ -113,6 +116,11 @@ def run(folder: Path, *verbs: str, **variables: str) -> Path:
         for verb in verbs:
             assert main(verb.split()) == 0, verb
     return folder
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Return the digests of what a training has written."""
+    return {name: files.digest(folder / name) for name in RESULTS}
 
 
 def write_table(path: Path) -> None:

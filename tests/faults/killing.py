@@ -27,7 +27,6 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from tests import project
 
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 LIMIT_S = 120.0
 LOG = "killing.log"
 ATTEMPTS = 10
@@ -144,10 +143,6 @@ class Tally:
     drafts: int = 0
 
 
-def digest(folder: Path) -> str:
-    return files.digest_of({name: files.digest(folder / name) for name in RESULTS})
-
-
 def campaign(top: Path, kills: int, setting: str, *, seed: int) -> tuple[str, Tally]:
     """Return the digest of an undisturbed run and the tally of `kills` others, each killed once and repeated."""
     random.seed(seed)
@@ -167,10 +162,10 @@ def campaign(top: Path, kills: int, setting: str, *, seed: int) -> tuple[str, Ta
             tally.resumed += has_checkpoint(folder)
             tally.drafts += any(folder.glob(".pipeline/work/*/.*.draft"))
             finish(fork("train", folder), folder)
-            tally.digests.add(digest(folder))
+            tally.digests.add(files.digest_of(project.digests(folder)))
         shutil.rmtree(folder)
         if tally.kills == kills:
-            return digest(whole), tally
+            return files.digest_of(project.digests(whole)), tally
     raise AssertionError(
         f"{setting}: only {tally.kills} of {ATTEMPTS * kills} trainings were killed before they ended, {kills} were asked for"
     )

@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,16 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tests.faults.fork_server import FaultServer
+from tests.forking import free_port
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"
 HOST = "127.0.0.1"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind((HOST, 0))
-        return int(free.getsockname()[1])
 
 
 class Server:

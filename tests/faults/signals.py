@@ -19,7 +19,8 @@ import psutil
 
 from pipeline.core import files
 from tests import project
-from tests.faults.killing import CHANGES, RESULTS
+from tests.faults.killing import CHANGES
+from tests.project import RESULTS
 from tests.repository import call, repository, variables
 
 STEPS = 1200

@@ -12,7 +12,8 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.train.engine import metrics
 from tests import project
-from tests.faults.test_saving import RESULTS, refuse
+from tests.faults.test_saving import refuse
+from tests.project import RESULTS, digests
 
 CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2}
 
@@ -53,7 +54,7 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
 def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
     folder: Path, monkeypatch, capsys, number: int, code: int, validation: int
 ) -> None:
-    whole = {name: files.digest(folder / name) for name in RESULTS}
+    whole = digests(folder)
     (folder / RESULTS[0]).unlink()
     with monkeypatch.context() as patch:
         late = interrupt_in_validation(patch, number, validation=validation, batch=0)
@@ -66,11 +67,11 @@ def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
     output = capsys.readouterr().out
     assert f"resuming after step {step}" in output
     assert re.search(f"train: step {step} of 24, epoch [0-9.]+: ", output), "the interrupted validation is made again"
-    assert {name: files.digest(folder / name) for name in RESULTS} == whole
+    assert digests(folder) == whole
 
 
 def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder: Path, monkeypatch, capsys) -> None:
-    whole = {name: files.digest(folder / name) for name in RESULTS}
+    whole = digests(folder)
     with monkeypatch.context() as patch:
         refuse(errno.ENOSPC, patch, after=0)
         interrupt_in_validation(patch, signal.SIGTERM, validation=0, batch=0)
@@ -80,7 +81,7 @@ def test_on_a_full_disk_an_interruption_ends_without_a_message_of_a_save(folder:
     assert "is saved" not in output
     assert "no checkpoint was saved: the same command starts from the beginning" in output
     assert main(["train"]) == 0
-    assert {name: files.digest(folder / name) for name in RESULTS} == whole
+    assert digests(folder) == whole
 
 
 @pytest.mark.parametrize("stage", ["prepare", "evaluate"])

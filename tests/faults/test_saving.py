@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.core import files
 from pipeline.inference import tensor_file
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from tests import project
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP
+from tests.project import RESULTS, digests
 from tests.train.engine.building import begin, run, same
 
 CHANGES = {**COMMON, "model": CONVNET}
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 
 
 class Disk:
@@ -127,7 +126,7 @@ def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_
     folder: Path, monkeypatch, capsys
 ) -> None:
     assert main(["train"]) == 0
-    whole = {name: files.digest(folder / name) for name in RESULTS}
+    whole = digests(folder)
     (folder / RESULTS[0]).unlink()
     with monkeypatch.context() as patch:
         asked = refuse(errno.ENOSPC, patch, after=12)
@@ -138,4 +137,4 @@ def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
     assert "resuming after step 24" in capsys.readouterr().out
-    assert {name: files.digest(folder / name) for name in RESULTS} == whole
+    assert digests(folder) == whole

@@ -14,10 +14,9 @@ import psutil
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core import files
+from tests.project import digests
 from tests.repository import call, repository, variables
 
-RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 CHANGES = {"train.steps": 500, "train.report_every_steps": 100, "train.validate_every_steps": 250}
 QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}
 BUSY = "is busy, it is being blocked by"
@@ -63,10 +62,6 @@ def in_the_middle(folder: Path, *command: str) -> Iterator[Command]:
         running.process.kill()
         running.process.wait()
         running.output.close()
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {name: files.digest(folder / name) for name in RESULTS}
 
 
 def remains(folder: Path) -> list[Path]:

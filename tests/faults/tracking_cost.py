@@ -29,7 +29,7 @@ from pipeline.tracking.events import DELIVERED
 from pipeline.tracking.journal import RunInfo
 from pipeline.tracking.mirror_process import LOG
 from pipeline.tracking.run import Run
-from tests.faults.servers import free_port
+from tests.forking import free_port
 
 OFF, ON, DEAD = "off", "on, into SQLite", "to a dead server"
 STEPS_A_BLOCK = 50

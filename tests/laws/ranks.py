@@ -6,7 +6,6 @@
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.tools import launch as launcher
 from pipeline.train.engine import update
-from tests.forking import ForkServer, fork
+from tests.forking import ForkServer, fork, free_port
 
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_DEVICE": "cpu", "PIPELINE_THREADS": "1"}
 HEAVY = (
@@ -74,12 +73,6 @@ class Server(ForkServer):
         pids = self.start(folder, count, **more)
         codes = self.wait(*pids)
         assert codes == [0] * count, (codes, *(path.read_text() for path in folder.glob("rank-*.log")))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def of_rank(rank: int, count: int, port: int) -> dict[str, str]:

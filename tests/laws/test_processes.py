@@ -18,14 +18,13 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline.core import files
 from pipeline.inference import model_file
 from pipeline.tracking.journal import journals
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 from tests import project
-from tests.faults.killing import RESULTS
 from tests.laws.ranks import Fault, Server
 from tests.laws.test_resuming import CONVNET, MUON, SGD
+from tests.project import digests
 
 STEPS = 12
 COMMON = {
@@ -77,10 +76,6 @@ def whole(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Whole:
         return folder
 
     return trained
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {name: files.digest(folder / name) for name in RESULTS}
 
 
 def again(whole: Path, folder: Path) -> Path:
