@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal, rewording
 from pipeline.core.registry import Registry
 from pipeline.core.section import SECTIONS, Section, ValueOf
 from pipeline.core.yaml_document import MAX_BYTES, Document, Location
@@ -166,14 +166,9 @@ def with_value(data: Any, location: Location, value: Any) -> Any:
     return copy
 
 
-@contextmanager
-def adding_lines(document: Document) -> Iterator[None]:
+def adding_lines(document: Document) -> AbstractContextManager[None]:
     """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
-    try:
-        yield
-    except Refusal as refusal:
-        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal
-        raise kind("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
+    return rewording(partial(with_line, document))
 
 
 def with_line(document: Document, text: str) -> str:

@@ -1,7 +1,7 @@
 """Builds the state of a training before its first step, with fresh weights or those of a file."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.core import files, seeding, untrusted
 from pipeline.core.prepared import Prepared, Split
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed, rewording
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks, precision, tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
@@ -145,9 +145,7 @@ def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]
-    listed = ", ".join(f"{name} ({misfit(tensors.get(name), own[name])})" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"; untrained, because the data differ: {listed}{more}"
+    return f"; untrained, because the data differ: {listed([f'{name} ({misfit(tensors.get(name), own[name])})' for name in names], MOST_NAMED)}"
 
 
 def misfit(found: Tensor | None, own: Tensor) -> str:
@@ -156,13 +154,9 @@ def misfit(found: Tensor | None, own: Tensor) -> str:
     return "of other classes or tokens" if same else f"{described(found)} in the file, not {described(own)}"
 
 
-@contextmanager
-def naming_the_key() -> Iterator[None]:
+def naming_the_key() -> AbstractContextManager[None]:
     """Prefix each line of a Refusal with `model.weights`."""
-    try:
-        yield
-    except Refusal as refusal:
-        raise Refusal("\n".join(f"model.weights: {line}" for line in str(refusal).splitlines())) from None
+    return rewording("model.weights: {}".format)
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
