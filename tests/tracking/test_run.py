@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -152,9 +152,9 @@ def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         training.model(model)
     assert training.folder
-    held = files.lock(training.folder / journal.WRITER_LOCK, wait=False)
-    assert held is not None
-    monkeypatch.setattr(time, "sleep", lambda _: monkeypatch.undo() or os.close(held))
+    lock = ExitStack()
+    assert lock.enter_context(files.locked(training.folder / journal.WRITER_LOCK, wait=False))
+    monkeypatch.setattr(time, "sleep", lambda _: monkeypatch.undo() or lock.close())
     with run.addition(without_mirror, model, info=RunInfo()) as addition:
         assert addition.folder == training.folder
 
