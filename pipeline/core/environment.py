@@ -16,19 +16,23 @@ from pipeline.core.untrusted import shown
 
 
 class Paths:
-    """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative."""
+    """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative.
 
-    def __init__(self, top: Path = Path()) -> None:
+    A trial of `search` has its parameters and results in a folder of its own, `trial`.
+    """
+
+    def __init__(self, top: Path = Path(), *, trial: Path | None = None) -> None:
         self.top = top
-        self.params = top / "params.yaml"
         self.prepared = top / "data/prepared"
-        self.model = top / "models/model.safetensors"
-        self.metrics = top / "metrics"
-        self.plots = top / "plots"
-        self.history = top / "plots/train/history.csv"
-        self.evaluation_plots = top / "plots/evaluate"
         self.lock = top / "requirements.lock"
-        self.dvc_lock = top / "dvc.lock"
+        results = trial or top
+        self.params = results / "params.yaml"
+        self.model = results / "models/model.safetensors"
+        self.metrics = results / "metrics"
+        self.plots = results / "plots"
+        self.history = results / "plots/train/history.csv"
+        self.evaluation_plots = results / "plots/evaluate"
+        self.dvc_lock = results / "dvc.lock"  # a trial has none: that of the checkout describes another training
 
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
