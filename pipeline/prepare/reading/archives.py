@@ -8,7 +8,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -220,11 +220,8 @@ class Tar:
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        members = self.select(iter(names))
-        try:
+        with closing(self.select(iter(names))) as members:
             yield members
-        finally:
-            members.close()
 
     def select(self, names: Iterator[str]) -> Any:
         """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.
