@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pipeline.core import files, seeding, untrusted
 from pipeline.core.prepared import Prepared, Split
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks, precision, tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
@@ -147,9 +147,7 @@ def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]
-    listed = ", ".join(f"{name} ({misfit(tensors.get(name), own[name])})" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"; untrained, because the data differ: {listed}{more}"
+    return f"; untrained, because the data differ: {listed([f'{name} ({misfit(tensors.get(name), own[name])})' for name in names], MOST_NAMED)}"
 
 
 def misfit(found: Tensor | None, own: Tensor) -> str:

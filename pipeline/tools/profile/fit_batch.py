@@ -24,7 +24,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import load
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.yaml_document import Document
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.speedup import GPU_MEMORY, Row, table
@@ -206,11 +206,11 @@ def notes(network: nn.Module) -> Iterator[str]:
     dropouts = [name for name, module in modules.items() if draws(module)]
     if norms:
         yield (
-            f"BatchNorm ({listed(norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
+            f"BatchNorm ({named_layers(norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
             "another model, and few samples give noisy statistics."
         )
     if dropouts:
-        yield f"Dropout ({listed(dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
+        yield f"Dropout ({named_layers(dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
     if not norms and not dropouts:
         yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
 
@@ -221,9 +221,8 @@ def draws(module: nn.Module) -> bool:
     return isinstance(chance, float) and chance > 0
 
 
-def listed(names: Sequence[str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(name or "the network" for name in names[:most]) + more
+def named_layers(layers: Sequence[str]) -> str:
+    return listed([name or "the network" for name in layers], most=6)
 
 
 def sizes_to_try(lane_size: int, present: int) -> list[int]:
