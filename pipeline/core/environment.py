@@ -2,12 +2,11 @@
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, Json, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, field_validator
+from pydantic import AfterValidator, Field, Json, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -16,47 +15,24 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 
 
-@dataclass(frozen=True)
 class Paths:
-    """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative."""
+    """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative.
 
-    top: Path = Path()
+    A trial of `search` has its parameters and results in a folder of its own, `trial`.
+    """
 
-    @property
-    def params(self) -> Path:
-        return self.top / "params.yaml"
-
-    @property
-    def prepared(self) -> Path:
-        return self.top / "data/prepared"
-
-    @property
-    def model(self) -> Path:
-        return self.top / "models/model.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        return self.top / "metrics"
-
-    @property
-    def plots(self) -> Path:
-        return self.top / "plots"
-
-    @property
-    def history(self) -> Path:
-        return self.plots / "train/history.csv"
-
-    @property
-    def evaluation_plots(self) -> Path:
-        return self.plots / "evaluate"
-
-    @property
-    def lock(self) -> Path:
-        return self.top / "requirements.lock"
-
-    @property
-    def dvc_lock(self) -> Path:
-        return self.top / "dvc.lock"
+    def __init__(self, top: Path = Path(), *, trial: Path | None = None) -> None:
+        self.top = top
+        self.prepared = top / "data/prepared"
+        self.lock = top / "requirements.lock"
+        results = trial or top
+        self.params = results / "params.yaml"
+        self.model = results / "models/model.safetensors"
+        self.metrics = results / "metrics"
+        self.plots = results / "plots"
+        self.history = results / "plots/train/history.csv"
+        self.evaluation_plots = results / "plots/evaluate"
+        self.dvc_lock = results / "dvc.lock"  # a trial has none: that of the checkout describes another training
 
 
 TRACKING_ADDRESS = re.compile(r"https?://.*|sqlite(\+\w+)?:///.+|(postgresql|mysql|mssql)(\+\w+)?://.+|databricks(:.*)?")
@@ -70,6 +46,25 @@ SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
 Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
+def tracking_address(address: str) -> str:
+    """Return the address. Raises ValueError if it is invalid. The message omits the address: it may contain a password."""
+    try:
+        parts = urlsplit(address)
+        _ = parts.port  # raises ValueError for an invalid port
+        valid = bool(parts.hostname) or not parts.scheme.startswith("http")
+    except ValueError:
+        valid = False
+    if not (valid and TRACKING_ADDRESS.fullmatch(address)):
+        raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
+    return address
+
+
+def scheduler(address: str) -> str:
+    if not SCHEDULER.fullmatch(address):
+        raise ValueError("is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable")
+    return address
+
+
 class Environment(BaseSettings):
     """The environment variables, read once at the start. An empty variable counts as unset."""
 
@@ -78,7 +73,7 @@ class Environment(BaseSettings):
     device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
-    cluster: str | None = Field(None, validation_alias="PIPELINE_CLUSTER")
+    cluster: Annotated[str, AfterValidator(scheduler)] | None = Field(None, validation_alias="PIPELINE_CLUSTER")
     """Address of the scheduler of a dask.distributed cluster, whose workers then decode the images in `prepare`."""
     checkpoint_every_s: NonNegativeFloat = Field(30.0, validation_alias="PIPELINE_CHECKPOINT_EVERY_S")
     checkpoint_every_steps: NonNegativeInt = Field(0, validation_alias="PIPELINE_CHECKPOINT_EVERY_STEPS")
@@ -104,7 +99,7 @@ class Environment(BaseSettings):
     master_port: str | None = Field(None, validation_alias="MASTER_PORT")
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
     """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
-    mlflow_tracking_uri: str | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
+    mlflow_tracking_uri: Annotated[str, AfterValidator(tracking_address)] | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
     mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
@@ -112,21 +107,6 @@ class Environment(BaseSettings):
     dvc_root: Path | None = Field(None, validation_alias="DVC_ROOT")
     dvc_stage: str | None = Field(None, validation_alias="DVC_STAGE")
     dvc_experiment: str | None = Field(None, validation_alias="DVC_EXP_NAME")
-
-    @field_validator("mlflow_tracking_uri")
-    @classmethod
-    def well_formed(cls, address: str | None) -> str | None:
-        if address is not None and not is_address(address):
-            # the message omits the address: it may contain a password
-            raise ValueError("is not a tracking address: write http://HOST:PORT or sqlite:///PATH, or unset the variable")
-        return address
-
-    @field_validator("cluster")
-    @classmethod
-    def scheduler(cls, address: str | None) -> str | None:
-        if address is not None and not SCHEDULER.fullmatch(address):
-            raise ValueError("is not the address of a scheduler: write tcp://HOST:PORT, or unset the variable")
-        return address
 
     @property
     def is_rank(self) -> bool:
@@ -172,16 +152,6 @@ class Environment(BaseSettings):
                 f"{shown(root)}: this path contains `?` or `%`, and the address of the MLflow store in this folder cannot contain them: "
                 "move the checkout to a path without them, or set MLFLOW_TRACKING_URI to a server"
             )
-
-
-def is_address(text: str) -> bool:
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises ValueError for an invalid port
-    except ValueError:
-        return False
-    has_host = bool(parts.hostname) or not parts.scheme.startswith("http")
-    return has_host and TRACKING_ADDRESS.fullmatch(text) is not None
 
 
 def explain(problem: ErrorDetails) -> str:

@@ -171,27 +171,14 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     the process ends. The process that holds the lock may unlink the file; a process that waited for it then creates and locks a new file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = lock(path, wait=wait)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def lock(path: Path, *, wait: bool) -> int | None:
-    """Open and lock the file at `path`. Return its file descriptor, or None if another process holds the lock and `wait` is False."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            with naming(path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if os.fstat(descriptor).st_nlink:  # 0 if the last holder unlinked the file while this process waited
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        with path.open("ab") as file:
+            try:
+                with naming(path):
+                    fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+            if os.fstat(file.fileno()).st_nlink:  # 0 if the last holder unlinked the file while this process waited
+                yield True
+                return

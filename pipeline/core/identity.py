@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from pipeline.core import files, untrusted
+from pipeline.core import files
 from pipeline.core.refusal import Refusal
+from pipeline.core.section import ValueOf
+from pipeline.core.yaml_document import Document
 
-BRACKET = re.compile(r"\[|(?<!\$)\{")
-MAX_BYTES, MAX_BRACKETS = 20_000, 200
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 
 
@@ -56,34 +53,19 @@ def dependencies(stage: str, params: Mapping[str, Any], folder: Path) -> list[st
     Raises Refusal if dvc.yaml is missing or does not describe the stage.
     """
     listed = read_stage(stage, folder)["deps"]
-    return [REFERENCE.sub(lambda match: str(look_up(params, match[1])), path) for path in listed]
+    return [REFERENCE.sub(lambda match: str(ValueOf(match[1]).found_in(params)), path) for path in listed]
 
 
 def read_stage(stage: str, folder: Path) -> dict[str, Any]:
     path = folder / "dvc.yaml"
+    if not path.exists():
+        raise Refusal(f"{path}: is missing: run this command in the top folder of the project's checkout")
     try:
-        text = untrusted.read(path, MAX_BYTES).decode("utf-8")
-        refuse_brackets(text)
-        content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)["stages"][stage]
+        content: dict[str, Any] = Document.read(path).data["stages"][stage]
         "".join([*content["deps"], *content["params"]])  # raises TypeError for anything but strings
-    except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: run this command in the top folder of the project's checkout") from None
-    except (YAMLError, LookupError, TypeError, AttributeError, ValueError, OSError, RecursionError):
+    except (Refusal, LookupError, TypeError):
         raise Refusal(f"{path}: does not describe the stage {stage}: undo its changes with `git restore {path}`") from None
     return content
-
-
-def refuse_brackets(text: str) -> None:
-    """Raise ValueError for more than MAX_BRACKETS brackets: ruamel.yaml would take seconds to parse them."""
-    if len(BRACKET.findall(text)) > MAX_BRACKETS:
-        raise ValueError(f"more than {MAX_BRACKETS} brackets")
-
-
-def look_up(params: Mapping[str, Any], dotted: str) -> Any:
-    value: Any = params
-    for part in dotted.split("."):
-        value = value[part]
-    return value
 
 
 def code_digest(paths: Iterable[str], folder: Path) -> str:

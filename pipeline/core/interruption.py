@@ -101,13 +101,9 @@ def deferred() -> Iterator[Interruption]:
         yield interruption
 
 
-def raise_interrupted(number: int) -> None:
-    raise Interrupted(number)
-
-
 def raise_on_signal() -> AbstractContextManager[None]:
     """Within the block, raise Interrupted on the first signal. Cleanup code then removes temporary files and closes the tracking run."""
-    return on_first_signal(raise_interrupted)
+    return on_first_signal(lambda number: Interruption(number).pause())
 
 
 def record_exit_code(exit_code: int) -> None:

@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from difflib import get_close_matches
-from functools import cache
-from types import MappingProxyType
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -14,9 +13,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal, rewording
 from pipeline.core.registry import Registry
-from pipeline.core.section import SECTIONS, Section, ValueOf
+from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, NONE, SECTIONS, SIMILARITY, Section, ValueOf, suggestion
 from pipeline.core.yaml_document import MAX_BYTES, Document, Location
 
 Params = TypeVar("Params", bound=BaseModel)
@@ -27,47 +26,13 @@ KEY = re.compile(r"(\w+(?:\.\w+)*): ")
 PLAIN = re.compile(r"[^\s:]+")
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
 MAX_SHOWN = 60
-SIMILARITY = 0.7
-COMMON_KEYS = {
-    **dict.fromkeys(("amp", "use_amp", "mixed_precision", "fp16", "bf16", "dtype"), "write `train.precision`"),
-    **dict.fromkeys(
-        ("accumulation_steps", "gradient_accumulation_steps", "grad_accumulation", "accumulate_grad_batches"),
-        "write `train.micro_batch_size`, which is `train.batch_size` divided by the number of accumulation steps",
-    ),
-    **dict.fromkeys(("gradient_checkpointing", "checkpoint_activations"), "write `train.activation_checkpointing`"),
-    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip_val"), "write `train.clip_norm`"),
-    **dict.fromkeys(("num_epochs", "max_epochs"), "write `train.epochs`"),
-    **dict.fromkeys(("max_steps", "num_steps"), "write `train.steps`"),
-    "early_stopping": "write `train.patience`",
-    **dict.fromkeys(("lr", "learning_rate"), "write `optimizer.learning_rate`"),
-    "weight_decay": "write `optimizer.weight_decay`",
-    **dict.fromkeys(("device", "gpu"), "set the environment variable PIPELINE_DEVICE"),
-    **dict.fromkeys(("gpus", "devices", "num_gpus", "nproc_per_node"), "set the environment variable PIPELINE_PROCESSES"),
-    **dict.fromkeys(("num_workers", "workers"), "only `prepare` has workers: set the environment variable PIPELINE_WORKERS"),
-    "pin_memory": "leave it out: pinned memory is used wherever it helps",
-}
-"""Maps a key of tutorials and other libraries to the remedy."""
-COMMON_MODELS = {
-    **{cell: f"write `name: recurrent` and `cell: {cell}`" for cell in ("rnn", "gru", "lstm")},
-    "cnn": "write `name: convnet`",
-    **{
-        name: f"write `name: torchvision` and `architecture: {name}`"
-        for name in ("mobilenet_v3_small", "mobilenet_v3_large", "resnet18", "resnet50", "efficientnet_b0", "vit_b_16")
-    },
-}
-"""Maps a model of tutorials to the remedy."""
-NONE: Mapping[str, str] = MappingProxyType({})
+WHOLE, TEXT, SECTION = "should be a whole number", "should be text", "should be a section with keys of its own"
 EXPECTED = {
-    "int_type": "should be a whole number",
-    "int_from_float": "should be a whole number",
-    "int_parsing": "should be a whole number",
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), WHOLE),
     "float_type": "should be a number",
     "bool_type": "should be `true` or `false`",
-    "string_type": "should be text",
-    "path_type": "should be text",
-    "model_type": "should be a section with keys of its own",
-    "model_attributes_type": "should be a section with keys of its own",
-    "dict_type": "should be a section with keys of its own",
+    **dict.fromkeys(("string_type", "path_type"), TEXT),
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), SECTION),
 }
 
 
@@ -166,14 +131,9 @@ def with_value(data: Any, location: Location, value: Any) -> Any:
     return copy
 
 
-@contextmanager
-def adding_lines(document: Document) -> Iterator[None]:
+def adding_lines(document: Document) -> AbstractContextManager[None]:
     """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
-    try:
-        yield
-    except Refusal as refusal:
-        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal
-        raise kind("\n".join(with_line(document, line) for line in str(refusal).splitlines())) from None
+    return rewording(partial(with_line, document))
 
 
 def with_line(document: Document, text: str) -> str:
@@ -329,14 +289,6 @@ def without_echoes(problems: list[Problem]) -> list[Problem]:
     """
     suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
     return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
-
-
-def suggestion(name: object, known: tuple[str, ...], common: Mapping[str, str] = NONE) -> str:
-    """Return the remedy for an unknown name: that of `common`, whose keys are in lower case, or else the nearest name of `known`."""
-    if remedy := common.get(str(name).lower()):
-        return remedy
-    close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
-    return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"
 
 
 def shown(value: object) -> str:

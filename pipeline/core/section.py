@@ -1,8 +1,10 @@
-"""The base class of the sections of `params.yaml`, and nested values as flat ones with dotted keys."""
+"""The base class of the sections of `params.yaml`, nested values as flat ones with dotted keys, and what to write instead of an unknown key."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -100,3 +102,41 @@ def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[s
             yield from leaves(member, separator, f"{path}{separator}{key}" if path else str(key))
     else:
         yield path, value
+
+
+SIMILARITY = 0.7
+REMEDIES = {
+    "write `train.precision`": "amp use_amp mixed_precision fp16 bf16 dtype",
+    "write `train.micro_batch_size`, which is `train.batch_size` divided by the number of accumulation steps": (
+        "accumulation_steps gradient_accumulation_steps grad_accumulation accumulate_grad_batches"
+    ),
+    "write `train.activation_checkpointing`": "gradient_checkpointing checkpoint_activations",
+    "write `train.clip_norm`": "max_grad_norm grad_clip clip_grad_norm gradient_clip_val",
+    "write `train.epochs`": "num_epochs max_epochs",
+    "write `train.steps`": "max_steps num_steps",
+    "write `train.patience`": "early_stopping",
+    "write `optimizer.learning_rate`": "lr learning_rate",
+    "write `optimizer.weight_decay`": "weight_decay",
+    "set the environment variable PIPELINE_DEVICE": "device gpu",
+    "set the environment variable PIPELINE_PROCESSES": "gpus devices num_gpus nproc_per_node",
+    "only `prepare` has workers: set the environment variable PIPELINE_WORKERS": "num_workers workers",
+    "leave it out: pinned memory is used wherever it helps": "pin_memory",
+}
+COMMON_KEYS = {key: remedy for remedy, keys in REMEDIES.items() for key in keys.split()}
+"""Maps a key of tutorials and other libraries to the remedy."""
+ARCHITECTURES = ("mobilenet_v3_small", "mobilenet_v3_large", "resnet18", "resnet50", "efficientnet_b0", "vit_b_16")
+COMMON_MODELS = {
+    **{cell: f"write `name: recurrent` and `cell: {cell}`" for cell in ("rnn", "gru", "lstm")},
+    "cnn": "write `name: convnet`",
+    **{name: f"write `name: torchvision` and `architecture: {name}`" for name in ARCHITECTURES},
+}
+"""Maps a model of tutorials to the remedy."""
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def suggestion(name: object, known: tuple[str, ...], common: Mapping[str, str] = NONE) -> str:
+    """Return the remedy for an unknown name: that of `common`, whose keys are in lower case, or else the nearest name of `known`."""
+    if remedy := common.get(str(name).lower()):
+        return remedy
+    close = get_close_matches(str(name), known, n=1, cutoff=SIMILARITY)
+    return f"did you mean `{close[0]}`?" if close else f"choose one of {', '.join(known)}"

@@ -1,5 +1,6 @@
 """Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -180,6 +181,13 @@ class Spec(BaseModel):
     def num_outputs(self) -> int:
         """Return how many outputs a model must have for each target. For a classification, this is the number of classes."""
         return self.targets.num_outputs(self.inputs)
+
+
+def stored_bytes(value: Any, *, part: str, key: str) -> int:
+    """Return the bytes that `value`, the `key` of the `part` of a spec, takes in `spec.json` or in a model file: the larger number."""
+    in_record = json.dumps({"spec": {part: {key: value}}}, indent=2, ensure_ascii=False)
+    in_header = json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
+    return max(len(in_record.encode()), len(in_header.encode()))
 
 
 def read_kind(value: Mapping[str, Any], registry: Registry, name: str) -> Any:

@@ -20,11 +20,11 @@ from pipeline.core import checkout_lock, files, identity, interruption
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer, unfailing
 from pipeline.core.params import adding_lines, load, with_line
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal, Unavailable, listed
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import Document
 
-MOST_NAMED = 3
+named = partial(listed, most=3, separator="; ")
 SETTLES_WITHIN_S, RETRY_S = 5.0, 0.25
 """How long to wait for the old content to return, and how often to look: `dvc exp run --queue` changes the checkout for a second."""
 
@@ -102,7 +102,7 @@ class StageInputs:
                     return
         in_place = [name for name in names if name in before and name in now and now[name][0] == before[name][0]]
         raise (ChangedInPlace if in_place else Unavailable)(
-            f"{joined(certain or names)}: changed while {self.stage} ran. DVC would store the result under the new data. "
+            f"{named(certain or names)}: changed while {self.stage} ran. DVC would store the result under the new data. "
             f"{remedy('data', 'these files')}"
         )
 
@@ -116,10 +116,10 @@ class StageInputs:
         if keys := differing(self.params, params):
             changes = [f"{key}: was {shown(self.params, key)} when {self.stage} began, and is {shown(params, key)} now" for key in keys]
             return with_line(
-                document, f"{joined(changes)}. DVC would store the result under the new values. {remedy('values', str(paths.params))}"
+                document, f"{named(changes)}. DVC would store the result under the new values. {remedy('values', str(paths.params))}"
             )
         if names := differing(self.code, code):
-            return f"{joined(names)}: changed while {self.stage} ran. DVC would store the result under the new code. {remedy('code', 'these files')}"
+            return f"{named(names)}: changed while {self.stage} ran. DVC would store the result under the new code. {remedy('code', 'these files')}"
         return None
 
 
@@ -189,11 +189,6 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def shown(params: Mapping[str, Scalar], key: str) -> str:
     return formatted(params[key]) if key in params else "missing"
-
-
-def joined(texts: list[str]) -> str:
-    more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
-    return "; ".join([*texts[:MOST_NAMED], *more])
 
 
 def remedy(what: str, where: str) -> str:

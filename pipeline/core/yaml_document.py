@@ -1,7 +1,7 @@
 """Reads a YAML file as plain data, with the line number of every key. Parses it as DVC does: by YAML 1.2, where `1e-3` is a number."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -109,56 +109,40 @@ def parse(text: str) -> tuple[Any, Node]:
         warnings.simplefilter("ignore")  # ruamel warns about an anchor that is defined twice; DVC reports it, if it is an error
         root = yaml.compose(text)
         if root is not None:
-            refuse_excess(root)
-            for node in mappings(root, set()):
-                node.value = [(as_text_key(key, text), value) for key, value in node.value]
+            refuse_excess(root, text)
         return to_plain_data(None if root is None else yaml.constructor.construct_document(root)), root
 
 
-def refuse_excess(root: Node) -> None:
+def refuse_excess(root: Node, text: str) -> None:
     """Raise ValueError if the file expands to more than MAX_VALUES values, and RecursionError if it nests deeper than MAX_DEPTH.
 
-    Aliases (`*name`) can make a small file huge, so call this before the nodes are converted to Python values.
+    Aliases (`*name`) can make a small file huge, so call this before the nodes are converted to Python values. `text` is the text of the
+    file: `extent` turns its keys into text.
     """
-    values, height = extent(root, {})
+    values, height = extent(root, text, {})
     if height > MAX_DEPTH:
         raise RecursionError
     if values > MAX_VALUES:
         raise ValueError(f"the file expands to more than {MAX_VALUES} values: use fewer aliases")
 
 
-def extent(node: Node, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
-    """Return the pair (number of nodes, depth) of the tree that begins at `node`. A tree of one node has the depth 1.
+def extent(node: Node, text: str, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
+    """Return the pair (number of nodes, depth) of the tree that begins at `node`. A tree of one node has the depth 1. Turn its keys into text.
 
     A node that has several aliases is counted once for each use. `extents` caches the results by the id of the node. `depth` is the depth
-    of `node` in the whole file. Raises RecursionError if `depth` is larger than MAX_DEPTH.
+    of `node` in the whole file, and `text` its text. Raises RecursionError if `depth` is larger than MAX_DEPTH.
     """
     if depth > MAX_DEPTH:
         raise RecursionError  # an alias that refers to its own parent recurses for ever
     if id(node) not in extents:
-        parts = [extent(part, extents, depth + 1) for part in parts_of(node)]
+        children = (
+            chain.from_iterable(node.value) if isinstance(node, MappingNode) else node.value if isinstance(node, SequenceNode) else ()
+        )
+        parts = [extent(child, text, extents, depth + 1) for child in children]
         extents[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
-    return extents[id(node)]
-
-
-def parts_of(node: Node) -> list[Node]:
-    if isinstance(node, MappingNode):
-        return list(chain.from_iterable(node.value))
-    return node.value if isinstance(node, SequenceNode) else []
-
-
-def mappings(node: Node, seen: set[int]) -> Iterator[MappingNode]:
-    """Yield every mapping in the tree of `node` once. An alias (`*name`) can make a node occur several times in the tree.
-
-    `seen` are the ids of the nodes that were visited, empty at first. There are no cycles, because `refuse_excess` refuses an alias that
-    refers to its own parent.
-    """
-    if id(node) not in seen:
-        seen.add(id(node))
-        for part in parts_of(node):
-            yield from mappings(part, seen)
         if isinstance(node, MappingNode):
-            yield node
+            node.value = [(as_text_key(key, text), value) for key, value in node.value]
+    return extents[id(node)]
 
 
 def as_text_key(key: Node, text: str) -> Node:

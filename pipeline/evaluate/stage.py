@@ -1,10 +1,12 @@
 """The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
@@ -18,7 +20,7 @@ from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import tta
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import recorded
-from pipeline.evaluate.reports.evaluator import Evaluator
+from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.machine import Machine, set_determinism
@@ -29,6 +31,33 @@ from pipeline.inference.precision import ChosenPrecision
 EVALUATIONS = Registry("pipeline.evaluate.tasks", "task")
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
+
+
+class Evaluator(Protocol):
+    """Collects the outputs of a model batch by batch, and computes scores, tables and figures from them."""
+
+    def add(self, outputs: Tensor, targets: Tensor, /) -> None:
+        """Add the next n samples: the model's outputs and the targets. Both have the shape (n, ...) and are on the model's device."""
+        ...
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores for `metrics/evaluate.json`. A score is a number, or a mapping whose values are scores.
+
+        The scores must include `loss` and `samples`.
+        """
+        ...
+
+    def sample_scores(self) -> SampleScores:
+        """Return the scores of each sample, in the order of the test split. Raises Refusal for the same reasons as `scores`."""
+        ...
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
+        """Write tables and figures into `folder`.
+
+        `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
+        outputs were added.
+        """
+        ...
 
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, observer: Observer, refuse_changes: RefuseChanges) -> None:

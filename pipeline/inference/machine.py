@@ -197,7 +197,7 @@ def set_determinism(deterministic: bool) -> None:
 
     In both cases, turn off cuDNN's autotuning and allow TF32.
     """
-    # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `compilation` sets the compiler's own flag
+    # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `beginning.compiled` sets the compiler's own flag
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # filling uninitialised memory is a debugging aid that costs up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class

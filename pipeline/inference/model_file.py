@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.core import untrusted
 from pipeline.core.params import from_data, upgraded
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, rewording
 from pipeline.core.registry import MODELS
 from pipeline.core.section import Section, Steps
 from pipeline.core.spec import MOST_BYTES, Spec
@@ -139,17 +139,16 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Within this context, turn pydantic's ValidationError into a Refusal, and begin each line of a Refusal with `path`."""
+def refusing(place: Path | str) -> Iterator[None]:
+    """Within this context, turn pydantic's ValidationError into a Refusal, and begin each line of a Refusal with `place`, a file or a key."""
     try:
-        yield
+        with rewording(lambda line: f"{place}: {line}"):
+            yield
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("format",) and str(first["input"]).startswith("pipeline-model-"):
             raise Refusal(
-                f"{path}: has the format {untrusted.shown(first['input'], 30)} of another version of this pipeline: train the model again with `dvc repro`"
+                f"{place}: has the format {untrusted.shown(first['input'], 30)} of another version of this pipeline: train the model again with `dvc repro`"
             ) from None
         what = untrusted.shown(f"{'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')}")
-        raise Refusal(f"{path}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None
-    except Refusal as refusal:
-        raise Refusal("\n".join(f"{path}: {line}" for line in str(refusal).splitlines())) from None
+        raise Refusal(f"{place}: is not a model file of this pipeline ({what}): run `dvc repro`, or choose another file") from None

@@ -31,24 +31,19 @@ class Advance:
 @contextmanager
 def progress(label: str, total: int, unit: str) -> Iterator[Advance]:
     """Show progress on stderr: `with progress("prepare", 60_000, "images") as advance: advance(256)`."""
-    show = bar if sys.stderr.isatty() else lines
-    with show(label, total, unit) as report:
-        yield Advance(report)
-
-
-@contextmanager
-def bar(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    if not sys.stderr.isatty():
+        yield Advance(lines(label, total, unit))
+        return
     from rich.console import Console  # late: only needed on a terminal
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
         task = display.add_task(label, total=total or None)
-        yield lambda done: display.update(task, completed=done)
+        yield Advance(lambda done: display.update(task, completed=done))
 
 
-@contextmanager
-def lines(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+def lines(label: str, total: int, unit: str) -> Callable[[int], None]:
     last = time.monotonic()
 
     def report(done: int) -> None:
@@ -57,4 +52,4 @@ def lines(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
             last = time.monotonic()
             print(f"{label}: {done} of {total} {unit}", file=sys.stderr, flush=True)
 
-    yield report
+    return report

@@ -10,7 +10,7 @@ from pipeline.core import limits
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
-from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID, RawDataset
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.stage import RefuseChanges, record_nothing
 from pipeline.core.untrusted import shown
@@ -33,14 +33,10 @@ def prepare(
     """
     record = read_and_store(params, paths, environment)
     refuse_changes(lambda: read_and_store(params, paths, environment) == record)
-    for name in SPLITS:
-        if name in record.splits:
-            entry = record.splits[name]
-            print(
-                f"prepare: {name}: {counted(entry.samples, 'sample')}"
-                + (f", {entry.left_out} skipped as corrupt" if entry.left_out else "")
-                + (smallest_and_largest(record, paths.prepared) if name == TRAIN else "")
-            )
+    for name, entry in record.splits.items():  # in the order of SPLITS
+        skipped = f", {entry.left_out} skipped as corrupt" if entry.left_out else ""
+        balance = smallest_and_largest(record, paths.prepared) if name == TRAIN else ""
+        print(f"prepare: {name}: {counted(entry.samples, 'sample')}{skipped}{balance}")
     inputs, total = record.spec.inputs, sum(entry.samples for entry in record.splits.values())
     print(
         f"prepare: {counted(total, 'sample')} of {inputs.kind} inputs {inputs.row_shape}, {counted(record.spec.num_outputs, 'output')}",
@@ -77,8 +73,8 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     with progress("prepare", total, "samples") as advance:
         record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance, cluster=environment.cluster)
     shares = {VALID: params.source.valid, TEST: params.source.test}
-    for name in SPLITS:
-        if name in raw_dataset.targets and shares.get(name) and not params.source.divides:
+    for name, share in shares.items():
+        if name in raw_dataset.targets and share and not params.source.divides:
             print(f"prepare: {name}: the dataset has its own {name} split, so source.{name} is not used")
     if shared := shared_samples(record.splits):
         kept = getattr(params.source, "duplicates", "") == "keep" and record.splits.keys() - raw_dataset.targets.keys()

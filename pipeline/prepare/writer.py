@@ -91,9 +91,8 @@ def store(
                 statistics.add(summary)
             advance(len(stored.positions))
     targets = {name: targets_of(name, raw_dataset, assigned, kept) for name in planned}
-    for name, numbers in targets.items():
-        if not len(numbers):
-            raise Refusal(f"source.root: every sample of the {name} split is corrupt: repair or replace the samples")
+    if lost := [name for name, numbers in targets.items() if not len(numbers)]:
+        raise Refusal(f"source.root: every sample of the {lost[0]} split is corrupt: repair or replace the samples")
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
     counted = also_in({name: np.concatenate(stored.row_digests) for name, stored in progress.items()})
     splits = {name: finish(progress[name], targets[name], folder, planned=planned[name], also_in=counted[name]) for name in planned}

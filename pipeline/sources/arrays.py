@@ -17,6 +17,7 @@ from pipeline.core.tasks.classification import described
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
+from pipeline.prepare.reading.tables import read_text
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
@@ -186,15 +187,7 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     path = root / "classes.txt"
     if not path.is_file():
         return None
-    try:
-        text = untrusted.read(path, NAMES_BYTES).decode("utf-8")
-    except UnicodeDecodeError:
-        raise Refusal(f"source.root: {path}: is not UTF-8: save it as UTF-8, one name per line") from None
-    except OSError as error:
-        raise Refusal(
-            f"source.root: {path}: cannot be read ({untrusted.reason(error)}): make it a readable UTF-8 file with one name per line"
-        ) from None
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    return tuple(line.strip() for line in read_text(path, NAMES_BYTES).splitlines() if line.strip())
 
 
 def blocks(inputs: dict[str, ArrayFile]) -> Generator[SampleBlock]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.image import Statistics
@@ -133,11 +133,9 @@ class Settings(SourceSettings):
                 if time.monotonic() > until_s:
                     break
         if problems and self.on_corrupt == "fail":
-            listed = "; ".join(
-                [*problems[:MOST_NAMED], *([f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else [])]
-            )
             raise Refusal(
-                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed}: repair or remove them, or write `source.on_corrupt: skip`"
+                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}: "
+                "repair or remove them, or write `source.on_corrupt: skip`"
             )
 
     def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> list[str]:

@@ -83,7 +83,9 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
 
     Raises Refusal if a file cannot be read, if its SHA-256 is not the one that the installer recorded, or if it is not UTF-8.
     """
-    for path, recorded in sorted(recorded_files(package)):
+    # the path of each file and its hash, `sha256=DIGEST` in base64, which is empty if the installer recorded none
+    rows = csv.reader((package.read_text("RECORD") or "").splitlines())
+    for path, recorded in sorted((row[0], row[1]) for row in rows if len(row) == 3):
         if path.endswith(".py") and not path.startswith(("/", "..")) and fnmatch(path, pattern):
             place = f"source.package: {name}: {untrusted.shown(path)}"
             try:
@@ -95,11 +97,3 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
                 raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
                 yield Document(path, tables.decode(content, untrusted.shown(path)))
-
-
-def recorded_files(package: Distribution) -> list[tuple[str, str]]:
-    """Return a pair for each file of the package: its path and its hash, as the installer recorded them.
-
-    The hash has the form `sha256=DIGEST`, with the digest in base64. It is empty if the installer recorded none.
-    """
-    return [(row[0], row[1]) for row in csv.reader((package.read_text("RECORD") or "").splitlines()) if len(row) == 3]

@@ -1,16 +1,16 @@
-"""Builds the state of a training before its first step, with fresh weights or those of a file."""
+"""Builds the state of a training before its first step, with fresh weights or those of a file, and chooses the forward pass."""
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.core import files, seeding, untrusted
 from pipeline.core.prepared import Prepared, Split
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks, precision, tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
@@ -20,10 +20,12 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.state import TrainState
+from pipeline.train.engine.update import Forward
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
 
+KEY = "model.weights"
 MOST_NAMED = 5
 SMALLEST_SHARE = 0.5
 """At least this share of the network's values must fit, if the file does not describe its model."""
@@ -43,7 +45,7 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
     path = model.weights_file
     if path is None:
         return frozenset()
-    with naming_the_key():
+    with model_file.refusing(KEY):
         tensors, before = read_weights(path, model)
         own = network.state_dict()
         others = of_other_data(model, before, spec) if before else set()
@@ -105,18 +107,18 @@ def inspect(model: ModelSettings) -> Spec | None:
     Returns None if `model.weights` is null, or if the file was not written by this pipeline. Raises Refusal if the file is missing or
     damaged, or if its model has another architecture than `model`.
     """
-    with naming_the_key():
+    with model_file.refusing(KEY):
         return None if model.weights_file is None else read_weights(model.weights_file, model)[1]
 
 
 def weights_digest(model: ModelSettings) -> str | None:
     """Return the SHA-256 of the file `model.weights`; None if this key is null. Raises Refusal if the file that it names is missing."""
     path = model.weights_file
-    with naming_the_key():
-        if path is not None:
-            refuse_missing(path)
-            return files.digest(path)
-    return None
+    if path is None:
+        return None
+    with model_file.refusing(KEY):
+        refuse_missing(path)
+        return files.digest(path)
 
 
 def refuse_missing(path: Path) -> None:
@@ -145,24 +147,13 @@ def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]
-    listed = ", ".join(f"{name} ({misfit(tensors.get(name), own[name])})" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"; untrained, because the data differ: {listed}{more}"
+    return f"; untrained, because the data differ: {listed([f'{name} ({misfit(tensors.get(name), own[name])})' for name in names], MOST_NAMED)}"
 
 
 def misfit(found: Tensor | None, own: Tensor) -> str:
     """Describe why a tensor of the file is not taken."""
     same = found is not None and found.shape == own.shape
     return "of other classes or tokens" if same else f"{described(found)} in the file, not {described(own)}"
-
-
-@contextmanager
-def naming_the_key() -> Iterator[None]:
-    """Prefix each line of a Refusal with `model.weights`."""
-    try:
-        yield
-    except Refusal as refusal:
-        raise Refusal("\n".join(f"model.weights: {line}" for line in str(refusal).splitlines())) from None
 
 
 def example_inputs(model: Model, split: Split, count: int) -> torch.Tensor:
@@ -218,3 +209,27 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
             f"train.activation_checkpointing: the model {params.model.title} has no blocks whose activations can be recomputed: write `train.activation_checkpointing: false`"
         )
     return state
+
+
+MODES = {"default": "default", "graphs": "reduce-overhead"}
+MOST_COMPILED = 4096
+"""Upper bound for how often the compiler compiles a function, for other sizes or another layer. Eight lengths and few micro-batch sizes are usual."""
+
+
+def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
+    """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
+
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. The compiler makes separate code for each micro-batch size
+    and for each length of padded samples. Code for dynamic sizes is not used: it would depend on which sizes the process ran before, and
+    could round differently after a restart.
+    """
+    if requested == "off":
+        return model
+    from torch._dynamo import config  # late: it takes seconds
+
+    # this call also sets inductor's own deterministic flag
+    torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
+    # beyond its limit of 8, the compiler would run further sizes uncompiled: those that came late, which are others after a restart
+    config.recompile_limit = config.accumulated_recompile_limit = MOST_COMPILED
+    config.fail_on_recompile_limit_hit = True
+    return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

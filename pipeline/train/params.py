@@ -265,19 +265,14 @@ class TrainParams(Section):
 
     @field_validator("train")
     @classmethod
-    def refuse_bf16_moments(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+    def refuse_misfit_of_optimizer(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
         optimizer = info.data.get("optimizer")
         if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
             raise ValueError(
                 f"precision: bf16-true would round away small updates of {optimizer.name}'s running averages: "
                 "write `train.precision: auto`, or set optimizer.name to muon or sgd"
             )
-        return train
-
-    @field_validator("train")
-    @classmethod
-    def refuse_sharded_matrices(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
-        if train.sharding == "full" and isinstance(info.data.get("optimizer"), MuonSettings):
+        if train.sharding == "full" and isinstance(optimizer, MuonSettings):
             raise ValueError(
                 "sharding: full divides the matrices that muon orthogonalises as a whole: write `train.sharding: none`, or set optimizer.name to adamw or sgd"
             )

@@ -18,7 +18,7 @@ from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.group import processes
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
-from pipeline.train.training import Pause, Training
+from pipeline.train.training import Training
 from pipeline.train.work_folder import Work
 
 
@@ -95,9 +95,14 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
     Interrupted. Several processes agree on the step after which they stop. If one of them runs out of memory, it ends with the exit code
     OUT_OF_MEMORY.
     """
+
+    def between_batches() -> None:
+        training.group.pause(interrupted)
+        observer.validation_continues()
+
     training.group.before_restart(work.add_micro_batch_change)
     try:
-        for report in training.reports(between_batches(training, observer, interrupted)):
+        for report in training.reports(between_batches):
             observer.step_ends(report.step, report.metrics)
             training.save_when_due(environment)
             training.group.pause(interrupted)
@@ -117,16 +122,6 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
     finally:
         observer.steps_end()
         training.saver.wait()
-
-
-def between_batches(training: Training, observer: Observer, interrupted: Interruption) -> Pause:
-    """Return the function that a validation calls after each batch."""
-
-    def pause() -> None:
-        training.group.pause(interrupted)
-        observer.validation_continues()
-
-    return pause
 
 
 def save_if_refused(training: Training, refuse: Callable[[], None], work: Work) -> None:

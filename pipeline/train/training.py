@@ -19,8 +19,8 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
-from pipeline.train.beginning import begin_state
-from pipeline.train.engine import compilation, fit, metrics
+from pipeline.train.beginning import begin_state, compiled
+from pipeline.train.engine import fit, metrics
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
@@ -33,10 +33,6 @@ OBJECTIVES = Registry("pipeline.train.tasks", "task")
 Pause = Callable[[], object]
 DIVERGED = 10
 """If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
-
-
-def no_pause() -> None:
-    """Do nothing. As the default `pause`, it never interrupts a validation."""
 
 
 @dataclass
@@ -150,7 +146,7 @@ class Training:
     def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
         return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
 
-    def reports(self, pause: Pause = no_pause) -> Iterator[fit.Report]:
+    def reports(self, pause: Pause = lambda: None) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
         loss is high.
 
@@ -163,7 +159,7 @@ class Training:
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
-        forward = self.state.lanes.wrap(compilation.compiled(self.state.model, self.params.train.compile))
+        forward = self.state.lanes.wrap(compiled(self.state.model, self.params.train.compile))
         batches = self.batches(self.state.step)
         loop = fit.fit(
             self.state,

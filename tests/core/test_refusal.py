@@ -1,9 +1,21 @@
-"""A count of 1 has its noun in the singular."""
+"""Parts of messages: counts with their nouns, lists that are too long, and lines that get a prefix."""
 
-from pipeline.core.refusal import counted
+import pytest
+
+from pipeline.core.refusal import Unavailable, counted, listed, rewording
 
 
 def test_a_noun_follows_its_count() -> None:
     assert [counted(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
     assert [counted(count, "class") for count in (1, 3)] == ["1 class", "3 classes"]
     assert counted(12345, "test sample", ",") == "12,345 test samples"
+
+
+def test_many_texts_are_listed_by_the_first_and_the_number_of_the_others() -> None:
+    assert [listed("abcd"[:count], 2) for count in (0, 1, 2, 3)] == ["", "a", "a, b", "a, b and 1 more"]
+    assert listed("abcd", 2, separator="; ") == "a; b; and 2 more"
+
+
+def test_each_line_of_a_refusal_is_reworded_and_its_kind_is_kept() -> None:
+    with pytest.raises(Unavailable, match=r"^key: a\nkey: b$"), rewording("key: {}".format):
+        raise Unavailable("a\nb")

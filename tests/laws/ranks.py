@@ -94,16 +94,16 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 
 def inject(name: str, step: int) -> None:
-    """Make the fault happen at the begin of a lane in a step of this process: once, also if the training is started again."""
-    lane_gradients, seen = update.lane_gradients, Path("fault-has-happened")
+    """Make the fault happen at the begin of a step of this process: once, also if the training is started again."""
+    accumulate_gradients, seen = update.accumulate_gradients, Path("fault-has-happened")
 
     def failing(state: Any, *arguments: Any, **more: Any) -> Any:
         if state.step == step - 1 and not seen.exists():
             seen.touch()
             FAULTS[name]()
-        return lane_gradients(state, *arguments, **more)
+        return accumulate_gradients(state, *arguments, **more)
 
-    update.lane_gradients = failing
+    update.accumulate_gradients = failing
 
 
 def act(

@@ -23,7 +23,7 @@ def ahead(monkeypatch: pytest.MonkeyPatch):
 
 
 def readers() -> int:
-    return sum(thread.name == "reader" for thread in threading.enumerate())
+    return sum(thread.name.startswith("reader") for thread in threading.enumerate())
 
 
 OF_KIND = {

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -139,9 +139,9 @@ def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         training.model(model)
     assert training.folder
-    held = files.lock(training.folder / journal.WRITER_LOCK, wait=False)
-    assert held is not None
-    monkeypatch.setattr(time, "sleep", lambda _: os.close(held))
+    lock = ExitStack()
+    assert lock.enter_context(files.locked(training.folder / journal.WRITER_LOCK, wait=False))
+    monkeypatch.setattr(time, "sleep", lambda _: lock.close())
     with run.addition(without_mirror, model, info=RunInfo()) as addition:
         assert addition.folder == training.folder
 

@@ -1,6 +1,5 @@
 """Describes targets that are one class per sample."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -69,9 +68,7 @@ class ClassTargets(spec.Targets):
 
         `place` names the dataset in the message.
         """
-        in_record = json.dumps({"spec": {"targets": {"classes": self.classes}}}, indent=2, ensure_ascii=False)
-        in_header = json.dumps(json.dumps(self.classes, ensure_ascii=False), ensure_ascii=False)
-        size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+        size_bytes = spec.stored_bytes(self.classes, part="targets", key="classes")
         if size_bytes > NAMES_BYTES:
             raise Refusal(
                 f"source.root: {place} has {self.num_classes} classes whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: "

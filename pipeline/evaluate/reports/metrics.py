@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,18 @@ class Calibration:
         """Return the expected calibration error: the mean of |accuracy - confidence| over bins, weighted by samples (Guo et al., 2017)."""
         gaps = np.abs(self.accuracy - self.confidence)
         return float((gaps * self.samples).sum() / self.samples.sum())
+
+
+class SampleScores(NamedTuple):
+    """The scores of each of n samples, for the comparison of two models on the same samples. Every array has the shape (n,).
+
+    `loss` is the summed loss of the sample's targets in nats, and `correct` is how many of its `num_targets` targets were predicted. A
+    sample of a classification has one target; a sample of a language model is a row of tokens.
+    """
+
+    loss: NDArray[np.float64]
+    correct: NDArray[np.int64]
+    num_targets: NDArray[np.int64]
 
 
 def evaluate(

@@ -140,19 +140,9 @@ def write_mistakes(path: Path, predictions: Predictions, samples: Integers, *, t
     `samples` are the numbers of wrongly predicted samples. `texts` contains the text of each of them, in the order of `samples`; None if the
     inputs are not texts.
     """
-    header: tuple[str, ...] = ("sample", "actual", "predicted", "confidence")
-    rows: list[tuple[object, ...]] = [
-        (
-            int(sample),
-            classes[predictions.targets[sample]],
-            classes[predictions.predicted[sample]],
-            float(predictions.confidence[sample]),
-        )
-        for sample in samples
-    ]
-    if texts is not None:
-        header, rows = (*header, "text"), [(*row, text) for row, text in zip(rows, texts, strict=True)]
-    write(path, header, rows)
+    named = [[classes[number] for number in numbers[samples]] for numbers in (predictions.targets, predictions.predicted)]
+    columns = [samples.tolist(), *named, predictions.confidence[samples].tolist(), *([] if texts is None else [texts])]
+    write(path, ("sample", "actual", "predicted", "confidence", "text")[: len(columns)], zip(*columns, strict=True))
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

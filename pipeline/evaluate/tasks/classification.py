@@ -15,8 +15,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
-from pipeline.evaluate.reports.evaluator import SampleScores
-from pipeline.evaluate.reports.metrics import Calibration, Predictions
+from pipeline.evaluate.reports.metrics import Calibration, Predictions, SampleScores
 from pipeline.evaluate.settings.classification import Settings
 
 

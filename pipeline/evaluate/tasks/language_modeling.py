@@ -17,7 +17,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.evaluate.reports import recorded
-from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.evaluate.settings.language_modeling import Settings
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates

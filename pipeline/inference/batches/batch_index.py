@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -54,26 +54,8 @@ class Order:
             start, count = start + taken, count - taken
 
 
-class Stored(Protocol):
-    """The interface of the stored inputs of a split, from which batches are read."""
-
-    row_shape: tuple[int, ...]
-    """The shape of a sample in a batch."""
-    dtype: torch.dtype
-
-    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Copy the samples at `rows` (n,) to `out` (n, *row_shape). Releases the GIL."""
-        ...
-
-    def on_device(self, device: torch.device) -> Tensor:
-        """Return all samples as one tensor on `device`. Indexed with `rows` (n,), as `read` takes them, it gives the samples (n,
-        *row_shape).
-        """
-        ...
-
-
 class Samples:
-    """Samples that are the rows of `array` (n, ...)."""
+    """Samples that are the rows of `array` (n, ...). `row_shape` is the shape of a sample in a batch."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -81,14 +63,19 @@ class Samples:
         self.dtype = torch.from_numpy(array[:0]).dtype
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Copy the samples at `rows` (n,) to `out` (n, *row_shape). Releases the GIL."""
         np.take(self.array, rows, axis=0, out=out, mode="clip")
 
     def on_device(self, device: torch.device) -> Tensor:
+        """Return all samples as one tensor on `device`. Indexed with `rows` (n,), as `read` takes them, it gives the samples (n,
+        *row_shape).
+        """
         return torch.from_numpy(self.array).to(device)
 
 
 class Windows:
-    """Windows of one long sequence of tokens: a window is length + 1 consecutive tokens, and may begin at any token.
+    """Windows of one long sequence of tokens: a window is length + 1 consecutive tokens, and may begin at any token. The interface is that
+    of Samples.
 
     `array` (n, length) stores the sequence, divided into rows. A window that reaches the end of the sequence goes on at its beginning. The
     `rows` that `read` takes are not rows of `array`: they are the positions in the sequence at which the windows begin.

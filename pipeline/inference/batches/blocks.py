@@ -60,16 +60,24 @@ WHOLE = Shard()
 class Block:
     """The samples of one batch, or of several consecutive batches. To gather inputs is to select and augment them.
 
-    `batch_index` describes the samples. `gather(positions)` returns the augmented inputs (n, ...) of the samples at `positions` of the
-    block. Mixup and CutMix are not applied yet.
+    `batch_index` describes the samples. If `resident` is True, `inputs` are those of the whole split, which is stored on the device; they
+    are packed if there is an augmentation. Otherwise `inputs` were read from the disk: those of the samples, in the order of `batch_index`.
     """
 
     batch_index: BatchIndex
     inputs: Tensor
     augmentation: "Augmentation | None"
+    resident: bool = False
 
     def gather(self, positions: slice) -> Tensor:
-        raise NotImplementedError
+        """Return the augmented inputs (n, ...) of the samples at `positions` of the block. Mixup and CutMix are not applied yet."""
+        part = self.batch_index.part(positions)
+        if self.augmentation is None or part.draws is None:
+            return self.inputs[part.rows if self.resident else positions]
+        if self.resident:
+            return self.augmentation.gather(self.inputs, part.rows, part.draws)
+        rows = torch.arange(len(part), device=self.inputs.device)
+        return self.augmentation.gather(self.augmentation.packed(self.inputs[positions]), rows, part.draws)
 
     @cached_property
     def all_inputs(self) -> Tensor:
@@ -78,30 +86,6 @@ class Block:
         This takes fewer operations than calling `gather` for each batch.
         """
         return self.gather(slice(0, len(self.batch_index)))
-
-
-class ResidentBlock(Block):
-    """A block of samples from a split that is stored on the device.
-
-    `inputs` are the inputs of the whole split. They are packed if there is an augmentation.
-    """
-
-    def gather(self, positions: slice) -> Tensor:
-        part = self.batch_index.part(positions)
-        if self.augmentation is None or part.draws is None:
-            return self.inputs[part.rows]
-        return self.augmentation.gather(self.inputs, part.rows, part.draws)
-
-
-class StreamedBlock(Block):
-    """A block of samples that was read from the disk. `inputs` are the inputs of these samples only, in the order of `batch_index`."""
-
-    def gather(self, positions: slice) -> Tensor:
-        part = self.batch_index.part(positions)
-        if self.augmentation is None or part.draws is None:
-            return self.inputs[positions]
-        rows = torch.arange(len(part), device=self.inputs.device)
-        return self.augmentation.gather(self.augmentation.packed(self.inputs[positions]), rows, part.draws)
 
 
 @dataclass(frozen=True)

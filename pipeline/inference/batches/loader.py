@@ -1,10 +1,11 @@
 """Makes batches on the device from the prepared data, without worker processes."""
 
 import math
-import threading
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from queue import SimpleQueue
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -15,8 +16,8 @@ from pipeline.core.prepared import Split
 from pipeline.core.refusal import counted
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inference.batches import batch_index
-from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Stored, Windows
-from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, ResidentBlock, Shard, StreamedBlock, WindowBatch, next_tokens
+from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Windows
+from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Shard, WindowBatch, next_tokens
 
 if TYPE_CHECKING:
     from pipeline.inference.batch import Augmentation
@@ -43,7 +44,7 @@ class Slot:
         self.used = event() if on_gpu else None
         self.record_use()  # the allocator reuses freed blocks, so kernels launched earlier may still read this memory
 
-    def fill(self, stored: Stored, batch_index: BatchIndex, copy_stream: torch.cuda.Stream | None) -> None:
+    def fill(self, stored: Samples | Windows, batch_index: BatchIndex, copy_stream: torch.cuda.Stream | None) -> None:
         """Read a batch into the slot and, if there is a GPU, start its copy to the GPU. The reader thread calls this method.
 
         The copy runs on the CUDA stream `copy_stream`, after the kernels that read the previous batch from the slot. Without a GPU,
@@ -75,55 +76,34 @@ class Slot:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
-class Prefetcher(threading.Thread):
-    """A thread that reads batches ahead. It fills slots from the queue `free`, one batch each, and puts them into the queue `ready`.
-
-    None in `free` tells the thread to stop. After the last batch, the thread puts None into `ready`; if it fails, it puts the exception
-    there.
-    """
-
-    def __init__(self, stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
-        super().__init__(name="reader", daemon=True)
-        self.stored, self.batch_indices, self.device = stored, batch_indices, device
-        self.free: SimpleQueue[Slot | None] = SimpleQueue()
-        self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
-
-    def run(self) -> None:
-        try:
-            if self.device.type == "cuda":
-                torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
-            copy_stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
-            for number, batch_index in enumerate(self.batch_indices):
-                slot = (
-                    Slot(len(batch_index), self.stored.row_shape, self.stored.dtype, self.device) if number < NUM_SLOTS else self.free.get()
-                )
-                if slot is None:
-                    return
-                slot.fill(self.stored, batch_index, copy_stream)
-                self.ready.put(slot)
-            self.ready.put(None)
-        except BaseException as error:  # raised again by `read_ahead`, in the training loop
-            self.ready.put(error)
-
-
-def read_ahead(stored: Stored, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`.
+def read_ahead(stored: Samples | Windows, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
+    """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`. A thread reads the next batches meanwhile.
 
     All BatchIndex objects must have the same length. The next iteration may overwrite the inputs. Errors of the reader thread are
     raised here.
     """
-    prefetcher = Prefetcher(stored, batch_indices, device)
-    prefetcher.start()
+    remaining, on_gpu = iter(batch_indices), device.type == "cuda"
+    copy_stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]  # untyped in torch
+
+    def read(slot: Slot | None) -> Slot | None:
+        """Read the next batch into `slot`, or into a new slot if it is None. Return the slot, or None after the last batch."""
+        batch_index = next(remaining, None)
+        if batch_index is None:
+            return None
+        slot = slot or Slot(len(batch_index), stored.row_shape, stored.dtype, device)
+        slot.fill(stored, batch_index, copy_stream)
+        return slot
+
+    # the current device is per thread and defaults to the first GPU
+    reader = ThreadPoolExecutor(1, "reader", initializer=partial(torch.cuda.set_device, device) if on_gpu else None)
     try:
-        while (slot := prefetcher.ready.get()) is not None:
-            if isinstance(slot, BaseException):
-                raise slot
+        reads = deque(reader.submit(read, None) for _ in range(NUM_SLOTS))
+        while (slot := reads.popleft().result()) is not None:
             yield slot.take(), slot.batch_index
             slot.record_use()
-            prefetcher.free.put(slot)
+            reads.append(reader.submit(read, slot))
     finally:
-        prefetcher.free.put(None)
-        prefetcher.join()
+        reader.shutdown(cancel_futures=True)
 
 
 RESIDENT_SHARE = 0.5
@@ -154,7 +134,7 @@ class SplitTensors:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device, num_sharing) if resident is None else resident
-        self.stored: Stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
         self.placement = Placement(
             torch.from_numpy(split.targets),
             device,
@@ -187,10 +167,10 @@ class SplitTensors:
         """
         if self.resident:
             for batch_index in batch_indices:
-                yield ResidentBlock(batch_index, self.held, self.augmentation)
+                yield Block(batch_index, self.held, self.augmentation, resident=True)
             return
         for inputs, batch_index in read_ahead(self.stored, batch_indices, self.device):
-            yield StreamedBlock(batch_index, inputs, self.augmentation)
+            yield Block(batch_index, inputs, self.augmentation)
 
     def is_small(self, num_samples: int) -> bool:
         return num_samples * math.prod(self.split.inputs.shape[1:]) * self.split.inputs.itemsize <= BLOCK_BYTES

@@ -26,6 +26,7 @@ from pipeline.core.inputs.text import (
 )
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
+from pipeline.core.spec import stored_bytes
 from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points, normalize, pieces, words
 from pipeline.prepare.params import SourceSettings
 
@@ -178,10 +179,7 @@ class TextSettings(SourceSettings):
         TOKENIZER_BYTES as JSON: it is written to `spec.json` and to the header of the model file, whose sizes are limited.
         """
         description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
-        content = description.model_dump(mode="json")
-        in_record = json.dumps({"spec": {"inputs": {"tokenizer": content}}}, indent=2, ensure_ascii=False)
-        in_header = json.dumps(json.dumps(content, ensure_ascii=False), ensure_ascii=False)
-        size_bytes = max(len(text.encode()) for text in (in_record, in_header))
+        size_bytes = stored_bytes(description.model_dump(mode="json"), part="inputs", key="tokenizer")
         if size_bytes > TOKENIZER_BYTES:
             raise Refusal(
                 f"source.vocabulary: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most "

@@ -8,7 +8,7 @@ import stat
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from pipeline.prepare.reading.file_tree import (
     Tree,
     errors_as_refusal,
     refuse_bomb,
-    refuse_outside,
     refuse_repeated,
     refuse_too_large,
     sorted_by_bytes,
@@ -60,9 +59,7 @@ def open_tree(root: Path) -> Tree:
 
 def with_absolute_path(tree: Tree) -> Tree:
     """Return `tree` for workers that run in another working folder."""
-    if isinstance(tree, Folder):
-        return Folder(tree.root.absolute())
-    assert isinstance(tree, Zip | Tar)
+    assert isinstance(tree, Folder | Zip | Tar)
     return replace(tree, path=tree.path.absolute())
 
 
@@ -73,11 +70,11 @@ class Folder:
     Symbolic links are followed. A folder that can be reached in two ways, because a link leads to it, raises Refusal.
     """
 
-    root: Path
+    path: Path
 
     def listing(self) -> Listing:
         listing = Listing()
-        self.collect(self.root, "", listing, parents=frozenset(), seen=set())
+        self.collect(self.path, "", listing, parents=frozenset(), seen=set())
         return sorted_by_bytes(listing)
 
     def collect(self, folder: Path, prefix: str, listing: Listing, *, parents: frozenset[Identity], seen: set[Identity]) -> None:
@@ -108,9 +105,9 @@ class Folder:
         yield (Member(name, self) for name in names)
 
     def read(self, name: str) -> bytes:
-        with open(f"{self.root}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
+        with open(f"{self.path}/{name}", "rb") as file:  # noqa: PTH123  # creating a Path costs as much as reading a small file
             size_bytes = os.fstat(file.fileno()).st_size
-            refuse_too_large(self.root, name, size_bytes)
+            refuse_too_large(self.path, name, size_bytes)
             return file.read(size_bytes)  # bounded even if the file grows meanwhile
 
 
@@ -135,10 +132,9 @@ class Zip:
         return sorted_by_bytes(listing)
 
     def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
-        refuse_outside(self.path, info.filename)
+        is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+        file_tree.refuse_unusable(self.path, info.filename, info.file_size, is_regular=is_regular)
         place = f"source.root: {self.path}: {shown(info.filename)}"
-        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-            raise Refusal(f"{place}: is a link or a device: put the file itself into the archive, or leave it out")
         if info.flag_bits & 1:
             raise Refusal(f"{place}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
@@ -146,7 +142,6 @@ class Zip:
                 f"{place}: uses compression method {info.compress_type}: "
                 "create the archive again with the method `deflate`, or without compression"
             )
-        refuse_too_large(self.path, info.filename, info.file_size)
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
@@ -213,29 +208,20 @@ class Tar:
         listing = Listing()
         with errors_as_refusal(self.path):
             for _, member in file_tree.members(self.path, self.opener):
-                refuse_outside(self.path, member.name)
+                file_tree.refuse_unusable(self.path, member.name, member.size, is_regular=member.isdir() or member.isreg())
                 if member.issparse():
                     raise Refusal(
                         f"source.root: {self.path}: {shown(member.name)}: is sparse, that is, stored without its zero bytes: "
                         "create the archive again without the option `--sparse` of tar"
                     )
-                if not (member.isdir() or member.isreg()):
-                    raise Refusal(
-                        f"source.root: {self.path}: {shown(member.name)}: is a link or a device: "
-                        "put the file itself into the archive, or leave it out"
-                    )
-                refuse_too_large(self.path, member.name, member.size)
                 (listing.folders if member.isdir() else listing.files).append(member.name)
         refuse_repeated(self.path, listing.files)
         return listing
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        members = self.select(iter(names))
-        try:
+        with closing(self.select(iter(names))) as members:
             yield members
-        finally:
-            members.close()
 
     def select(self, names: Iterator[str]) -> Any:
         """Yield each file of `names` as a Member: with its contents or, if the archive is not compressed, with a TarSlice that reads them.

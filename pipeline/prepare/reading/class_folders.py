@@ -1,6 +1,6 @@
 """Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in one enclosing folder."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -69,7 +69,11 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
         deepest = next((f" (the deepest file is {shown(name)})" for name, parts in files if len(parts) == depth), "")
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}: arrange them so")
     splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
-    refuse_stray((name for name, parts in files if len(parts) < depth), place)
+    stray = next((name for name, parts in files if len(parts) < depth and name.lower().endswith(IMAGE_SUFFIXES)), None)
+    if stray is not None:
+        raise Refusal(
+            f"source.root: {place}: {shown(stray)}: is not in a class folder: arrange the files as {EXPECTED_LAYOUT}, or remove it"
+        )
     classes = class_names({parts[outer:] for parts in folders}, splits, place)
     return replace(build([(name, parts[outer:]) for name, parts in files if len(parts) == depth], splits, classes), outer=outer)
 
@@ -114,14 +118,6 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
     if TRAIN not in splits.values():
         raise Refusal(f"source.root: {place}: has {', '.join(splits)}, but no train folder with files: add one")
     return splits
-
-
-def refuse_stray(names: Iterable[str], place: str) -> None:
-    for name in names:
-        if name.lower().endswith(IMAGE_SUFFIXES):
-            raise Refusal(
-                f"source.root: {place}: {shown(name)}: is not in a class folder: arrange the files as {EXPECTED_LAYOUT}, or remove it"
-            )
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:

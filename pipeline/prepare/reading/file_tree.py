@@ -89,11 +89,14 @@ def errors_as_refusal(path: Path) -> Iterator[None]:
         ) from None
 
 
-def refuse_outside(path: Path, name: str) -> None:
+def refuse_unusable(path: Path, name: str, size_bytes: int, *, is_regular: bool) -> None:
+    """Raise Refusal if a member of the archive `path` has a path outside of its folder, is a link or a device, or is too large."""
+    place = f"source.root: {path}: {shown(name)}"
     if name.startswith("/") or ".." in name.split("/"):
-        raise Refusal(
-            f"source.root: {path}: {shown(name)}: has a path outside the archive's folder: create the archive again with relative names"
-        )
+        raise Refusal(f"{place}: has a path outside the archive's folder: create the archive again with relative names")
+    if not is_regular:
+        raise Refusal(f"{place}: is a link or a device: put the file itself into the archive, or leave it out")
+    refuse_too_large(path, name, size_bytes)
 
 
 def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
@@ -140,12 +143,15 @@ class BoundedHeaders:
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
         self.left_bytes = MAX_HEADER_BYTES
+        self.last = b""
+        """What was read last."""
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left_bytes:
             raise tarfile.ReadError(f"the headers of one file have more than {MAX_HEADER_BYTES} bytes")
         self.left_bytes -= size
-        return self.file.read(size)
+        self.last = self.file.read(size)
+        return self.last
 
     def seek(self, position: int) -> int:
         return self.file.seek(position)
@@ -169,7 +175,7 @@ def members(path: Path, opener: Callable[..., Any]) -> Iterator[tuple[IO[bytes],
             headers.left_bytes = MAX_HEADER_BYTES
             yield file, member
             refuse_bomb(path, tar.offset, packed_bytes)
-        refuse_unfinished(file, tar.offset)
+        refuse_unfinished(file, tar.offset, headers.last)
 
 
 def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
@@ -180,16 +186,18 @@ def read(file: IO[bytes], member: tarfile.TarInfo) -> bytes:
     return data
 
 
-def refuse_unfinished(file: IO[bytes], end: int) -> None:
-    """Raise ReadError if the archive is damaged or incomplete behind its last member. `end` is the position at which tarfile stopped.
+def refuse_unfinished(file: IO[bytes], end: int, block: bytes) -> None:
+    """Raise ReadError if the archive is damaged or incomplete behind its last member. `end` is the position at which tarfile stopped, and
+    `block` what it has read there.
 
     A complete archive ends with zeros: at least one byte, and at most MAX_PADDING_BYTES. This is checked because tarfile also stops at a
     damaged header, and would silently omit the members after it. Reading the zeros also verifies the checksum of a compressed archive.
     """
-    while block := file.read(BLOCK_BYTES):
+    while block:
         if block.strip(b"\0"):
             raise tarfile.ReadError(f"a damaged header or a second archive at byte {end}")
         if file.tell() > end + MAX_PADDING_BYTES:
             raise tarfile.ReadError(f"more than {MAX_PADDING_BYTES} zeros after its end")
+        block = file.read(BLOCK_BYTES)
     if file.tell() <= end:
         raise tarfile.ReadError("the end is missing")

@@ -18,16 +18,16 @@ MOST_BYTES = 256 * 2**20
 """Upper bound for a file of text, which is read into memory as a whole."""
 
 
-def read_text(path: Path) -> str:
-    """Return the text of a file. Raises Refusal if it cannot be read, has more than MOST_BYTES bytes, or is no text in UTF-8."""
+def read_text(path: Path, most_bytes: int | None = None) -> str:
+    """Return the text of a file. Raises Refusal if it cannot be read, has more than `most_bytes`, by default MOST_BYTES, or is not UTF-8."""
+    most = most_bytes or MOST_BYTES
     try:
-        content = untrusted.read(path, MOST_BYTES)
+        content = untrusted.read(path, most)
     except OSError as error:
         raise Refusal(
-            f"source.root: {untrusted.shown(path)}: cannot be read ({error.strerror}): "
-            f"make it a readable file of at most {MOST_BYTES} bytes"
+            f"source.root: {shown(path)}: cannot be read ({error.strerror}): make it a readable file of at most {most} bytes"
         ) from None
-    return decode(content, untrusted.shown(path))
+    return decode(content, shown(path))
 
 
 def decode(content: bytes, place: str) -> str:
@@ -80,8 +80,7 @@ def read(path: Path, *, text: Column, label: Column) -> list[Row]:
             f"source.text_column: {shown(path)} has JSON objects, whose columns are keys, not numbers: "
             "set source.text_column and source.label_column to the keys of the text and the label"
         )
-    content = read_text(path)
-    records = FORMATS[path.suffix.lower()](content, place, text, label)
+    records = FORMATS[path.suffix.lower()](read_text(path), place, text, label)
     rows = [
         Row(line, checked_text(fields[text], f"{place}:{line}"), checked_label(fields[label], f"{place}:{line}"))
         for line, fields in records

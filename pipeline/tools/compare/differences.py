@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipeline.core.refusal import counted
+from pipeline.core.refusal import counted, listed
 from pipeline.core.section import flatten, formatted
 from pipeline.tools.compare.models import ComparedModel
 from pipeline.tracking import provenance
@@ -212,6 +212,5 @@ def files_between(one: str, other: str) -> str | None:
     changed = provenance.code_between(one, other)
     if not changed:
         return None if changed is None else ""
-    more = f" and {len(changed) - MOST_FILES} more" if len(changed) > MOST_FILES else ""
     count = f"{counted(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
-    return f"{count}: {', '.join(changed[:MOST_FILES])}{more}"
+    return f"{count}: {listed(changed, MOST_FILES)}"

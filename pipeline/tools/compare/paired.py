@@ -20,7 +20,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
-from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare import dvc_cache

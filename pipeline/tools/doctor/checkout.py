@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
+from pipeline.core.refusal import listed
 from pipeline.tools.doctor.finding import Context, Finding
 from pipeline.tracking import provenance
 from pipeline.tracking.address import without_user
@@ -100,8 +101,7 @@ def without_commit(context: Context, reason: str) -> Finding:
 
 
 def named(folders: list[Path]) -> str:
-    more = len(folders) - MOST_NAMED
-    return ", ".join(str(path.resolve()) for path in folders[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return listed([str(path.resolve()) for path in folders], MOST_NAMED)
 
 
 LIMIT_S = 1.6

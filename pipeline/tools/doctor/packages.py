@@ -2,12 +2,12 @@
 
 import re
 import sys
-from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.core.environment import Paths
+from pipeline.core.refusal import listed
 from pipeline.tools.doctor.finding import Context, Finding, version_file
 
 OLDEST_PYTHON = (3, 11)
@@ -38,8 +38,8 @@ def lock(context: Context) -> Finding:
         return Finding("lock", "problem", f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
     wanted, missing, different = compared(path)
     needed = [name for name in missing if not name.startswith(ONLY_ON_GPUS)]
-    parts = [f"{named(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
-    parts += [f"{named(different)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
+    parts = [f"{listed(missing, MOST_NAMED)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    parts += [f"{listed(different, MOST_NAMED)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
     if parts:
         text = f"of {len(wanted)} packages of {path}, {', and '.join(parts)}"
         return Finding("lock", "problem" if needed else "warning", text, remedy)
@@ -146,8 +146,3 @@ def public(version: str) -> str:
 
 def build(version: str) -> str:
     return version.partition("+")[2]
-
-
-def named(packages: Sequence[str]) -> str:
-    more = len(packages) - MOST_NAMED
-    return ", ".join(packages[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

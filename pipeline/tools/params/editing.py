@@ -12,14 +12,12 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from pipeline.core.environment import Paths
 from pipeline.core.params import (
-    COMMON_KEYS,
     UPGRADE,
     Problem,
     SectionTypes,
     dotted,
     keys_of,
     section_types,
-    suggestion,
     unknown_name,
     unknown_sections,
     upgraded,
@@ -28,7 +26,7 @@ from pipeline.core.params import (
 )
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
-from pipeline.core.section import SECTIONS
+from pipeline.core.section import COMMON_KEYS, SECTIONS, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, Location, to_plain_data
 from pipeline.tools.params import commented_yaml

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from pipeline.core import stage
+from pipeline.core.environment import Paths
 from pipeline.core.refusal import Refusal
 from pipeline.tools.check.command import refuse_misfits
-from pipeline.tools.search.trial import TrialPaths
 
 
 def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int | None) -> int:
@@ -21,7 +21,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
 
 def run_trial(folder: str) -> int:
     """Train in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
-    paths = TrialPaths(folder=Path(folder))
+    paths = Paths(trial=Path(folder))
     if not paths.params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
     return stage.run("train", paths, ["trial", folder])

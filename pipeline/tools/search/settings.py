@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
-from pipeline.core.params import UPGRADE, Problem, dotted, explain, suggestion, without_echoes
+from pipeline.core.params import UPGRADE, Problem, dotted, explain, without_echoes
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.section import SECTIONS, Section, flatten, leaves
+from pipeline.core.section import SECTIONS, Section, flatten, leaves, suggestion
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import Document, Location
 from pipeline.tools.params.commented_yaml import on_one_line

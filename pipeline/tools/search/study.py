@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.core import files
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.seeding import derive
 from pipeline.tools.search.settings import Choices, FloatRange, IntRange, Range, Search, Value
 
@@ -76,9 +76,8 @@ class Study:
         """Raise Refusal if `now` differs from the `identity` of the study, because its trials could not be compared with new ones."""
         changed = [name for name in {**self._identity, **now} if self._identity.get(name) != now.get(name)]
         if changed:
-            shown = ", ".join(changed[:MOST_SHOWN]) + (f" and {len(changed) - MOST_SHOWN} more" if len(changed) > MOST_SHOWN else "")
             raise Refusal(
-                f"{self._path}: since this search began, these have changed: {shown}: undo the change, or write another `name:` into the "
+                f"{self._path}: since this search began, these have changed: {listed(changed, MOST_SHOWN)}: undo the change, or write another `name:` into the "
                 f"search file for a new search, or remove {self._path.parent}"
             )
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core import files
@@ -20,38 +19,11 @@ TRIAL_TAG = "pipeline.trial"
 RUN, LOG = "run", "log.txt"
 
 
-@dataclass(frozen=True)
-class TrialPaths(Paths):
-    """The paths of a training whose parameters and results are in `folder`. Data, code and lock file are those of the checkout."""
-
-    folder: Path = Path()
-
-    @property
-    def params(self) -> Path:
-        return self.folder / "params.yaml"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "models/model.safetensors"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics"
-
-    @property
-    def plots(self) -> Path:
-        return self.folder / "plots"
-
-    @property
-    def dvc_lock(self) -> Path:
-        return self.folder / "dvc.lock"  # never exists: the dvc.lock of the checkout describes another training
-
-
 class TrialFolder:
     """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals."""
 
     def __init__(self, folder: Path, search: str) -> None:
-        self.folder, self.paths, self.number = folder, TrialPaths(folder=folder), int(folder.name)
+        self.folder, self.paths, self.number = folder, Paths(trial=folder), int(folder.name)
         self._search = search
         self._others: set[str] = set()
         self._offset = 0

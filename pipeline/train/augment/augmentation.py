@@ -11,10 +11,12 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
-from pipeline.train.augment.changes import Cutout, Flip, Jitter, Mixing
-from pipeline.train.augment.crops import Crop, NoCrop, ResizedCrop
-from pipeline.train.augment.pixels import Augmenter, Change, Pixels, Window
+from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
+from pipeline.train.augment.pixels import Pixels
 from pipeline.train.params import AugmentSettings
+
+Window = NoCrop | Crop | ResizedCrop
+Change = Flip | Jitter | Cutout
 
 
 class Augmentation:
@@ -31,7 +33,7 @@ class Augmentation:
         self.window = chosen_window(settings, self.pixels)
         self.changes = chosen_changes(settings, self.pixels)
         self.mixing = chosen_mixing(settings, self.pixels, spec)
-        self.augmenters: list[Augmenter] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
+        self.augmenters: list[Window | Change | Mixing] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
 
     @property
     def active(self) -> bool:

@@ -1,14 +1,13 @@
-"""Defines what all augmentations share: their interfaces, packed pixels, and random rectangles.
+"""Defines what all augmentations share: packed pixels, and random rectangles.
 
-An augmentation first draws random integers for all samples of an epoch. Later it changes images according to these integers.
 Pixels are packed into integers of 1, 2, 4 or 8 bytes, or several of 8 bytes, called words: a copy then moves fewer elements. All arithmetic
 on bytes is exact in float32: jitter uses multiples of 1/1024, mixing of 1/256, and resizing of 1/65,536. So every device computes the same
 bytes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,45 +20,12 @@ from pipeline.core.inputs.image import ImageInputs
 Table = NDArray[np.int64]
 
 
-class RandomSource(Protocol):
-    """A function that returns a random generator. The arguments name its purpose, for example `generator_for("flip", epoch)`.
+RandomSource = Callable[..., np.random.Generator]
+"""A function that returns a random generator. The arguments name its purpose, for example `generator_for("flip", epoch)`.
 
-    A purpose always gives the same random numbers. Each augmentation has its own purpose, so that enabling one augmentation does not change
-    the draws of another.
-    """
-
-    def __call__(self, *purpose: str | int) -> np.random.Generator: ...
-
-
-class Augmenter(Protocol):
-    """Draws `num_draws` random integers per sample in each epoch."""
-
-    num_draws: int
-
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
-        """Return the random integers for all samples of an epoch, (num_draws, num_samples)."""
-        ...
-
-
-class Window(Augmenter, Protocol):
-    """Reads one crop of each image.
-
-    `read` crops the packed images at `rows` (n,), and returns the crops (n, height, width, words) in the packed format. The random
-    integers `draws` (num_draws, n) determine where each crop is.
-    """
-
-    border: int
-    """Width in pixels of the border that the packed images must have."""
-
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor: ...
-
-
-class Change(Augmenter, Protocol):
-    """Changes packed images (n, height, width, words). Column i of the random integers `draws` (num_draws, n) controls image i."""
-
-    def __call__(self, images: Tensor, draws: Tensor) -> Tensor: ...
-
-
+A purpose always gives the same random numbers. Each augmentation has its own purpose, so that enabling one augmentation does not change the
+draws of another.
+"""
 BYTE = 255
 FINE = 256
 """Fixed-point scale of positions and weights. Two interpolations multiply a byte by FINE squared, which needs all 24 bits of float32."""

@@ -95,15 +95,14 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
         **values.averages(progress.window.num_targets, objective),
     }
     due = plan.due(state.step, settings.validate_every_steps)
-    validates = validate is not None and due
     if due and not plan.measures_all:
         refuse_nonfinite_state(state)
-    if validate and validates:
+    if due and validate:
         row |= {f"valid/{name}": value for name, value in validate().items()}
     for name, value in row.items():
         if not math.isfinite(value):
             raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
-    if validates:
+    if due and validate:
         update_best(progress, row, plan, state)
     progress.window = StepMetrics()
     progress.rows.append(row)
@@ -129,7 +128,7 @@ def refuse_nonfinite_state(state: TrainState) -> None:
     """
     kept = [tensor for held in state.optimizer.state.values() for tensor in held.values() if isinstance(tensor, torch.Tensor)]
     with torch.no_grad():
-        largest = float(state.norm([*state.parameters, *kept], math.inf))
+        largest = float(state.lanes.norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
         raise Refusal(
             f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "

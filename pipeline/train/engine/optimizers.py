@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.parameter_groups import Adjustment
-from pipeline.train.group.sharding import ShardedSGD, is_divided
+from pipeline.train.group.sharding import is_divided, local
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, SgdSettings
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -47,26 +47,11 @@ class Muon(torch.optim.Optimizer):
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["hidden"]:
-                self.sgd_step(trained, group, found_inf)
+                buffers = [self.state[parameter]["momentum_buffer"] for parameter in trained]
+                fused_sgd(trained, gradients(trained), buffers, group, found_inf)
                 continue
             for same_shape in by_shape(trained):
                 self.muon_step(same_shape, group, found_inf)
-
-    def sgd_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply torch's fused SGD to `parameters`. Nothing changes if `found_inf` is 1.0."""
-        sgd(
-            list(parameters),
-            [cast("Tensor", parameter.grad) for parameter in parameters],
-            [self.state[parameter]["momentum_buffer"] for parameter in parameters],
-            fused=True,
-            found_inf=found_inf,
-            lr=group["lr"],
-            momentum=group["momentum"],
-            nesterov=group["nesterov"],
-            weight_decay=group["weight_decay"],
-            dampening=0.0,
-            maximize=False,
-        )
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
         """Apply Muon to `parameters`, which must all have the same shape. Nothing changes if `found_inf` is 1.0.
@@ -75,15 +60,47 @@ class Muon(torch.optim.Optimizer):
         """
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         old_momentum, weights = matrices(buffers), matrices(parameters)
-        gradients = matrices([cast("Tensor", parameter.grad) for parameter in parameters])
-        momentum = old_momentum.lerp(gradients, 1 - group["momentum"])
-        update = orthogonalized(gradients.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
+        gradient = matrices(gradients(parameters))
+        momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
+        update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
         rows, columns = weights.shape[1:]
         step_size = group["lr"] * math.sqrt(max(1.0, rows / columns))
         start = normalized(weights) if group["normalize_weights"] else weights * (1 - group["lr"] * group["weight_decay"])
         new_weights = start - step_size * update
         write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
         write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
+
+
+class ShardedSGD(torch.optim.SGD):
+    """Applies torch's fused SGD to the shards of this process. torch does not apply it to divided parameters itself."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply one update."""
+        assert closure is None
+        for group in self.param_groups:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
+            buffers = [local(self.state[parameter]["momentum_buffer"]) if group["momentum"] else None for parameter in trained]
+            fused_sgd(list(map(local, trained)), list(map(local, gradients(trained))), buffers, group)
+
+
+def fused_sgd(
+    parameters: Sequence[Tensor],
+    gradients: list[Tensor],
+    buffers: list[Tensor | None],
+    group: dict[str, Any],
+    found_inf: Tensor | None = None,
+) -> None:
+    """Apply torch's fused SGD with the settings of `group` to `parameters`. Nothing changes if `found_inf` is 1.0.
+
+    `buffers` are the momentum buffers; each is None if there is no momentum.
+    """
+    settings = {name: group[name] for name in ("lr", "momentum", "nesterov", "weight_decay")}
+    sgd(list(parameters), gradients, buffers, fused=True, found_inf=found_inf, **settings, dampening=0.0, maximize=False)
+
+
+def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    return [cast("Tensor", parameter.grad) for parameter in parameters]
 
 
 def by_shape(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
@@ -179,14 +196,8 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
     Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. All parameters in a
     group have the same `lr_scale` and weight decay, so `settings.groups` and `settings.layer_decay` can lead to more groups.
     """
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    adjusted = parameter_groups.adjustments(module, settings)
-    matrices, inner = matrix_ids(module)
-    decayed = [parameter for parameter in trained if id(parameter) in matrices]
-    undecayed = [parameter for parameter in trained if id(parameter) not in matrices]
-    weights = {"params": decayed, "decays": True, "weight_decay": settings.weight_decay, "lr_scale": 1.0}
-    others = {"params": undecayed, "decays": False, "weight_decay": 0.0, "lr_scale": settings.bias_lr_scale}
-    groups = split_adjusted((weights, others), adjusted)
+    groups = groups_of(module, settings)
+    trained = [parameter for group in groups for parameter in group["params"]]
     match settings:
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
             optimizer_type = ShardedSGD if is_divided(trained[0]) else torch.optim.SGD
@@ -198,27 +209,37 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
             optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return optimizer_class(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
         case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights):
-            kinds = (*split_hidden(weights, inner, settings), {**others, "hidden": False, "momentum": settings.sgd_momentum})
-            groups = split_adjusted(kinds, adjusted)
             return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
 
 
-def split_adjusted(groups: Iterable[Group], adjusted: Mapping[int, Adjustment]) -> list[Group]:
-    """Split each of `groups` so that all parameters of a new group have the same adjustment. Return the new groups; none is empty.
+def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:
+    """Return the trainable parameters in groups of equal settings: the weights of MATRIX_LAYERS first, and among them the hidden ones.
 
-    `adjusted` maps the id of each parameter to its adjustment: a factor for its learning rate and, perhaps, another weight decay. In groups
-    with `decays: False`, for example of biases, the weight decay stays 0. Within a group, the parameters keep their order.
+    Hidden weights (see `matrix_ids`) are those that Muon orthogonalises; other optimizers have none. With Muon, all other parameters have
+    SGD's momentum (`settings.sgd_momentum`), and the first and the last weights a learning-rate scale of their own
+    (`settings.outer_lr_scale`). Within a group, the parameters keep their order.
     """
-    result = []
-    for group in groups:
-        parts: dict[Adjustment, list[nn.Parameter]] = {}
-        for parameter in group["params"]:
-            parts.setdefault(adjusted[id(parameter)], []).append(parameter)
-        for (lr_scale, weight_decay), members in parts.items():
-            replaced = weight_decay is not None and group["decays"]
-            decay = weight_decay if replaced else group["weight_decay"]
-            result.append({**group, "params": members, "lr_scale": group["lr_scale"] * lr_scale, "weight_decay": decay})
-    return result
+    adjusted = parameter_groups.adjustments(module, settings)
+    matrices, inner = matrix_ids(module)
+    groups: dict[tuple[tuple[bool, bool], Adjustment], Group] = {}
+    for parameter in module.parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = id(parameter) in matrices
+        lr_scale, weight_decay = (1.0, settings.weight_decay) if decays else (settings.bias_lr_scale, 0.0)
+        adjustment = adjusted[id(parameter)]
+        of_muon: dict[str, Any] = {}
+        if decays and adjustment.weight_decay is not None:
+            weight_decay = adjustment.weight_decay
+        if isinstance(settings, MuonSettings):
+            hidden = id(parameter) in inner
+            of_muon = {"hidden": hidden, "momentum": settings.momentum if hidden else settings.sgd_momentum}
+            if decays and not hidden:
+                lr_scale = settings.outer_lr_scale
+        found = {"weight_decay": weight_decay, "lr_scale": lr_scale * adjustment.lr_scale, **of_muon}
+        kind = (not decays, not of_muon.get("hidden"))
+        groups.setdefault((kind, adjustment), {"params": [], **found})["params"].append(parameter)
+    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
 def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
@@ -247,17 +268,3 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
     matrices = {weight for weight, _ in layers} - {weight for weight, is_matrix in layers if not is_matrix}
     ends = {weight for weight, _ in (*layers[:1], *layers[-1:])}
     return matrices, matrices - ends
-
-
-def split_hidden(weights: Group, inner: set[int], settings: MuonSettings) -> tuple[Group, Group]:
-    """Split the parameter group `weights` into two groups: the hidden weights (see `matrix_ids`), and the others.
-
-    `inner` contains the ids of the hidden weights. Muon orthogonalises only the first group. The second group has SGD's momentum
-    (`settings.sgd_momentum`) and a learning-rate scale of its own (`settings.outer_lr_scale`).
-    """
-    hidden = [parameter for parameter in weights["params"] if id(parameter) in inner]
-    outer = [parameter for parameter in weights["params"] if id(parameter) not in inner]
-    return (
-        {**weights, "params": hidden, "hidden": True, "momentum": settings.momentum},
-        {**weights, "params": outer, "hidden": False, "momentum": settings.sgd_momentum, "lr_scale": settings.outer_lr_scale},
-    )

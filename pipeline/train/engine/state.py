@@ -4,7 +4,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,21 @@ from torch import Tensor, nn
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision, scaler
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train.engine import applying, optimizers
-from pipeline.train.engine.applying import Applying
+from pipeline.train.engine import optimizers
 from pipeline.train.engine.metrics import Row, StepMetrics
 from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, OneLane
 from pipeline.train.group.sharding import divided_like, local
 from pipeline.train.optimizer_params import OptimizerSettings
 
-Module = TypeVar("Module", bound=nn.Module)
 
-
-class EMA(Generic[Module]):
+class EMA:
     """A copy of a module whose floating-point parameters and buffers are exponential moving averages of the originals.
 
     Integer buffers are plain copies. The decay is (1 + step) / (10 + step), but at most `decay`. It is low at first, so that the
     initial weights do not dominate a short training.
     """
 
-    def __init__(self, module: Module, decay: float) -> None:
+    def __init__(self, module: Model, decay: float) -> None:
         self.module = copy.deepcopy(module)
         self.module.requires_grad_(False).eval()
         for layer in self.module.modules():
@@ -38,7 +35,7 @@ class EMA(Generic[Module]):
         self.decay = decay
         self.follow(module)
 
-    def follow(self, module: Module) -> None:
+    def follow(self, module: Model) -> None:
         """Average the tensors that `module` has now. Call this again after the tensors of `module` and of the copy were replaced by shards."""
         pairs = [
             (trailing, leading)
@@ -84,12 +81,13 @@ class TrainState:
     model: Model
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    ema: EMA[Model] | None
+    ema: EMA | None
     precision: ChosenPrecision
     device: torch.device
     buffers: BufferSnapshot
     lanes: OneLane
-    applying: Applying
+    skip_nonfinite: bool
+    """True if a step with a non-finite loss or gradient leaves the weights and the optimizer unchanged. Has no effect with fp16."""
     step: int = 0
 
     @cached_property
@@ -114,8 +112,7 @@ class TrainState:
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
-        If `ema_decay` is 0, no EMA is built. If `skip_nonfinite` is True, a step with a non-finite loss or gradient leaves the weights and
-        the optimizer unchanged. Raises Refusal if `lanes` cannot divide the weights.
+        If `ema_decay` is 0, no EMA is built. Raises Refusal if `lanes` cannot divide the weights.
         """
         ema = EMA(model, ema_decay) if ema_decay else None
         lanes.place(model, device, precision)
@@ -125,16 +122,12 @@ class TrainState:
         built, scales = optimizers.build(model.network, optimizer), scaler(precision, device)
         buffers = BufferSnapshot(model.network)
         lanes.begin(model.network, buffers)
-        return cls(model, built, scales, ema, precision, device, buffers, lanes, applying.choose(scales, skip_nonfinite=skip_nonfinite))
+        return cls(model, built, scales, ema, precision, device, buffers, lanes, skip_nonfinite)
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""
         for parameter in self.parameters:
             parameter.grad = None
-
-    def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
-        """Return the norm of all `tensors`, which may be divided among the processes, as a scalar on the device."""
-        return self.lanes.norm(tensors, norm_type)
 
     def weights(self) -> Tensors:
         """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model. All processes call this."""

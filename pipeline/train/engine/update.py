@@ -146,42 +146,27 @@ def accumulate_gradients(
     correct weights.
     """
     state.drop_gradients()
-    return state.lanes.summed(
-        partial(lane_gradients, state, batch, micro_batch_size, step_settings=step_settings, objective=objective, forward=forward)
-    )
+    lanes, last = state.lanes, batch.num_parts(micro_batch_size) - 1
 
+    def lane_gradients(lane: int) -> Sums:
+        """Add the gradients of lane number `lane` of this process to those of the parameters. Return its share of the loss, and its sums."""
+        losses: list[Tensor] = []
+        sums: dict[str, list[Tensor]] = {}
+        for number, part in enumerate(batch.parts(micro_batch_size, lane)):
+            reseed(state.device, step_settings.seed, *lanes.purpose(lane), state.step, number)
+            with lanes.syncing(lane, is_last_part=number == last):
+                with autocast(state.precision, state.device):
+                    outputs = forward(part.inputs)
+                assert part.targets is not None
+                loss = objective.training_loss(outputs, part.targets) / batch.num_targets
+                # does the same as `loss.backward()`, which has no type annotations
+                torch.autograd.backward(state.scaler.scale(loss))
+            losses.append(loss.detach())
+            for name, value in objective.sums(outputs.detach(), part.targets).items():
+                sums.setdefault(name, []).append(value)
+        return total(losses), {name: total(values) for name, values in sums.items()}
 
-def lane_gradients(
-    state: TrainState,
-    batch: WholeBatch,
-    micro_batch_size: int,
-    lane: int,
-    *,
-    step_settings: StepSettings,
-    objective: Objective,
-    forward: Forward,
-) -> Sums:
-    """Add the gradients of a lane of `batch` to those of the parameters. Return the share of the lane in the batch's mean loss, and its sums.
-
-    `lane` is the number of the lane in this process, from 0.
-    """
-    lanes = state.lanes
-    losses: list[Tensor] = []
-    sums: dict[str, list[Tensor]] = {}
-    last = batch.num_parts(micro_batch_size) - 1
-    for number, part in enumerate(batch.parts(micro_batch_size, lane)):
-        reseed(state.device, step_settings.seed, *lanes.purpose(lane), state.step, number)
-        with lanes.syncing(lane, is_last_part=number == last):
-            with autocast(state.precision, state.device):
-                outputs = forward(part.inputs)
-            assert part.targets is not None
-            loss = objective.training_loss(outputs, part.targets) / batch.num_targets
-            # does the same as `loss.backward()`, which has no type annotations
-            torch.autograd.backward(state.scaler.scale(loss))
-        losses.append(loss.detach())
-        for name, value in objective.sums(outputs.detach(), part.targets).items():
-            sums.setdefault(name, []).append(value)
-    return total(losses), {name: total(values) for name, values in sums.items()}
+    return lanes.summed(lane_gradients)
 
 
 def total(parts: list[Tensor]) -> Tensor:
@@ -192,7 +177,7 @@ def total(parts: list[Tensor]) -> Tensor:
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
-    """Apply the accumulated gradients. Return two scalars on the device: the gradient norm before clipping, and a flag (see `Applying`).
+    """Apply the accumulated gradients. Return two scalars on the device: the gradient norm before clipping, and the flag of `apply_gradients`.
 
     The norm is None if it is not measured.
     """
@@ -201,13 +186,38 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
     norm = clip_gradients(state, step_settings.clip_norm) if step_settings.measures_norm else None
-    return norm, state.applying(state.optimizer, loss, norm)
+    return norm, apply_gradients(state, loss, norm)
 
 
 def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
     """Clip the gradients to the norm `max_norm`, unless it is None. Return the gradient norm before clipping."""
     parameters = [parameter for parameter in state.parameters if parameter.grad is not None]
-    norm = state.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm = state.lanes.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if max_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
+
+
+def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Tensor | None:
+    """Let the optimizer apply the gradients of its parameters, given the loss and the gradient norm, which is None if it was not measured.
+
+    With fp16, the gradient scaler skips the update if a gradient overflowed, that is, if it is not finite. With `train.on_nonfinite: skip`,
+    the update is skipped if the loss or the norm is not finite. Returns a flag on the device: 1.0 if the step was skipped, else 0.0; or None
+    if no step is ever skipped.
+    """
+    optimizer, scaler = state.optimizer, state.scaler
+    if scaler.is_enabled():
+        scaler.step(optimizer)
+        # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
+        found = scaler._found_inf_per_device(optimizer)
+        scaler.update()
+        return torch.stack([flag.to(loss.device) for flag in found.values()]).amax().double()
+    if not state.skip_nonfinite:
+        optimizer.step()
+        return None
+    assert norm is not None
+    # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
+    bad = (~torch.isfinite(norm + loss)).float()
+    optimizer.found_inf = bad  # type: ignore[attr-defined]
+    optimizer.step()
+    return bad.double()

@@ -6,7 +6,7 @@ lanes, which is a subtree. So the order of the additions, and thereby every bit 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import cast
@@ -152,17 +152,16 @@ class Lanes(OneLane):
         self.wrapped.register_comm_hook(self, added_in_order if self.fixed_order else added_by_backend)
         return self.wrapped
 
-    def each(self) -> Iterator[int]:
-        """Yield the numbers of this process's lanes, from 0. Between two lanes, the gradients are set aside, and buffers such as the
-        statistics of BatchNorm are those before the step. After the last lane, the gradients are complete.
-
-        The statistics that remain are those of the first lane of all.
+    def summed(self, gradients: Callable[[int], Sums]) -> Sums:
+        """Do as in one lane. Between two lanes, the gradients are set aside, and buffers such as the statistics of BatchNorm are those before
+        the step. The statistics that remain are those of the first lane of all.
         """
         self.pending.clear()
+        lanes: list[Sums] = []
         for lane in range(self.own):
             if lane:
                 self.before.put_back()
-            yield lane
+            lanes.append(gradients(lane))
             if lane == 0 and self.own > 1:
                 self.after_first.keep()
             if lane < self.own - 1:
@@ -174,6 +173,9 @@ class Lanes(OneLane):
             self.add_pending(used, [cast("Tensor", parameter.grad) for parameter in used])
         self.pending.clear()
         self.share_buffers()
+        own = torch.stack([torch.stack([value.double() for value in (loss, *sums.values())]) for loss, sums in lanes])
+        loss, *values = self.group.gathered(own).sum(dim=0).unbind()
+        return loss, dict(zip(lanes[0][1], values, strict=True))
 
     def syncing(self, lane: int, *, is_last_part: bool) -> AbstractContextManager[None]:
         if self.wrapped is None or (lane == self.own - 1 and is_last_part):
@@ -211,12 +213,6 @@ class Lanes(OneLane):
             dist.broadcast(flat, 0)
             for buffer, values in zip(same, torch.split(flat, [buffer.numel() for buffer in same]), strict=True):
                 buffer.copy_(values.view(buffer.shape))
-
-    def summed(self, gradients: Callable[[int], Sums]) -> Sums:
-        lanes = [gradients(lane) for lane in self.each()]
-        own = torch.stack([torch.stack([value.double() for value in (loss, *sums.values())]) for loss, sums in lanes])
-        loss, *values = self.group.gathered(own).sum(dim=0).unbind()
-        return loss, dict(zip(lanes[0][1], values, strict=True))
 
 
 def added_by_backend(_lanes: Lanes, bucket: GradBucket) -> Future[Tensor]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim.sgd import sgd
 
 from pipeline.core.refusal import Refusal
 from pipeline.inference.networks import Model
@@ -71,29 +70,6 @@ class Sharding(Lanes):
 
     def copies(self, tensors: Tensors) -> Tensors:
         return host_copies(tensors, keep=self.group.writes)
-
-
-class ShardedSGD(torch.optim.SGD):
-    """Applies torch's fused SGD to the shards of this process. torch does not apply it to divided parameters itself."""
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Apply one update."""
-        assert closure is None
-        for group in self.param_groups:
-            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
-            sgd(
-                [local(parameter) for parameter in trained],
-                [local(parameter.grad) for parameter in trained],
-                [local(self.state[parameter]["momentum_buffer"]) if group["momentum"] else None for parameter in trained],
-                fused=True,
-                lr=group["lr"],
-                momentum=group["momentum"],
-                nesterov=group["nesterov"],
-                weight_decay=group["weight_decay"],
-                dampening=group["dampening"],
-                maximize=group["maximize"],
-            )
 
 
 def shard(network: nn.Module, group: Group, device: torch.device, precision: ChosenPrecision) -> None:

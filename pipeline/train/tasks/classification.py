@@ -1,6 +1,5 @@
 """Loss and metrics of a classification."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,26 +16,14 @@ if TYPE_CHECKING:
     from pipeline.train.params import LoopSettings
 
 
-class Objective:
+class Objective(objective.Objective):
     """Cross-entropy and accuracy, and the macro F1 of a validation.
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
     """
 
     def __init__(self, spec: Spec, settings: "LoopSettings") -> None:
-        self.num_outputs = spec.num_outputs
-        self.label_smoothing = settings.label_smoothing
-        self.chance_loss = math.log(spec.num_outputs)
-        """The loss of guessing all classes with equal probability."""
-
-    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy with label smoothing, in float32 at least."""
-        objective.refuse_misfit(outputs, self.num_outputs)
-        return objective.summed(outputs, targets, self.label_smoothing)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy without label smoothing, in float32 at least."""
-        return objective.summed(outputs, targets)
+        super().__init__(spec.num_outputs, settings.label_smoothing)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return a dict with one entry: `correct`, the number of correct predictions, as a tensor on the device of `outputs`.

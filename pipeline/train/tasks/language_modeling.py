@@ -1,12 +1,9 @@
 """Loss and metrics of a language model."""
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.core.inputs.text import TextInputs
@@ -19,29 +16,18 @@ if TYPE_CHECKING:
     from pipeline.train.params import LoopSettings
 
 
-class Objective:
-    """Cross-entropy, perplexity, bits per character and per byte, and accuracy.
+class Objective(objective.Objective):
+    """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing.
 
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """
 
     def __init__(self, spec: Spec, settings: "LoopSettings") -> None:  # noqa: ARG002  # the interface is that of every task
-        self.num_outputs = spec.num_outputs
+        super().__init__(spec.num_outputs)
         assert isinstance(spec.inputs, TextInputs)
         tokenizer = Tokenizer(spec.inputs.tokenizer)
-        self.chance_loss = math.log(spec.num_outputs)
-        """The loss of guessing all tokens with equal probability."""
         self.sizes = torch.stack([torch.from_numpy(tokenizer.num_characters), torch.from_numpy(tokenizer.num_bytes)], dim=1)
         """Characters and bytes of each token, (tokens, 2). PAD and END have 0; UNKNOWN counts as one character and one byte."""
-
-    def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the summed cross-entropy, in float32 at least. A language model has no label smoothing."""
-        objective.refuse_misfit(outputs, self.num_outputs)
-        return objective.summed(outputs, targets)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy, summed over all targets that are not IGNORED, in float32 at least."""
-        return objective.summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return a dict with three tensors on the device of `outputs`: `correct`, `characters` and `bytes`.
@@ -62,9 +48,3 @@ class Objective:
         """
         found = rates(sums["loss"], num_targets, characters=sums["characters"], size_bytes=sums["bytes"])
         return {**found, "accuracy": sums["correct"] / num_targets}
-
-    def counts(self, outputs: Tensor, targets: Tensor) -> None:
-        """Return None: there are no metrics of single tokens."""
-
-    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:  # noqa: ARG002  # there are no counts
-        return {}

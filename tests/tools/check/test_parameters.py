@@ -8,8 +8,8 @@ import pytest
 from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
-from pipeline.core.params import COMMON_KEYS, COMMON_MODELS
 from pipeline.core.registry import MODELS
+from pipeline.core.section import COMMON_KEYS, COMMON_MODELS
 from pipeline.tools.params.editing import edited
 from tests.imports import TOP
 from tests.tools.parameters import Parameters

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.core.spec import Spec
-from pipeline.evaluate.reports.evaluator import SampleScores
+from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.tools.compare import rendering
 from pipeline.tools.compare.paired import Scored, incomparability, paired
 from pipeline.tools.compare.rendering import sentence

@@ -63,9 +63,9 @@ def test_slow_data_is_named(setup, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_augmentation_is_slow_data(setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """It runs when the micro-batches are made, not when the batch is read."""
-    original = loader.ResidentBlock.gather
+    original = loader.Block.gather
     monkeypatch.setattr(loader, "BLOCK_BATCHES", 1)
-    monkeypatch.setattr(loader.ResidentBlock, "gather", lambda block, positions: (busy(None), original(block, positions))[1])
+    monkeypatch.setattr(loader.Block, "gather", lambda block, positions: (busy(None), original(block, positions))[1])
     profiled_with("data", setup)
 
 

@@ -9,7 +9,6 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.inference import precision
 from pipeline.inference.precision import ChosenPrecision
-from pipeline.train.engine import applying
 from pipeline.train.engine.metrics import Row
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.update import StepSettings, update
@@ -81,7 +80,6 @@ def test_the_gradient_is_clipped_by_its_norm_after_unscaling() -> None:
     inputs, targets = samples(8, torch.float32)
     free, clipped, scaled = (state_of(network(dtype=torch.float32)) for _ in range(3))
     scaled.scaler = precision.scaler("fp16", torch.device("cpu"))
-    scaled.applying = applying.choose(scaled.scaler, skip_nonfinite=False)
     step(free, (inputs, targets))
     norm = gradients(free).norm()
     for state in (clipped, scaled):

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeline.core.spec import Spec
 from pipeline.inference import machine
-from pipeline.train.engine import compilation
+from pipeline.train import beginning
 from tests import texts
 from tests.train.engine.building import begin, model_of, run, steps
 
@@ -30,7 +30,7 @@ def test_the_compiler_is_as_deterministic_as_the_machine_and_compiles_each_size_
     torch.use_deterministic_algorithms(not deterministic)
     try:
         machine.set_determinism(deterministic)
-        compilation.compiled(model_of(nn.Flatten(), spec, channels_last=False), wish)
+        beginning.compiled(model_of(nn.Flatten(), spec, channels_last=False), wish)
     finally:
         torch.use_deterministic_algorithms(before)
     assert told == {"mode": mode, "dynamic": False, "deterministic": deterministic}
@@ -68,7 +68,7 @@ def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: p
 
     monkeypatch.setattr("torch.compile", lambda network, *, dynamic, **_: compiler(network, backend=backend, dynamic=dynamic))
     prepared = texts.texts()
-    forward = compilation.compiled(model_of(nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2)), prepared.spec), "default")
+    forward = beginning.compiled(model_of(nn.Sequential(nn.Embedding(4, 2), nn.Linear(2, 2)), prepared.spec), "default")
     shapes = {(size, length) for length in range(2, 7) for size in (2, 3)}
     with torch.no_grad():
         for shape in sorted(shapes):
