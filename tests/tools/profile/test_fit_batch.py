@@ -77,7 +77,6 @@ def test_layers_that_depend_on_the_micro_batch_are_named(train_params, prepared)
     assert dropout.startswith("Dropout (")
     [plain] = fit_batch.notes(Trial.of(train_params({}), prepared, HERE).state.model.network)
     assert "changes its result by rounding only" in plain
-    assert fit_batch.listed([str(number) for number in range(9)]) == "0, 1, 2, 3, 4, 5 and 3 more"
 
 
 class Fake:
