@@ -211,10 +211,10 @@ from pipeline.inference.machine import Machine
 def step():
     return float(sum(torch.ones(size)[-1] for size in (2**19, 2**22, 2**24)))
 def faults():
-    for _ in range(2):
+    for _ in range(3):
         step()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(3):
+    for _ in range(6):
         step()
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 print(faults())
