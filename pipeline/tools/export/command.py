@@ -2,24 +2,72 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch.export import ExportedProgram
+from torch.export import Dim, ExportedProgram
 
 from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.spec import Spec
+from pipeline.core.spec import Inputs, Spec
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
+from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.tools.export import aoti, onnx, program, pt2
-from pipeline.tools.export.program import Difference, Program
+from pipeline.prepare.progress import progress
+from pipeline.tools.export.formats import FORMATS, INPUT, OUTPUT, Format, Program
+from pipeline.tracking import subject as subjects
+
+FORMAT = "pipeline-export-1"
+TOLERANCE = 1e-4
+"""Largest allowed difference of an output."""
+BATCH_SIZE = 32
+NUM_RANDOM = 64
+"""Number of random samples for the comparison if the test split is not available."""
+
+
+class Unequal(Exception):
+    """Raised if an exported program cannot be run, or if its outputs are not those of the model."""
+
+
+@dataclass
+class Difference:
+    """Describes how far the outputs of an exported program are from those of the model.
+
+    `largest` is the largest absolute difference of an output. `num_other_classes` counts the outputs whose most probable class differs.
+    """
+
+    largest: float = 0.0
+    num_outputs: int = 0
+    num_other_classes: int = 0
+
+    @property
+    def within_tolerance(self) -> bool:
+        """Return True if no output differs by more than TOLERANCE. Return False if any difference is NaN."""
+        return self.largest <= TOLERANCE
+
+    def __str__(self) -> str:
+        same = self.num_outputs - self.num_other_classes
+        return f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e}), the same class for {same} of {self.num_outputs} outputs"
+
+    def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+        """Compare two batches of outputs (..., classes), and include them in this difference.
+
+        `expected` has the outputs of the model, and `found` those of the program. Raises ValueError if their shapes differ.
+        """
+        if expected.shape != found.shape:
+            raise ValueError(f"outputs have shape {found.shape} instead of {expected.shape}")
+        self.largest = float(np.maximum(self.largest, np.abs(expected - found).max()))  # `maximum` keeps NaN
+        classes, others = expected.argmax(-1), found.argmax(-1)
+        self.num_outputs += classes.size
+        self.num_other_classes += int((classes != others).sum())
 
 
 def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # the names of the command line
@@ -30,75 +78,45 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. Returns 0; but
     returns 1 and writes no file if an output differs by more than the tolerance (TOLERANCE), or if the file cannot be run.
     """
-    from pipeline.tracking import subject as subjects
-
     paths, environment = Paths(), Environment.read()
     try:
         with subjects.located(subject, paths, environment) as model:
             # a model of MLflow is in a temporary folder, and that of a run in its journal
             beside = model if Path(subject).is_file() else paths.model
-            target = Path(output) if output else default_output(beside, format)
-            for line in export(model, format, target, paths, environment):
-                print(f"export: {line}", flush=True)
+            target = Path(output) if output else beside.with_name(beside.stem + FORMATS[format].suffix)
+            export(model, format, target, paths, environment)
     except Unequal as unequal:
         print(f"error: {unequal}", file=sys.stderr)
         return 1
     return 0
 
 
-NUM_RANDOM = 64
-"""Number of random samples for the comparison if the test split is not available."""
+def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> None:
+    """Write the model of the file `path` in the format `name` to `target`, and print what was written and how its outputs were compared.
 
-
-class Unequal(Exception):
-    """Raised if an exported program cannot be run, or if its outputs are not those of the model."""
-
-
-class Format(Protocol):
-    """A module that writes and runs files of one format."""
-
-    SUFFIX: str
-
-    def refuse_unavailable(self) -> None: ...
-
-    def write(self, program: ExportedProgram, axes: tuple[str, ...], metadata: str, path: Path) -> None: ...
-
-    def load(self, path: Path, *, threads: int) -> Program: ...
-
-
-FORMATS: dict[str, Format] = {"onnx": onnx, "pt2": pt2, "aoti": aoti}
-
-
-def default_output(model: Path, name: str) -> Path:
-    """Return the path beside a model file at which an export in the format `name` is written by default."""
-    return model.with_name(model.stem + FORMATS[name].SUFFIX)
-
-
-def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> Iterator[str]:
-    """Write the model of the file `path` in the format `name` to `target`, and yield lines for the user about the result.
-
-    The lines tell what was written, and the largest difference between the outputs of the exported program and those of the model. `target`
-    is written only if the outputs are equal within the tolerance. Raises Unequal if they are not, or if the program cannot be run. Raises
-    Refusal if the model file, the output path or the prepared data cannot be used, if a package or compiler that the format needs is
+    `target` is written only if the outputs are equal within the tolerance. Raises Unequal if they are not, or if the program cannot be run.
+    Raises Refusal if the model file, the output path or the prepared data cannot be used, if a package or compiler that the format needs is
     missing, or if the format does not support the model.
     """
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
     model, manifest = model_file.load(path)
+    # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
+    model.float().bf16_weights = False
     refuse_output(target, model=path)
     machine = Machine.set_up(environment.model_copy(update={"device": "cpu"}))
     inputs = manifest.spec.inputs
     rows, origin = samples(manifest.spec, paths)
     with files.replacing(target) as draft:
-        write(draft, chosen, program.in_float32(model), manifest.spec, program.metadata(manifest, path), name=f"--format {name}")
+        write(draft, chosen, model, manifest.spec, metadata(manifest, path), name=f"--format {name}")
         size = draft.stat().st_size
-        difference = run_exported(chosen, draft, model, rows, threads=machine.threads, variable_length=program.has_variable_length(inputs))
+        difference = run_exported(chosen, draft, model, rows, threads=machine.threads, variable_length=has_variable_length(inputs))
         if not difference.within_tolerance:
             raise Unequal(f"{target}: was not written, because its outputs on {origin} are not those of the model: {difference}")
-    shape = ", ".join(map(str, program.shape(inputs)))
-    yield f"{target} ({size / 1e6:.2f} MB) takes ({shape}) {inputs.dtype.__name__}, returns float32"
-    shortened = ", and on two of them cut to half their length" if program.has_variable_length(inputs) else ""
-    yield f"compared on {origin}{shortened}: {difference}"
+    sizes = ", ".join(map(str, shape(inputs)))
+    print(f"export: {target} ({size / 1e6:.2f} MB) takes ({sizes}) {inputs.dtype.__name__}, returns float32")
+    shortened = ", and on two of them cut to half their length" if has_variable_length(inputs) else ""
+    print(f"export: compared on {origin}{shortened}: {difference}")
 
 
 def refuse_output(target: Path, *, model: Path) -> None:
@@ -135,7 +153,7 @@ def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, 
     format does not support it.
     """
     try:
-        chosen.write(program.capture(model, spec.inputs), program.variable_axes(spec.inputs), metadata, draft)
+        chosen.write(capture(model, spec.inputs), variable_axes(spec.inputs), metadata, draft)
     except (Refusal, OSError):
         raise
     except Exception as error:  # exporters and compilers raise exceptions of many types
@@ -147,10 +165,88 @@ def run_exported(
 ) -> Difference:
     """Load the exported program from `draft`, run the program on `rows`, and return how much its outputs differ from those of `model`.
 
-    `threads` is the number of CPU threads for the program. If `variable_length` is True, shortened samples are compared too. Raises Unequal
+    `threads` is the number of CPU threads for the  If `variable_length` is True, shortened samples are compared too. Raises Unequal
     if the program cannot be loaded or run, or if its outputs have another shape. Raises nothing for outputs of other values.
     """
     try:
-        return program.compare(model, chosen.load(draft, threads=threads), rows, variable_length=variable_length)
+        return compare(model, chosen.load(draft, threads), rows, variable_length=variable_length)
     except Exception as error:  # runtimes raise exceptions of many types
         raise Unequal(f"the exported program cannot be run, and was not written: {untrusted.reason(error)}") from error
+
+
+def capture(model: Model, inputs: Inputs) -> ExportedProgram:
+    """Return `model`, which must be in evaluation mode, as a program of tensor operations. `inputs` describes the model's inputs.
+
+    The program includes the preprocessing. Its input is a batch of samples in the form in which `prepare` stores them. The batch size is
+    variable and, for texts, the length too. Exceptions of `torch.export` are passed on: it cannot capture every model.
+    """
+    example = torch.from_numpy(inputs.random_samples(2))  # of two samples: a size of one would become a constant
+    # AUTO allows an upper bound, such as the number of positions of a transformer; DYNAMIC raises an exception for any bound
+    sizes = {0: Dim.DYNAMIC, 1: Dim.AUTO} if has_variable_length(inputs) else {0: Dim.DYNAMIC}
+    return torch.export.export(model, (example,), dynamic_shapes=(sizes,))
+
+
+def variable_axes(inputs: Inputs) -> tuple[str, ...]:
+    """Return the names of those axes of a program's input whose size is variable. They are always the first axes.
+
+    The batch axis is always variable. The second axis, the length, is variable if the samples are padded, as texts are.
+    """
+    return ("batch", "length") if has_variable_length(inputs) else ("batch",)
+
+
+def shape(inputs: Inputs) -> list[str | int]:
+    """Return the shape of a program's input: first the name of each variable axis, then the size of each other axis."""
+    axes = variable_axes(inputs)
+    return [*axes, *inputs.row_shape[len(axes) - 1 :]]
+
+
+def has_variable_length(inputs: Inputs) -> bool:
+    return inputs.lengths(inputs.random_samples(1)) is not None
+
+
+def metadata(manifest: Manifest, path: Path) -> str:
+    """Return the metadata of an exported file as canonical JSON: what a reader needs to prepare inputs and to interpret outputs.
+
+    `path` is the model file; its SHA-256 is recorded.
+    """
+    spec = manifest.spec
+    contents: dict[str, Any] = {
+        "format": FORMAT,
+        "model_sha256": files.digest(path),
+        "classes": spec.targets.output_names,
+        "input": {"name": INPUT, "dtype": spec.inputs.dtype.__name__, "shape": shape(spec.inputs)},
+        "output": {"name": OUTPUT, "dtype": "float32"},
+        "spec": spec.model_dump(mode="json"),
+        "params": manifest.inference.model_dump(mode="json"),
+        "precision": manifest.precision,
+        "step": manifest.step,
+    }
+    return files.canonical(contents)
+
+
+def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> Difference:
+    """Run the model and the exported program on all `rows`, and return how much their outputs differ.
+
+    `rows` has samples in the form in which `prepare` stores them. If `variable_length` is True, shortened samples are compared too. Raises
+    ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
+    """
+    difference = Difference()
+    with progress("export", len(rows), "samples") as advance:
+        for batch in advance.each(batches(rows, variable_length=variable_length), len):
+            with torch.inference_mode():
+                expected = model(torch.from_numpy(batch)).numpy()
+            difference.add(expected, program(batch))
+    return difference
+
+
+def batches(rows: NDArray[np.generic], *, variable_length: bool) -> Iterator[NDArray[np.generic]]:
+    """Yield all `rows` in batches of different sizes, because an exported program must work for any batch size.
+
+    If `variable_length` is True, first yield the first two rows, cut to half their length, because the program must then work for any
+    length.
+    """
+    if variable_length:
+        yield np.ascontiguousarray(rows[:2, : (rows.shape[1] + 1) // 2])  # compiled programs assume contiguous inputs
+    yield rows[:1]
+    for first in range(1, len(rows), BATCH_SIZE):
+        yield rows[first : first + BATCH_SIZE]

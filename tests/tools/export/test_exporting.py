@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,8 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.tools.export import command as exporting
-from pipeline.tools.export import onnx, program
+from pipeline.tools.export import command, formats
+from pipeline.tools.export.formats import FORMATS
 from pipeline.tools.verbs import VERBS
 from tests import project
 from tests.imports import TOP
@@ -29,7 +28,7 @@ from tests.train.engine.building import model_of
 SLOW = pytest.mark.slow
 COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
 SUFFIXES = {"onnx": "onnx", "pt2": "pt2", "aoti": "aoti.pt2"}
-FORMATS = ["onnx", "pt2", pytest.param("aoti", marks=[SLOW, COMPILER])]
+EACH_FORMAT = ["onnx", "pt2", pytest.param("aoti", marks=[SLOW, COMPILER])]
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +91,7 @@ def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(folde
     output = capsys.readouterr().out
     assert "compared on 64 random samples, because there is no data/prepared: largest difference " in output
     assert "the same class for 64 of 64 outputs" in output
-    original, run = models.in_float32(path), exporting.FORMATS[name].load(written, threads=1)
+    original, run = models.in_float32(path), FORMATS[name].load(written, 1)
     shape = options.get("shape", (8, 8, 3))
     for count in (1, 2, 7):
         images = np.random.default_rng(count).integers(0, 256, (count, *shape), dtype=np.uint8)
@@ -103,7 +102,7 @@ def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(folde
         assert np.ptp(expected, axis=1).min() > 1e-3, "the classes can be told apart"
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EACH_FORMAT)
 def test_the_file_says_what_the_model_is_and_what_it_takes(mlp: Path, name: str) -> None:
     found = metadata(export(mlp, name), name)
     assert found["format"] == "pipeline-export-1"
@@ -164,16 +163,11 @@ def test_a_run_is_exported_to_models(trained: Path, monkeypatch: pytest.MonkeyPa
     assert Path("models/model.pt2").is_file()
 
 
-def replaced(load: Callable[..., Any]) -> Any:
-    """Return ONNX with another loader."""
-    return SimpleNamespace(**{**vars(onnx), "load": load})
-
-
-def shifted(by: float) -> Any:
+def shifted(by: float) -> formats.Format:
     """Return ONNX with a loader whose program adds `by` to one output."""
 
-    def load(path: Path, *, threads: int) -> Callable[[Any], Any]:
-        run = onnx.load(path, threads=threads)
+    def load(path: Path, threads: int) -> Callable[[Any], Any]:
+        run = formats.load_onnx(path, threads)
 
         def wrong(inputs: Any) -> Any:
             outputs = run(inputs)
@@ -182,12 +176,12 @@ def shifted(by: float) -> Any:
 
         return wrong
 
-    return replaced(load)
+    return FORMATS["onnx"]._replace(load=load)
 
 
 @pytest.mark.parametrize("by", [-2e-4, float("nan")])
 def test_a_file_with_other_outputs_is_not_written(mlp: Path, folder: Path, capsys, monkeypatch, by: float) -> None:
-    monkeypatch.setitem(exporting.FORMATS, "onnx", shifted(by))
+    monkeypatch.setitem(FORMATS, "onnx", shifted(by))
     (folder / "model.onnx").write_text("an earlier one")
     assert main(["export", str(mlp), "--format", "onnx"]) == 1
     error = capsys.readouterr().err
@@ -197,13 +191,13 @@ def test_a_file_with_other_outputs_is_not_written(mlp: Path, folder: Path, capsy
 
 
 def test_a_difference_within_the_tolerance_is_printed(mlp: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(exporting.FORMATS, "onnx", shifted(5e-5))
+    monkeypatch.setitem(FORMATS, "onnx", shifted(5e-5))
     export(mlp, "onnx")
     assert "largest difference 5e-05 (allowed: 1e-04)" in capsys.readouterr().out
 
 
 def test_a_program_whose_outputs_have_another_shape_is_not_written(mlp: Path, folder: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(exporting.FORMATS, "onnx", replaced(lambda *_, **__: lambda inputs: np.zeros((len(inputs), 1), np.float32)))
+    monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(load=lambda *_: lambda inputs: np.zeros((len(inputs), 1), np.float32)))
     assert main(["export", str(mlp), "--format", "onnx"]) == 1
     assert "the exported program cannot be run, and was not written: outputs have shape (1, 1)" in capsys.readouterr().err
     assert list(folder.iterdir()) == [mlp]
@@ -245,11 +239,11 @@ def test_another_path_may_be_given(mlp: Path, folder: Path) -> None:
 
 
 def test_the_choices_of_the_verb_are_the_formats() -> None:
-    assert set(VERBS["export"].arguments["--format"]["choices"]) == set(exporting.FORMATS)
+    assert set(VERBS["export"].arguments["--format"]["choices"]) == set(FORMATS)
 
 
 def test_onnx_without_its_packages_is_refused_with_the_command(mlp: Path, refused, monkeypatch) -> None:
-    monkeypatch.setattr(onnx, "PACKAGES", ("onnx", "no_such_package"))
+    monkeypatch.setattr(formats, "PACKAGES", ("onnx", "no_such_package"))
     assert refused(str(mlp), "--format", "onnx").startswith("--format onnx: no_such_package is not installed: run `make setup-export`")
 
 
@@ -259,7 +253,7 @@ def test_aoti_without_a_compiler_is_refused(mlp: Path, refused: Callable[..., st
 
 
 def test_weights_that_do_not_fit_an_onnx_file_are_refused(mlp: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx, "MOST_BYTES", 100)
+    monkeypatch.setattr(formats, "MOST_BYTES", 100)
     assert "an ONNX file holds at most 2 GB: choose `--format pt2`" in refused(str(mlp), "--format", "onnx")
 
 
@@ -292,11 +286,11 @@ def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Pa
     settings = NETWORKS[network]
     spec = spec_for(settings)
     model = model_of(build(settings), spec).eval().requires_grad_(False)
-    chosen, draft = exporting.FORMATS[name], folder / "draft"
-    assert program.shape(spec.inputs) == ["batch", "length"]
-    chosen.write(program.capture(model, spec.inputs), program.variable_axes(spec.inputs), "{}", draft)
-    run, rows = chosen.load(draft, threads=1), spec.inputs.random_samples(40)
-    assert program.compare(model, run, rows, variable_length=True).within_tolerance
+    chosen, draft = FORMATS[name], folder / "draft"
+    assert command.shape(spec.inputs) == ["batch", "length"]
+    chosen.write(command.capture(model, spec.inputs), command.variable_axes(spec.inputs), "{}", draft)
+    run, rows = chosen.load(draft, 1), spec.inputs.random_samples(40)
+    assert command.compare(model, run, rows, variable_length=True).within_tolerance
     for texts in (rows[:1, :5], rows[:3, :12], rows[:1, :1]):
         expected, found = model(torch.from_numpy(texts)).numpy(), run(np.ascontiguousarray(texts))
         assert found.shape == expected.shape
