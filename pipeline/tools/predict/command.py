@@ -28,10 +28,6 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
         if number < 1:
             raise Refusal(f"{option}: is {number}: write a number from 1 on")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
-    return predict(model, inputs, batch_size=batch_size, top_k=top_k)
-
-
-def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int:
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
@@ -39,34 +35,28 @@ def predict(name: str, inputs: list[str], *, batch_size: int, top_k: int) -> int
     from pipeline.tools.predict.protocols import LineReader
 
     machine = Machine.set_up(Environment.read())
-    model = load_model(name, device=str(machine.device))
-    set_determinism(model.manifest.inference.train.deterministic)
-    problems = Problems()
+    loaded = load_model(model, device=str(machine.device))
+    set_determinism(loaded.manifest.inference.train.deterministic)
+    problems = list[str]()
+
+    def on_problem(message: str) -> None:
+        problems.append(message)
+        print(f"error: {message}", file=sys.stderr, flush=True)
+
     # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
     is_table, output = sys.stdout.isatty(), sys.stdout
-    predictor = model.predictor(top_k)
-    with raw_inputs.opened(inputs, model.reader, workers=model.workers) as given:
+    predictor = loaded.predictor(top_k)
+    with raw_inputs.opened(inputs, loaded.reader, workers=loaded.workers) as given:
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
-            predictions = model.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=problems)
+            predictions = loaded.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=on_problem)
             if is_table:
                 print_table(predictions, predictor)
             else:
                 print_lines(predictions, lambda line: print(line, file=output, flush=True))
-    if isinstance(model.reader, LineReader) and (note := model.reader.note()):
+    if isinstance(loaded.reader, LineReader) and (note := loaded.reader.note()):
         print(f"note: {shown(note)}", file=sys.stderr)
-    return 1 if problems.count else 0
-
-
-class Problems:
-    """Prints and counts the inputs that cannot be read."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, message: str) -> None:
-        self.count += 1
-        print(f"error: {message}", file=sys.stderr, flush=True)
+    return 1 if problems else 0
 
 
 def print_lines(predictions: "Iterable[Prediction]", write: Callable[[str], None]) -> None:

@@ -3,20 +3,20 @@
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 
 if TYPE_CHECKING:
-    from pipeline.core.inputs.text import TextInputs
-    from pipeline.core.spec import Spec
     from pipeline.core.tokenizer import Tokenizer
     from pipeline.evaluate.generation import Generative
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters, except tab and line feed. The vocabulary of a stranger's model may contain them, and a terminal obeys them."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Python's character for a byte of the command line that is not UTF-8."""
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 WINDOW, KEPT = 64, 4
 """At most WINDOW tokens are decoded for each new token; then the last KEPT of them stay. No character has more bytes than KEPT."""
@@ -30,6 +30,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
+    from pipeline.core.inputs.text import TextInputs
     from pipeline.core.tokenizer import Tokenizer
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
@@ -39,7 +40,10 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     environment = Environment.read()
     with subject.located(model, Paths(), environment) as path:
         loaded, manifest = model_file.load(path)
-        tokenizer = Tokenizer(texts_of(manifest.spec, model).tokenizer)
+    targets = manifest.spec.targets
+    if not targets.per_token:
+        raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
+    tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(Machine.set_up(environment).device)
     set_determinism(manifest.inference.train.deterministic)
@@ -55,7 +59,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
 def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p: float | None, length: int) -> None:
     """Raise Refusal with a line for each argument that is invalid."""
     checks = {
-        "--prompt: is not UTF-8": is_unicode(prompt),
+        "--prompt: is not UTF-8": not SURROGATE.search(prompt),
         f"--temperature: should be a number from 0, not {temperature}": math.isfinite(temperature) and temperature >= 0,
         f"--top-k: should be at least 1, not {top_k}": top_k is None or top_k >= 1,
         f"--top-p: should be above 0 and at most 1, not {top_p}": top_p is None or 0 < top_p <= 1,
@@ -63,31 +67,6 @@ def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p:
     }
     if not all(checks.values()):
         raise Refusal("\n".join(message for message, is_valid in checks.items() if not is_valid))
-
-
-def is_unicode(text: str) -> bool:
-    """Return True if `text` can be encoded as UTF-8.
-
-    Text from the command line cannot, if its bytes are not UTF-8: Python represents such bytes as lone surrogates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def texts_of(spec: "Spec", name: str) -> "TextInputs":
-    """Return the description of the texts that the model was trained on, with its tokenizer.
-
-    `spec` is the description of the model's inputs and targets. `name` is the model as the user named it. Raises Refusal if
-    the model is no language model.
-    """
-    from pipeline.core.inputs.text import TextInputs
-
-    if not spec.targets.per_token:
-        raise Refusal(f"{name}: is a model of the task {spec.targets.kind}, which generates no text: choose a language model")
-    return TextInputs.of(spec)
 
 
 def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
@@ -106,13 +85,10 @@ def show(prompt: str, tokens: Sequence[int], generated: Iterable[int], decode: C
 
     `tokens` are those of the prompt. `decode` turns tokens into text.
     """
-    text, count = Text(decode, tokens), 0
-    for token in generated:  # raises Refusal for an unusable prompt before anything is printed
-        write((prompt if count == 0 else "") + text.add(token))
-        count += 1
-    if count == 0:
-        write(prompt)
-    write(text.rest() + "\n")
+    count = 0
+    for count, piece in enumerate(pieces(tokens, generated, decode)):  # raises Refusal for an unusable prompt before anything is printed
+        write((prompt if count == 0 else "") + piece)
+    write("\n")
     return count
 
 
@@ -123,37 +99,24 @@ def write(text: str) -> None:
     print(text, end="", flush=True)
 
 
-class Text:
-    """Decodes generated tokens as they arrive, and returns the text that each of them adds.
+def pieces(prompt: Sequence[int], generated: Iterable[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """Yield the text that each of the `generated` tokens adds: all characters that are now complete. At the end, yield the rest of the text.
 
-    The tokens of the prompt come first, because the first generated token may complete the last character of the prompt.
+    An incomplete last character becomes U+FFFD in the rest. `prompt` has the tokens of the prompt, because the first generated token may
+    complete the last character of the prompt. Only the last tokens are decoded: a character that is still incomplete needs KEPT at most.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int]) -> None:
-        self.decode = decode
-        self.keep(prompt)
+    def complete(tokens: Sequence[int]) -> str:
+        return decode(tokens).removesuffix(INCOMPLETE)
 
-    def keep(self, tokens: Sequence[int]) -> None:
-        """Forget `tokens` except for the last KEPT, which may be needed to decode a character that is still incomplete.
-
-        All complete characters of `tokens` count as printed: `add` does not return them again.
-        """
-        self.window = list(tokens[-KEPT:])
-        self.num_returned = len(self.complete())
-
-    def complete(self) -> str:
-        """Return the text of the kept tokens. If its last character is incomplete, leave it out: its other bytes may be in the next tokens."""
-        return self.decode(self.window).removesuffix(INCOMPLETE)
-
-    def add(self, token: int) -> str:
-        """Append `token`. Return the new text: all complete characters that no earlier call returned."""
-        self.window.append(token)
-        text = self.complete()
-        piece, self.num_returned = text[self.num_returned :], len(text)
-        if len(self.window) == WINDOW:
-            self.keep(self.window)
-        return piece
-
-    def rest(self) -> str:
-        """Return the text that `add` has not returned, at the end of the generation. An incomplete last character is included as U+FFFD."""
-        return self.decode(self.window)[self.num_returned :]
+    window = list(prompt[-KEPT:])
+    num_yielded = len(complete(window))
+    for token in generated:
+        window.append(token)
+        text = complete(window)
+        yield text[num_yielded:]
+        if len(window) == WINDOW:
+            window = window[-KEPT:]
+            text = complete(window)
+        num_yielded = len(text)
+    yield decode(window)[num_yielded:]

@@ -23,8 +23,6 @@ class Reader(Protocol):
 
     strings_are_paths: ClassVar[bool]
     """True if a string that is given in Python is a path; False if it is an input itself, such as a text."""
-    noun: ClassVar[str]
-    """Names the inputs, in the plural, in the progress bar and in messages."""
 
     def read(self, file: Member, /) -> Iterable[Reading]:
         """Yield the inputs of one file, each with a name. Several threads may call this at once.

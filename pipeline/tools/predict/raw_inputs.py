@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from pipeline.core.untrusted import reason
 from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.class_folders import visible_parts
-from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, FileReader, Member
+from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member
 from pipeline.prepare.reading.workers import on_threads
 from pipeline.tools.predict.protocols import LineReader, Reader, Reading
 
@@ -34,8 +34,7 @@ TAR_MARK = slice(257, 262)
 Advance = Callable[[int], None]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One part of the inputs: files that the user named one after the other, or the contents of a folder, an archive or an `.npy` file.
 
     `read(advance)` yields the inputs of this part. For the progress bar, it calls `advance(n)` whenever it has read n more files or array
@@ -79,9 +78,7 @@ def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iter
             if kind == "file" and isinstance(reader, LineReader):
                 raw_inputs.sources.extend(Source(1, partial(read_lines, name, path, reader)) for name, path in group)
             elif kind == "file":  # neighbouring files are one source, so that they are decoded side by side
-                neighbours = list(group)
-                files = Files(dict(neighbours))
-                members = [Member(name, files) for name, _ in neighbours]
+                members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in group]
                 raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
             else:
                 for name, path in group:
@@ -134,28 +131,13 @@ def kind_of(path: Path) -> str:
     return "archive" if packed else "file"
 
 
-@dataclass(frozen=True)
-class Files:
-    """Reads files that the user named one by one. `paths` is a dict from each name, as the user wrote it, to its path."""
+class Content(NamedTuple):
+    """Reads one file. Its Member has the name that the user sees, such as `photos.zip/cat.png`."""
 
-    paths: dict[str, Path]
+    load: Callable[[], bytes]
 
-    def read(self, name: str) -> bytes:
-        return untrusted.read(self.paths[name], MAX_MEMBER_BYTES)
-
-
-@dataclass(frozen=True)
-class Prefixed:
-    """Reads the files of a folder or archive by the names that a user sees, such as `photos.zip/cat.png`.
-
-    `prefix` is the start of these names, `photos.zip/`. `reader` reads the same files by their names inside the archive, such as `cat.png`.
-    """
-
-    prefix: str
-    reader: FileReader
-
-    def read(self, name: str) -> bytes:
-        return self.reader.read(name.removeprefix(self.prefix))
+    def read(self, _: str) -> bytes:
+        return self.load()
 
 
 def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
@@ -172,16 +154,12 @@ def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
     def read(advance: Advance) -> Iterator[Reading]:
         try:
             with tree.contents(found) as members:
-                yield from read_files((prefixed(member, prefix) for member in members), reader, workers, advance)
+                named = (Member(prefix + member.name, Content(member.read)) for member in members)
+                yield from read_files(named, reader, workers, advance)
         except Refusal as error:  # the archive is damaged from here on
             yield name, problem(error, path)
 
     return Source(len(found), read)
-
-
-def prefixed(member: Member, prefix: str) -> Member:
-    content = member.content if isinstance(member.content, bytes) else Prefixed(prefix, member.content)
-    return Member(prefix + member.name, content)
 
 
 def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:

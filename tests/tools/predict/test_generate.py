@@ -145,16 +145,14 @@ def test_only_whole_characters_are_printed(kind: str) -> None:
     tokenizer = Tokenizer(TOKENIZERS[kind])
     tokens = [token for token in tokenizer.encode(TEXT).tolist() if token >= NUM_SPECIAL]
     for split in (0, 1, 21, 100):
-        text = generate.Text(tokenizer.decode, tokens[:split])
-        pieces = [text.add(token) for token in tokens[split:]]
-        assert "".join(pieces) + text.rest() == tokenizer.decode(tokens)[len(tokenizer.decode(tokens[:split]).removesuffix("\ufffd")) :]
-        assert text.rest() == ""
+        *pieces, rest = generate.pieces(tokens[:split], tokens[split:], tokenizer.decode)
+        assert "".join(pieces) + rest == tokenizer.decode(tokens)[len(tokenizer.decode(tokens[:split]).removesuffix("\ufffd")) :]
+        assert (len(pieces), rest) == (len(tokens) - split, "")
         assert not any("\ufffd" in piece for piece in pieces)
 
 
 def test_bytes_that_are_no_text_are_shown_as_such() -> None:
     tokenizer = Tokenizer(BYTES)
     content = bytes(torch.randint(0, 256, (500,), generator=torch.Generator().manual_seed(0), dtype=torch.uint8).tolist())
-    text = generate.Text(tokenizer.decode, [])
-    printed = "".join(text.add(NUM_SPECIAL + byte) for byte in content) + text.rest()
+    printed = "".join(generate.pieces([], [NUM_SPECIAL + byte for byte in content], tokenizer.decode))
     assert printed == content.decode("utf-8", "replace")

@@ -28,7 +28,6 @@ class Reader:
     """Reads images for a model. Its functions may be called on several threads."""
 
     strings_are_paths: ClassVar[bool] = True
-    noun: ClassVar[str] = "images"
 
     def __init__(self, inputs: ImageInputs) -> None:
         self.inputs = inputs

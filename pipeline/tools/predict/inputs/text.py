@@ -23,7 +23,6 @@ class Reader:
     """Reads texts for a model: each line of a file is one."""
 
     strings_are_paths: ClassVar[bool] = False
-    noun: ClassVar[str] = "texts"
 
     def __init__(self, inputs: TextInputs) -> None:
         self.inputs, self.tokenizer = inputs, Tokenizer(inputs.tokenizer)
