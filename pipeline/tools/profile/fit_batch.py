@@ -55,11 +55,8 @@ class Training(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Answer(NamedTuple):
-    """The measurement of a size, and the share of the time in which the measuring process has waited for a CPU."""
-
-    row: Row
-    waiting: float
+Answer = tuple[Row, float]
+"""The measurement of a size, and the share of the time in which the measuring process has waited for a CPU."""
 
 
 @dataclass
@@ -85,17 +82,14 @@ class Search:
         """
         queue = list(self.sizes[self.start :])
         while queue:
-            for size, row in zip(queue, self.measured(queue), strict=False):
+            for row in self.measured(list(queue)):
+                size = queue.pop(0)
                 self.rows[size] = row
                 if row.speed and self.reference is None:
                     self.reference = size
                 yield row
-            last, overflows = max(self.rows), [size for size, row in self.rows.items() if row.obstacle == OVERFLOW]
-            if overflows:
-                following = [] if self.reference else [size for size in self.sizes if size < min(overflows)][-1:]
-            else:
-                following = [size for size in self.sizes if size > last]
-            queue = [size for size in following if size not in self.rows]
+            if row.obstacle == OVERFLOW:  # larger sizes do not fit either
+                queue = [] if self.reference else [each for each in self.sizes if each < min(self.rows)][-1:]
         if self.reference is None:
             reasons = [row.obstacle for row in self.rows.values() if row.obstacle and row.obstacle != OVERFLOW]
             raise Refusal(reasons[0] if reasons else TOO_LARGE)
@@ -112,8 +106,8 @@ class Search:
                 if isinstance(answer, str):
                     yield Row(named(size), obstacle=answer)
                     return
-                self.waiting = answer.waiting
-                yield answer.row
+                row, self.waiting = answer
+                yield row
 
     def received(self, child: BaseProcess, connection: Connection) -> Any:
         """Return what the process sends next; a text is the reason why it cannot go on.
@@ -167,9 +161,7 @@ def serve(connection: Connection, reference: int, sizes: Sequence[int]) -> None:
         try:
             params = load(Document.read(Paths().params), TrainParams)
             trial = Trial.of(params, *trials.set_up(params, Paths(), Environment.read()), changes={"report_every_steps": trials.NEVER})
-            machine = trial.machine
-            title = f"{params.model.title} on {machine.device} ({machine.name}) in {trial.state.precision}"
-            connection.send(Training(title, machine.device.type == "cuda", tuple(notes(trial.state.model.network))))
+            connection.send(Training(trial.title, trial.machine.device.type == "cuda", tuple(notes(trial.state.model.network))))
             with trials.stepping(trial) as reports, redirect_stdout(io.StringIO()):  # it prints that it makes micro-batches smaller
                 for answer in answers(trial, reports, reference, sizes):
                     connection.send(answer)
@@ -200,7 +192,7 @@ def answers(trial: Trial, reports: Iterator[Report], reference: int, sizes: Sequ
             seconds = trials.interleaved(both, rounds=ROUNDS, synchronize=synchronize)
             own = seconds[named(size)]
             row = Row(named(size), trials.spread(own).median, trials.ratios(seconds[named(reference)], own), trials.peak_bytes(device))
-            yield Answer(row, (trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
+            yield row, (trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s)
 
 
 def named(size: int) -> str:
@@ -236,10 +228,10 @@ def listed(names: Sequence[str], most: int = 6) -> str:
 
 def sizes_to_try(lane_size: int, present: int) -> list[int]:
     """Return `present` and divisors of the lane in ascending order: each divisor is the largest that is at most half of the next one."""
-    sizes, divisors = [lane_size], [number for number in range(1, lane_size) if lane_size % number == 0]
-    for divisor in reversed(divisors):
-        if divisor <= sizes[-1] / 2:
-            sizes.append(divisor)
+    sizes = [lane_size]
+    for number in range(lane_size // 2, 0, -1):
+        if lane_size % number == 0 and number <= sizes[-1] / 2:
+            sizes.append(number)
     return sorted({*sizes, present})
 
 

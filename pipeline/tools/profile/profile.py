@@ -24,13 +24,7 @@ TRACED_S, MOST_TRACED = 1.0, 10
 MEMORY_S, MOST_MEMORY = 2.0, 100
 LEAST_FOR_GROWTH, GROWTH = 20, 5e-4
 """Memory counts as growing if it increases by more than GROWTH times its peak per step. Fewer than LEAST_FOR_GROWTH steps do not show growth."""
-NAMES = {
-    "data": "waiting for data",
-    "copying": "copying to the device",
-    "computing": "computing",
-    "host": "host overhead",
-    "idle": "idle",
-}
+NAMES = {"data": "waiting for data", "copying": "copying to the device", "computing": "computing", "host": "host overhead", "idle": "idle"}
 BAR = 30
 
 
@@ -102,11 +96,9 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
     found = shares(measured, trace, on_gpu=on_gpu)
     situation = Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
     settings = params.train
-    parts = f"{counted(settings.batch_size, 'sample')}" + (
-        f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
-    )
+    parts = f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
     return Profile(
-        title=f"{params.model.title} on {machine.device} ({machine.name}) in {trial.state.precision}, {parts}",
+        title=f"{trial.title}, {counted(settings.batch_size, 'sample')}{parts}",
         device=machine.device.type,
         samples=settings.batch_size,
         steps=BLOCKS * each,
@@ -139,9 +131,8 @@ def memory_line(peaks: Sequence[int], device: str) -> str:
         return line
     quarter = len(peaks) // 4
     growth = (max(peaks[3 * quarter :]) - max(peaks[2 * quarter : 3 * quarter])) / quarter
-    if growth > GROWTH * max(peaks):
-        return f"{line}; it grows by {growth / 1e6:.2f} MB a step: a leak, if it goes on"
-    return f"{line}; it does not grow from step to step"
+    grows = f"it grows by {growth / 1e6:.2f} MB a step: a leak, if it goes on" if growth > GROWTH * max(peaks) else ""
+    return f"{line}; {grows or 'it does not grow from step to step'}"
 
 
 def milliseconds(seconds: float) -> str:
@@ -170,16 +161,15 @@ class Situation(NamedTuple):
 
 def sentence(shares: Shares, situation: Situation) -> str:
     """Return a sentence that names the largest of the shares and its remedy."""
-    largest = shares.largest
-    texts: Mapping[str, str] = {
-        "data": "Most of the time, steps wait for data",
-        "copying": "Most of the time, the GPU waits for copies from the host",
-        "computing": f"Most of the time, the {'GPU' if situation.on_gpu else 'CPU'} computes, as it should",
-        "host": f"Most of the time, {'the GPU waits for' if situation.on_gpu else 'the CPU runs'} Python code between the operations",
-        "idle": "Most of the time, this process does nothing",
+    parts: Mapping[str, tuple[str, str]] = {
+        "data": ("steps wait for data", data(situation)),
+        "copying": ("the GPU waits for copies from the host", copying(situation)),
+        "computing": (f"the {'GPU' if situation.on_gpu else 'CPU'} computes, as it should", computing(situation)),
+        "host": (f"{'the GPU waits for' if situation.on_gpu else 'the CPU runs'} Python code between the operations", host(situation)),
+        "idle": ("this process does nothing", IDLE),
     }
-    remedies = {"data": data, "copying": copying, "computing": computing, "host": host, "idle": idle}
-    return f"{texts[largest]} ({getattr(shares, largest):.0%}): {remedies[largest](situation)}."
+    meaning, remedy = parts[shares.largest]
+    return f"Most of the time, {meaning} ({getattr(shares, shares.largest):.0%}): {remedy}."
 
 
 def data(situation: Situation) -> str:
@@ -189,11 +179,9 @@ def data(situation: Situation) -> str:
             f"of what is free on the {situation.machine.device}"
         )
     augment = situation.params.augment
-    if costly := [f"augment.{name}" for name in COSTLY if augment and getattr(augment, name)]:
-        return f"batches are made on the device that trains, so switch off costly augmentations ({', '.join(costly)})" + more_threads(
-            situation
-        )
-    return "batches are made on the device that trains, so make samples smaller or augment them less" + more_threads(situation)
+    costly = [f"augment.{name}" for name in COSTLY if augment and getattr(augment, name)]
+    change = f"switch off costly augmentations ({', '.join(costly)})" if costly else "make samples smaller or augment them less"
+    return f"batches are made on the device that trains, so {change}{more_threads(situation)}"
 
 
 def more_threads(situation: Situation) -> str:
@@ -212,36 +200,30 @@ def copying(situation: Situation) -> str:
 
 
 def computing(situation: Situation) -> str:
-    settings, changes = situation.params.train, []
-    if situation.on_gpu:
-        if settings.precision == "fp32":
-            changes.append("`train.precision: auto`")
-        if situation.has_images and not settings.channels_last:
-            changes.append("`train.channels_last: true`")
-    if settings.compile == "off":
-        changes.append("`train.compile: default`")
-    if settings.activation_checkpointing:
-        changes.append("`train.activation_checkpointing: false`")
-    tried = f"`python -m pipeline profile --speedup` measures what {', '.join(changes)} would change here; else " if changes else ""
-    device = "a faster GPU" if situation.on_gpu else "a GPU"
-    return f"{tried}use {device} or a smaller model{more_threads(situation)}"
+    settings, on_gpu = situation.params.train, situation.on_gpu
+    changes = {
+        "`train.precision: auto`": on_gpu and settings.precision == "fp32",
+        "`train.channels_last: true`": on_gpu and situation.has_images and not settings.channels_last,
+        "`train.compile: default`": settings.compile == "off",
+        "`train.activation_checkpointing: false`": settings.activation_checkpointing,
+    }
+    options = ", ".join(change for change, applies in changes.items() if applies)
+    tried = f"`python -m pipeline profile --speedup` measures what {options} would change here; else " if options else ""
+    return f"{tried}use {'a faster GPU' if on_gpu else 'a GPU'} or a smaller model{more_threads(situation)}"
 
 
 def host(situation: Situation) -> str:
     settings = situation.params.train
-    changes = []
-    if settings.compile == "off" and not settings.activation_checkpointing:
-        whole = settings.micro_batch_size == settings.batch_size and settings.lanes == 1
-        changes.append(f"`train.compile: {'graphs' if situation.on_gpu and whole else 'default'}`")
-    if settings.micro_batch_size < settings.batch_size:
-        changes.append(
-            "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)"
-        )
-    if settings.report_every_steps < 10:
-        changes.append("fewer reports (`train.report_every_steps`)")
-    changes.append("a larger train.batch_size")
-    return f"try {', or '.join(changes)}; the trace shows which Python code it is"
+    graphs = situation.on_gpu and settings.micro_batch_size == settings.batch_size and settings.lanes == 1
+    changes = {
+        f"`train.compile: {'graphs' if graphs else 'default'}`": settings.compile == "off" and not settings.activation_checkpointing,
+        "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)": (
+            settings.micro_batch_size < settings.batch_size
+        ),
+        "fewer reports (`train.report_every_steps`)": settings.report_every_steps < 10,
+        "a larger train.batch_size": True,
+    }
+    return f"try {', or '.join(change for change, applies in changes.items() if applies)}; the trace shows which Python code it is"
 
 
-def idle(_: Situation) -> str:
-    return "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where"
+IDLE = "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where"

@@ -8,15 +8,16 @@ of the profiled steps.
 import gzip
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from pipeline.core import files
-from pipeline.tools.profile.trial import WAITING, Trial, cpu_wait_s, synchronize
+from pipeline.tools.profile.trial import WAITING, DataClock, Trial, cpu_wait_s, synchronize, time_block
 from pipeline.train.engine.fit import Report
 
 BLOCKS = 5
@@ -87,15 +88,18 @@ def traced(trial: Trial, reports: Iterator[Report], steps: int, folder: Path) ->
 def occupancy(events: Iterable[Event], steps: int, *, on_gpu: bool) -> tuple[float, float, float]:
     """Return `computing_s`, `copying_s` and `stepping_s` of Traced, given the events of a trace of `steps` steps."""
     spans = [event for event in events if event.get("ph") == "X"]
-    waits = merged(interval(event) for event in spans if event["name"] == WAITING and event["cat"] == "user_annotation")
-    whole = merged(interval(event) for event in spans if event["name"] == STEP and event["cat"] == "user_annotation")
+
+    def union(applies: Callable[[Event], bool]) -> Intervals:
+        return merged((event["ts"], event["ts"] + event["dur"]) for event in spans if applies(event))
+
+    waits = union(lambda event: event["name"] == WAITING and event["cat"] == "user_annotation")
+    whole = union(lambda event: event["name"] == STEP and event["cat"] == "user_annotation")
     if on_gpu:
-        copies = merged(interval(event) for event in spans if event["cat"] == "gpu_memcpy" and "HtoD" in event["name"])
-        device = ("kernel", "gpu_memcpy", "gpu_memset")
-        kernels = merged(interval(event) for event in spans if event["cat"] in device and "HtoD" not in event["name"])
+        copies = union(lambda event: event["cat"] == "gpu_memcpy" and "HtoD" in event["name"])
+        kernels = union(lambda event: event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and "HtoD" not in event["name"])
         computing, copying = total(kernels), total(copies) - overlap(copies, kernels)
     else:
-        operations = merged(interval(event) for event in spans if is_operation(event))
+        operations = union(is_operation)
         computing, copying = total(operations) - overlap(operations, waits), 0.0
     microseconds = (computing, copying, total(whole) - overlap(whole, waits))
     return microseconds[0] / steps / 1e6, microseconds[1] / steps / 1e6, microseconds[2] / steps / 1e6
@@ -107,10 +111,6 @@ def is_operation(event: Event) -> bool:
     if name.startswith(COMPILED):
         return True
     return bool(event["cat"] == "cpu_op" and "::" in name and not name.startswith(ENGINE))
-
-
-def interval(event: Event) -> tuple[float, float]:
-    return event["ts"], event["ts"] + event["dur"]
 
 
 def merged(intervals: Iterable[tuple[float, float]]) -> Intervals:
@@ -187,16 +187,15 @@ def timed(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
 
 def block(trial: Trial, reports: Iterator[Report], steps: int) -> Timed:
     """Make `steps` steps, and return their mean times. The host waits for the device only before the first and after the last of them."""
-    device, clock = trial.machine.device, trial.clock
-    synchronize(device)
-    waited_s, waited_processor_s = clock.elapsed_s, clock.processor_s
-    start_s, start_processor_s, start_wait_s = time.perf_counter(), time.process_time(), cpu_wait_s()
-    for _ in range(steps):
-        next(reports)
-    synchronize(device)
-    elapsed_s, processor_s = time.perf_counter() - start_s, time.process_time() - start_processor_s
-    outside_s = processor_s - (clock.processor_s - waited_processor_s)
-    return Timed(elapsed_s / steps, (clock.elapsed_s - waited_s) / steps, outside_s / steps, (cpu_wait_s() - start_wait_s) / steps)
+    start = counters(trial.clock)
+    step_s = time_block(partial(next, reports), steps, partial(synchronize, trial.machine.device))
+    data_s, data_processor_s, processor_s, wait_s = ((end - begin) / steps for end, begin in zip(counters(trial.clock), start, strict=True))
+    return Timed(step_s, data_s, processor_s - data_processor_s, wait_s)
+
+
+def counters(clock: DataClock) -> tuple[float, ...]:
+    """Return the seconds so far of waiting for data, their CPU time, the CPU time of this process, and its wait for a CPU."""
+    return clock.elapsed_s, clock.processor_s, time.process_time(), cpu_wait_s()
 
 
 def shares(timed: Timed, traced: Traced, *, on_gpu: bool) -> Shares:

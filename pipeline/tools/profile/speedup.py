@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from pipeline.evaluate.reports.figures.canvas import BLUE, GREEN, INK, MUTED, VE
 from pipeline.inference.machine import Machine, obstacle, set_determinism, usable_gpus
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Spread, Trial
-from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
 CONFIGURED = "as configured"
@@ -69,28 +69,18 @@ class Candidate:
     """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
 
     trial: Trial
-    reports: Iterator[Report]
+    step: trials.Step
     held_bytes: int
-
-    def warm_up(self, steps: int | None) -> int:
-        """Make the first steps, in which kernels are chosen or compiled. Return the number of steps of a block.
-
-        This is `steps`, but at most about 10 * BLOCK_S seconds of steps; None stands for BLOCK_S seconds.
-        """
-        self.claim()
-        self.run(WARMUP_STEPS)
-        step_s = self.run(CALIBRATION_STEPS)
-        return trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
-
-    def run(self, steps: int) -> float:
-        """Make `steps` steps, and return the seconds per step."""
-        return trials.time_block(partial(next, self.reports), steps, partial(trials.synchronize, self.trial.machine.device))
 
     def claim(self) -> None:
         """Set PyTorch's determinism as this training has it, and reset the memory peak."""
         set_determinism(self.trial.params.train.deterministic)
         if self.trial.machine.device.type == "cuda":
             trials.reset_peak(self.trial.machine.device)
+
+    def run(self, steps: int) -> float:
+        """Make `steps` steps, and return the seconds per step."""
+        return trials.time_block(self.step, steps, partial(trials.synchronize, self.trial.machine.device))
 
     def taken_bytes(self) -> int | None:
         """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
@@ -103,48 +93,39 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
 
     `steps` is as in `compare_options`. `output` is a folder for the table, its numbers as JSON and a figure; None to write nothing.
     """
-    title = f"{params.model.title} on {machine.device} ({machine.name})"
+    title, samples = f"{params.model.title} on {machine.device} ({machine.name})", params.train.batch_size
     print(title)
-    rows: list[Row] = []
-
-    def collected() -> Iterator[Row]:
-        for row in compare_options(params, prepared, machine, steps=steps):
-            rows.append(row)
-            yield row
-
     start_s, start_wait_s = time.perf_counter(), trials.cpu_wait_s()
-    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, collected(), params.train.batch_size):
+    printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
+    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, samples):
         print(text, flush=True)
-    warning = trials.note((trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
-    how = "\n\n".join(filter(None, (method(params, machine.device), warning)))
+    rows, waiting = list(kept), (trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s)
+    how = "\n\n".join(filter(None, (method(params, machine.device), trials.note(waiting))))
     faster = always_faster(rows)
     print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
     if output:
-        write(output, rows, title=title, method=how, samples=params.train.batch_size)
+        write(output, rows, title=title, method=how, samples=samples)
         print(f"profile: the comparison was written to {output}")
 
 
 def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Option]:
     """Yield the options that differ from the training as configured."""
     settings, on_gpu = params.train, machine.device.type == "cuda"
+
+    def changed(name: str, value: object, obstacle: str | None = None) -> Option:
+        return Option(f"{name}: {str(value).lower()}", {name: value}, obstacle=obstacle)
+
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
-    for name in PRECISIONS:
-        if name != effective:
-            yield Option(f"precision: {name}", {"precision": name})
-    no_images = None if isinstance(prepared.spec.inputs, ImageInputs) else "the inputs are not images"
-    yield Option(
-        f"channels_last: {str(not settings.channels_last).lower()}", {"channels_last": not settings.channels_last}, obstacle=no_images
-    )
+    yield from (changed("precision", name) for name in PRECISIONS if name != effective)
+    is_image = isinstance(prepared.spec.inputs, ImageInputs)
+    yield changed("channels_last", not settings.channels_last, None if is_image else "the inputs are not images")
     for mode in ("off", "default", "graphs"):
         if mode != settings.compile:
-            yield Option(
-                f"compile: {mode}", {"compile": mode}, obstacle="CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None
-            )
+            yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
     yield Option("optimizer not fused", unfused=True)
-    yield Option("lanes: 2", {"lanes": 2}) if settings.lanes == 1 else Option("lanes: 1", {"lanes": 1})
-    changed = not settings.activation_checkpointing
-    yield Option(f"activation_checkpointing: {str(changed).lower()}", {"activation_checkpointing": changed})
-    yield Option(f"deterministic: {str(not settings.deterministic).lower()}", {"deterministic": not settings.deterministic})
+    yield changed("lanes", 2 if settings.lanes == 1 else 1)
+    yield changed("activation_checkpointing", not settings.activation_checkpointing)
+    yield changed("deterministic", not settings.deterministic)
     other = None if on_gpu or usable_gpus() else obstacle() or "this machine has no NVIDIA GPU"
     # last: on a CPU, a training that suits a GPU may take longer than all other options together
     yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
@@ -155,8 +136,7 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
-    with begun(Option(CONFIGURED), params, prepared, machine) as configured:
-        count = configured.warm_up(steps)
+    with begun(Option(CONFIGURED), params, prepared, machine, steps) as (configured, count):
         seconds = [configured.run(count) for _ in range(ROUNDS)]
         yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
         for option in options(params, prepared, machine):
@@ -165,15 +145,23 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
 
 
 @contextmanager
-def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Candidate]:
-    """Begin the training with `option`, for the block. Raises Refusal if the option does not fit the model, the data or the machine."""
+def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine, steps: int | None) -> Iterator[tuple[Candidate, int]]:
+    """Within this context, give the training with `option` after its first steps, in which kernels are chosen or compiled, and the number of
+    steps of its blocks: `steps`, as in `compare_options`.
+
+    Raises Refusal if the option does not fit the model, the data or the machine.
+    """
     device = torch.device(option.device) if option.device else machine.device
     held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": trials.NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)
     with trials.stepping(trial) as reports:
-        yield Candidate(trial, reports, held_bytes)
+        candidate = Candidate(trial, partial(next, reports), held_bytes)
+        candidate.claim()
+        candidate.run(WARMUP_STEPS)
+        step_s = candidate.run(CALIBRATION_STEPS)
+        yield candidate, trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
 
 
 def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
@@ -184,21 +172,20 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
     if option.obstacle:
         return Row(option.name, obstacle=option.obstacle)
     try:
-        with begun(option, params, prepared, configured.trial.machine) as contestant:
-            both = {CONFIGURED: configured, option.name: contestant}
-            counts = {CONFIGURED: count, option.name: contestant.warm_up(steps)}
+        with begun(option, params, prepared, configured.trial.machine, steps) as (candidate, own_count):
+            both = {CONFIGURED: configured, option.name: candidate}
             seconds = trials.interleaved(
-                {name: (partial(next, each.reports), counts[name]) for name, each in both.items()},
+                {CONFIGURED: (configured.step, count), option.name: (candidate.step, own_count)},
                 rounds=ROUNDS,
                 synchronize=partial(trials.synchronize, *(each.trial.machine.device for each in both.values())),
                 before=lambda name: both[name].claim(),
             )
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
-            return Row(option.name, trials.spread(seconds[option.name]).median, speed, contestant.taken_bytes())
+            return Row(option.name, trials.spread(seconds[option.name]).median, speed, candidate.taken_bytes())
     except Refusal as refusal:
-        return Row(option.name, obstacle=first_line(str(refusal).removeprefix("params.yaml: ")))
+        return Row(option.name, obstacle=str(refusal).removeprefix("params.yaml: ").splitlines()[0])
     except Exception as error:  # an option that torch cannot do here must not end the comparison
-        return Row(option.name, obstacle=first_line(f"{type(error).__name__}: {reason(error)}"))
+        return Row(option.name, obstacle=f"{type(error).__name__}: {reason(error)}")
 
 
 def unfuse(optimizer: torch.optim.Optimizer) -> None:
@@ -208,10 +195,6 @@ def unfuse(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["fused"] = False
     optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
-
-
-def first_line(text: str) -> str:
-    return text.splitlines()[0] if text else "failed"
 
 
 def method(params: TrainParams, device: torch.device) -> str:
@@ -244,16 +227,9 @@ def table(memory: str | None, rows: Iterable[Row], samples: int) -> Iterator[str
 
     `memory` is the heading of the column of memory; without this column if it is None.
     """
-    yield line(HEADINGS, memory)
-    yield line(("---",) * len(HEADINGS), memory and "---")
-    for row in rows:
-        *others, used = cells(row, samples)
-        yield line(others, memory and used)
-
-
-def line(cells: Sequence[str], memory: str | None) -> str:
-    shown = cells if memory is None else (*cells, memory)
-    return "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(shown, WIDTHS, strict=False)) + " |"
+    headings = HEADINGS if memory is None else (*HEADINGS, memory)
+    for each in chain((headings, ("---",) * len(headings)), (cells(row, samples) for row in rows)):
+        yield "| " + " | ".join(f"{cell:{width}}" for cell, width, _ in zip(each, WIDTHS, headings, strict=False)) + " |"
 
 
 def always_faster(rows: list[Row]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import psutil
 import torch
@@ -81,21 +81,13 @@ class DataClock:
 
 @dataclass(frozen=True)
 class TimedBatch:
-    """A batch that measures how long its micro-batches take to make."""
+    """A batch that measures how long its micro-batches take to make. All else is that of `batch`."""
 
     batch: WholeBatch
     clock: DataClock
 
-    @property
-    def num_targets(self) -> int:
-        return self.batch.num_targets
-
-    @property
-    def lane_size(self) -> int:
-        return self.batch.lane_size
-
-    def num_parts(self, max_size: int) -> int:
-        return self.batch.num_parts(max_size)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.batch, name)
 
     def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]:
         parts = self.batch.parts(max_size, lane)
@@ -113,13 +105,7 @@ class Trial(Training):
 
     @classmethod
     def of(
-        cls,
-        params: TrainParams,
-        prepared: Prepared,
-        machine: Machine,
-        *,
-        changes: Mapping[str, Any] | None = None,
-        group: Group = ALONE,
+        cls, params: TrainParams, prepared: Prepared, machine: Machine, *, changes: Mapping[str, Any] | None = None, group: Group = ALONE
     ) -> Self:
         """Begin a trial of `params`, with `changes` in the section `train`, such as `{"precision": "bf16"}`. It never ends and never validates.
 
@@ -131,6 +117,10 @@ class Trial(Training):
         assert isinstance(trial, cls)
         return trial
 
+    @property
+    def title(self) -> str:
+        return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}"
+
     def batches(self, start: int) -> Generator[WholeBatch]:
         """Yield the batches of the training, and measure how long each takes to make.
 
@@ -141,7 +131,7 @@ class Trial(Training):
             while True:
                 with self.clock.running():
                     batch = next(batches)
-                yield TimedBatch(batch, self.clock) if on_cpu else batch
+                yield cast("WholeBatch", TimedBatch(batch, self.clock)) if on_cpu else batch
 
 
 def endless(params: TrainParams, changes: Mapping[str, Any]) -> TrainParams:

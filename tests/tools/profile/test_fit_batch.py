@@ -11,7 +11,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.tools.profile import fit_batch
-from pipeline.tools.profile.fit_batch import OVERFLOW, Answer, Search, Training, conclusion, sizes_to_try, smallest_of_fastest
+from pipeline.tools.profile.fit_batch import OVERFLOW, Search, Training, conclusion, sizes_to_try, smallest_of_fastest
 from pipeline.tools.profile.speedup import Row
 from pipeline.tools.profile.trial import Spread, Trial, stepping
 from tests import project
@@ -64,7 +64,7 @@ def test_blocks_of_a_size_alternate_with_those_of_the_reference(params, prepared
     monkeypatch.setattr(fit_batch, "BLOCK_S", 0.0)
     trial = Trial.of(params, prepared, HERE)
     with stepping(trial) as reports:
-        rows = [answer.row for answer in fit_batch.answers(trial, reports, 4, [8, 16])]
+        rows = [row for row, _ in fit_batch.answers(trial, reports, 4, [8, 16])]
     assert [row.name for row in rows] == ["micro_batch_size: 8", "micro_batch_size: 16"]
     assert trial.state.step == 3 * fit_batch.WARMUP_STEPS + 2 * 2 * fit_batch.ROUNDS
 
@@ -101,7 +101,7 @@ class Fake:
             if size > self.limit or (size == 1 and self.one):
                 yield OVERFLOW if size > self.limit else self.one
             speed = size / reference
-            yield Answer(Row(fit_batch.named(size), 1 / size, Spread(speed, speed, speed), 1_000_000 * size), 0.5)
+            yield Row(fit_batch.named(size), 1 / size, Spread(speed, speed, speed), 1_000_000 * size), 0.5
 
 
 @pytest.fixture

@@ -72,8 +72,7 @@ def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_beg
 def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {CONFIGURED: [1.0, 1.0, 1.0, 1.0, 1.0], "slow": [2.0, 2.0, 1.9, 2.1, 2.0]}
     monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("slow")]))
-    monkeypatch.setattr(speedup.Candidate, "warm_up", lambda *_: 1)
-    monkeypatch.setattr(speedup.Candidate, "run", lambda *_: 1.0)
+    monkeypatch.setattr(speedup.trials, "time_block", lambda *_: 1.0)
     monkeypatch.setattr(speedup.trials, "interleaved", lambda *_, **__: seconds)
     _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
     assert slow.step_s == 2.0
