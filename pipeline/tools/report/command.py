@@ -65,15 +65,11 @@ def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> 
 
     if len(names) > rendering.MOST_MODELS:
         raise Refusal(f"report: names {len(names)} models: name {rendering.MOST_MODELS} at most")
-    blocks = (each if isinstance(each, str) else table(*each) for each in rendering.blocks(compare(names, paths, environment)))
+    blocks = (
+        each if isinstance(each, str) else Table(each.header, tuple(each.rows), each.title).without_empty_columns()
+        for each in rendering.blocks(compare(names, paths, environment))
+    )
     return (Section("What differs", tuple(blocks)),)
-
-
-def table(title: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Return the table without the columns that are empty, such as that of remarks where there are none."""
-    filled = [column for column in zip(header, *rows, strict=True) if any(column)]
-    kept_header, *kept_rows = zip(*filled, strict=True)
-    return Table(kept_header, tuple(kept_rows), title)
 
 
 def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -> Page:
@@ -89,21 +85,9 @@ def report(evidence: "Evidence") -> ModelReport:
     """Return the report of one model, without the sections that do not apply to it."""
     from pipeline.tools.report import model, results, samples  # late: they import torch
 
-    makers = (
-        model.summary,
-        results.result,
-        samples.data,
-        results.training,
-        results.errors,
-        samples.mistakes,
-        results.calibration,
-        samples.generated_texts,
-        samples.passages,
-        results.cost,
-        model.provenance_section,
-        model.reproduction,
-    )
-    found = tuple(section for make in makers if (section := make(evidence)))
+    measured = (model.summary, results.result, samples.data, results.training, results.errors, samples.mistakes, results.calibration)
+    others = (samples.generated_texts, samples.passages, results.cost, model.provenance_section, model.reproduction)
+    found = tuple(section for make in (*measured, *others) if (section := make(evidence)))
     task = model.task_name(evidence.manifest.spec)
     settings = evidence.manifest.inference.model
     tags = tuple(dict.fromkeys(("pytorch", settings.name, settings.title)))

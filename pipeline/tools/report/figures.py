@@ -1,7 +1,4 @@
-"""Plots the figures of the page, with the functions of the stage evaluate. Each has the table that stands for it in the model card.
-
-Import this module late: it imports matplotlib.
-"""
+"""Plots the figures of the page, with the functions of the stage evaluate. Each has the table that stands for it in the model card."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -26,21 +23,18 @@ MOST_ROWS = 12
 """Largest number of rows of a table that stands for a figure."""
 
 
-def losses(rows: Sequence[Row]) -> Figure | None:
-    return history("loss (nats)", rows, curves.LOSSES, curves.plot_losses)
+def of_training(rows: Sequence[Row], metric: str) -> tuple[Figure, ...]:
+    """Plot the losses, `metric` of train and valid, the learning rate and the gradient norm; without those that have no values.
 
-
-def metric(name: str, rows: Sequence[Row]) -> Figure | None:
-    """Plot the metric `name` of train and valid; None for "" or if it has no values."""
-    return scaled(name.replace("_", " "), rows, {split: f"{split}/{name}" for split in curves.CURVES})
-
-
-def learning_rate(rows: Sequence[Row]) -> Figure | None:
-    return history("learning rate", rows, {"learning rate": "learning_rate"}, curves.plot_rates)
-
-
-def gradient_norm(rows: Sequence[Row]) -> Figure | None:
-    return scaled("gradient norm", rows, {"train": "train/gradient_norm"})
+    `metric` is a name without split; "" for none.
+    """
+    plotted = (
+        history("loss (nats)", rows, curves.LOSSES, curves.plot_losses),
+        scaled(metric.replace("_", " "), rows, {split: f"{split}/{metric}" for split in curves.CURVES}),
+        history("learning rate", rows, {"learning rate": "learning_rate"}, curves.plot_rates),
+        scaled("gradient norm", rows, {"train": "train/gradient_norm"}),
+    )
+    return tuple(figure for figure in plotted if figure)
 
 
 def scaled(title: str, rows: Sequence[Row], columns: Mapping[str, str]) -> Figure | None:

@@ -93,14 +93,10 @@ def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
 
 def parameters(params: Mapping[str, Scalar], preset: Preset | None) -> Table:
     """Return a table of all parameters. Beside a value that differs from the preset's, the table has the preset's value."""
-    rows = tuple((name, shown(value), changed(name, preset)) for name, value in params.items())
-    if not preset or not preset.changed:
-        return Table(("parameter", "value"), tuple(row[:2] for row in rows), summary="All parameters")
-    return Table(("parameter", "value", f"preset {preset.name}"), rows, summary="All parameters")
-
-
-def changed(name: str, preset: Preset | None) -> str:
-    return shown(preset.params.get(name, NOT_SET)) if preset and name in preset.changed else ""
+    other = {name: shown(preset.params.get(name, NOT_SET)) for name in preset.changed} if preset else {}
+    rows = tuple((name, shown(value), other.get(name, "")) for name, value in params.items())
+    header = ("parameter", "value", f"preset {preset.name}" if preset else "")
+    return Table(header, rows, summary="All parameters").without_empty_columns()
 
 
 def shown(value: Scalar) -> str:

@@ -9,7 +9,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,12 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     caption: str = ""
     summary: str = ""
+
+    def without_empty_columns(self) -> "Table":
+        """Return the table without the columns that are empty in every row, whatever their heading is."""
+        kept = [column for column in range(len(self.header)) if any(row[column] != "" for row in self.rows)]
+        rows = tuple(tuple(row[column] for column in kept) for row in self.rows)
+        return replace(self, header=tuple(self.header[column] for column in kept), rows=rows)
 
     @property
     def numeric(self) -> list[bool]:
@@ -227,12 +233,12 @@ def html_text(text: str, *, lines: bool = False) -> str:
 
 def markdown_text(text: str) -> str:
     """Return the text for a paragraph, a heading or the cell of a table: on one line, and without any markup."""
-    return MARKUP.sub(lambda match: ENTITIES.get(match[0]) or escaped(match[0]), visible(text).strip())
 
+    def escaped(match: re.Match[str]) -> str:
+        markup = match[0]
+        return ENTITIES.get(markup) or (f"{markup}\\" if markup.isdigit() else f"\\{markup}")  # the number of a list item, or other markup
 
-def escaped(markup: str) -> str:
-    """Return `markup` with a backslash: after the number of a list item, or before any other markup."""
-    return f"{markup}\\" if markup.isdigit() else f"\\{markup}"
+    return MARKUP.sub(escaped, visible(text).strip())
 
 
 def fenced(text: str) -> str:

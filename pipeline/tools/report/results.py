@@ -1,6 +1,6 @@
 """The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier and its calibration."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +9,7 @@ from pipeline.core.section import leaves
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.recorded import Row
+from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Cost, Evidence
 from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
 from pipeline.tracking.terminal import duration
@@ -29,13 +30,12 @@ def key(evidence: Evidence, name: str) -> str:
 def headline(evidence: Evidence) -> Headline:
     scores = evidence.evaluation.scores
     name = next(name for name in recorded.HEADLINES if name in scores)
-    interval, samples = scores.get(f"{name}_interval"), f"on {counted(scores['samples'], 'test sample', ',')}"
-    if not interval:
-        samples = f"on {counted(scores['tokens'], 'test token', ',')}" if "tokens" in scores else samples
-        return Headline(spoken(name), Number(scores[name], key(evidence, name)), samples)
-    share = confidence_level(evidence)
-    kind = f"{100 * share:g}% interval" if share else "interval"
-    note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {samples}{recorded.about_classes(scores)}"
+    counts = ("tokens", "test token") if "tokens" in scores else ("samples", "test sample")
+    note = f"on {counted(scores[counts[0]], counts[1], ',')}"
+    if interval := scores.get(f"{name}_interval"):
+        share = confidence_level(evidence)
+        kind = f"{100 * share:g}% interval" if share else "interval"
+        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {note}{recorded.about_classes(scores)}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 
 
@@ -52,27 +52,24 @@ def confidence_level(evidence: Evidence) -> float | None:
     level = settings.get("confidence_level") if isinstance(settings, Mapping) else None
     if not isinstance(level, float) or not 0 < level < 1:
         return None
-    correct = round(scores["accuracy"] * scores["samples"])
-    interval = binomtest(correct, scores["samples"]).proportion_ci(level, method="exact")
-    same = abs(interval.low - scores["accuracy_interval"]["low"]) < 1e-9 and abs(interval.high - scores["accuracy_interval"]["high"]) < 1e-9
-    return level if same else None
+    interval = binomtest(round(scores["accuracy"] * scores["samples"]), scores["samples"]).proportion_ci(level, method="exact")
+    recorded_interval = scores["accuracy_interval"]
+    is_same = all(abs(getattr(interval, end) - recorded_interval[end]) < 1e-9 for end in ("low", "high"))
+    return level if is_same else None
 
 
 def scores_table(evidence: Evidence) -> list[Table]:
     """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
-    numbers: dict[str, dict[str, Cell]] = {}
-    tested = {name: value for name, value in evidence.evaluation.scores.items() if name != PER_CLASS}
-    for name, value in leaves(tested):
-        numbers.setdefault(name, {})["test"] = Number(value, key(evidence, name))
-    path = evidence.paths.metrics / "train.json"
-    for split in ("valid", "train"):
+    numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
+    for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name != PER_CLASS}):
+        numbers[name]["test"] = Number(value, key(evidence, name))
+    for split in SPLITS[1:]:
         for name, number in of_training(evidence, split):
-            numbers.setdefault(name, {})[split] = number
-    splits = [split for split in SPLITS if any(split in row for row in numbers.values())]
-    rows = tuple((spoken(name).replace(".", ", "), *(row.get(split, "") for split in splits)) for name, row in numbers.items())
-    tables = [Table(("score", *splits), rows)]
+            numbers[name][split] = number
+    rows = tuple((spoken(name).replace(".", ", "), *(row.get(split, "") for split in SPLITS)) for name, row in numbers.items())
+    tables = [Table(("score", *SPLITS), rows).without_empty_columns()]
     if best := section_of(evidence.trained, "best"):
-        metric = evidence.params.get("train.metric", "metric")
+        path, metric = evidence.paths.metrics / "train.json", evidence.params.get("train.metric", "metric")
         step, value = (Number(best[name], f"{path}#best.{name}") for name in ("step", "value"))
         tables.append(Table(("best validation", "step", "value"), ((str(metric), step, value),)))
     return tables
@@ -113,11 +110,7 @@ def training(evidence: Evidence) -> Section | None:
     """Return the curves; None if this checkout has neither the history nor the journal of the training."""
     if not evidence.history:
         return None
-    from pipeline.tools.report import figures  # late: matplotlib takes a second to import
-
-    rows, metric = evidence.history, shown_metric(evidence.history, str(evidence.params.get("train.metric", "")))
-    plotted = (figures.losses(rows), figures.metric(metric, rows), figures.learning_rate(rows), figures.gradient_norm(rows))
-    found = tuple(each for each in plotted if each)
+    found = figures.of_training(evidence.history, shown_metric(evidence.history, str(evidence.params.get("train.metric", ""))))
     return Section("Training", (Figures(found),)) if found else None
 
 
@@ -133,25 +126,22 @@ def shown_metric(rows: Sequence[Row], metric: str) -> str:
 
 def cost(evidence: Evidence) -> Section | None:
     """Return the time, the energy and the memory that the journal recorded; None without a journal of the training."""
-    measured = evidence.run.cost if evidence.run else None
-    if measured is None:
+    if not evidence.run or not evidence.run.cost:
         return None
     note = "Measured by the journal of the run: the same training, run again, has the same result at another cost."
-    return Section("Cost", (Pairs(cost_facts(measured)), note))
+    return Section("Cost", (Pairs(cost_facts(evidence.run.cost)), note))
 
 
 def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
     sessions = f", in {measured.num_sessions} sessions" if measured.num_sessions > 1 else ""
     time = duration(measured.time_s) if measured.time_s >= 60 else f"{measured.time_s:.1f} s"
-    facts: list[tuple[str, str | Number]] = [("training time", time + sessions)]
-    if measured.samples_per_second is not None:
-        facts.append(("samples per second (median)", f"{measured.samples_per_second:,.0f}"))
-    if measured.energy_wh is not None:
-        facts.append(("energy of the GPUs", f"{measured.energy_wh:,.3g} Wh"))
-    facts += [
-        (f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{value:,.0f} MB") for name, value in measured.memory_megabytes.items()
-    ]
-    return tuple(facts)
+    rate, energy = measured.samples_per_second, measured.energy_wh
+    return (
+        ("training time", time + sessions),
+        *(() if rate is None else [("samples per second (median)", f"{rate:,.0f}")]),
+        *(() if energy is None else [("energy of the GPUs", f"{energy:,.3g} Wh")]),
+        *((f"peak GPU memory, {name.removesuffix('_megabytes')}", f"{size:,.0f} MB") for name, size in measured.memory_megabytes.items()),
+    )
 
 
 MOST_CLASSES = 24
@@ -202,8 +192,6 @@ def calibration(evidence: Evidence) -> Section | None:
     rows = evidence.evaluation.table("reliability.csv")
     if not rows:
         return None
-    from pipeline.tools.report import figures
-
     name = "expected_calibration_error"
     facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
     meaning = "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."

@@ -14,6 +14,7 @@ from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.params import data_name
+from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Excerpt, Figures, Gallery, Number, Picture, Section, Table
 
@@ -40,15 +41,13 @@ def data(evidence: Evidence) -> Section:
 
 
 def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
-    records = read_record(evidence.data).splits
-    texts = isinstance(prepared.spec.inputs, TextInputs)
+    records, inputs = read_record(evidence.data).splits, prepared.spec.inputs
     left_out = any(record.left_out for record in records.values())
-    header = ("split", "samples", *(["tokens"] if texts else []), *(["left out"] if left_out else []))
     rows: list[tuple[Cell, ...]] = []
     for name, split in prepared.splits.items():
-        tokens = [Number(int(np.count_nonzero(split.inputs)))] if texts else []
-        rows.append((name, Number(len(split)), *tokens, *([Number(records[name].left_out)] if left_out else [])))
-    return Table(header, tuple(rows))
+        tokens = Number(int(np.count_nonzero(split.inputs))) if isinstance(inputs, TextInputs) else ""
+        rows.append((name, Number(len(split)), tokens, Number(records[name].left_out) if left_out else ""))
+    return Table(("split", "samples", "tokens", "left out"), tuple(rows)).without_empty_columns()
 
 
 def class_counts(prepared: Prepared) -> Table | None:
@@ -173,8 +172,6 @@ def passages(evidence: Evidence) -> Section | None:
     rows, positions = evidence.evaluation.table("surprising.csv"), evidence.evaluation.table("loss_by_position.csv")
     blocks: list[Block] = []
     if positions:
-        from pipeline.tools.report import figures  # late: matplotlib takes a second to import
-
         blocks.append(Figures((figures.position_losses([(int(row["position"]), float(row["loss"])) for row in positions]),)))
     if rows:
         blocks.append("The passages of the test split with the highest loss. The text before each passage ends at the bar.")
