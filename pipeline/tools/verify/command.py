@@ -201,13 +201,9 @@ def compare_retraining(
         new_weights, step = training.exported()
         yield Comparison.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
-        trained = {
-            "step": step,
-            "precision": training.state.precision,
-            "spec": prepared.spec,
-            "switches": training.progress.micro_batch_changes,
-        }
-        new_manifest = manifest.model_copy(update=trained)
+        changes = {"step": step, "precision": training.state.precision, "spec": prepared.spec}
+        switches = training.progress.micro_batch_changes
+        new_manifest = manifest.model_copy(update={**changes, "switches": switches})
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
         yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
         model_file.export(copy, new_weights, new_manifest)
