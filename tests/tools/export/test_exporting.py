@@ -77,9 +77,9 @@ IMAGE_MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        *(("onnx", model) for model in ("resnet", "airbench-bf16", "mobilenet")),
+        *(("onnx", model) for model in ("resnet", "airbench-bf16")),
         ("pt2", "convnet"),
-        pytest.param("onnx", "vit", marks=SLOW),
+        *(pytest.param("onnx", model, marks=SLOW) for model in ("mobilenet", "vit")),
         *(pytest.param("aoti", model, marks=[SLOW, COMPILER]) for model in ("convnet", "airbench-bf16")),
     ],
 )
@@ -159,10 +159,10 @@ def test_a_run_is_exported_to_models(trained: Path, monkeypatch: pytest.MonkeyPa
 
 
 def shifted(by: float) -> formats.Format:
-    """Return ONNX with a loader whose program adds `by` to one output."""
+    """Return PT2 with a loader whose program adds `by` to one output."""
 
     def load(path: Path, threads: int) -> Callable[[Any], Any]:
-        run = formats.load_onnx(path, threads)
+        run = formats.load_pt2(path, threads)
 
         def wrong(inputs: Any) -> Any:
             outputs = run(inputs)
@@ -171,29 +171,29 @@ def shifted(by: float) -> formats.Format:
 
         return wrong
 
-    return FORMATS["onnx"]._replace(load=load)
+    return FORMATS["pt2"]._replace(load=load)
 
 
 @pytest.mark.parametrize("by", [-2e-4, float("nan")])
 def test_a_file_with_other_outputs_is_not_written(mlp: Path, folder: Path, capsys, monkeypatch, by: float) -> None:
-    monkeypatch.setitem(FORMATS, "onnx", shifted(by))
-    (folder / "model.onnx").write_text("an earlier one")
-    assert main(["export", str(mlp), "--format", "onnx"]) == 1
+    monkeypatch.setitem(FORMATS, "pt2", shifted(by))
+    (folder / "model.pt2").write_text("an earlier one")
+    assert main(["export", str(mlp), "--format", "pt2"]) == 1
     error = capsys.readouterr().err
     assert "was not written, because its outputs on 64 random samples" in error
-    assert (folder / "model.onnx").read_text() == "an earlier one"
+    assert (folder / "model.pt2").read_text() == "an earlier one"
     assert len(list(folder.iterdir())) == 2, "no draft is left"
 
 
 def test_a_difference_within_the_tolerance_is_printed(mlp: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(FORMATS, "onnx", shifted(5e-5))
-    export(mlp, "onnx")
+    monkeypatch.setitem(FORMATS, "pt2", shifted(5e-5))
+    export(mlp, "pt2")
     assert "largest difference 5e-05 (allowed: 1e-04)" in capsys.readouterr().out
 
 
 def test_a_program_whose_outputs_have_another_shape_is_not_written(mlp: Path, folder: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setitem(FORMATS, "onnx", FORMATS["onnx"]._replace(load=lambda *_: lambda inputs: np.zeros((len(inputs), 1), np.float32)))
-    assert main(["export", str(mlp), "--format", "onnx"]) == 1
+    monkeypatch.setitem(FORMATS, "pt2", FORMATS["pt2"]._replace(load=lambda *_: lambda inputs: np.zeros((len(inputs), 1), np.float32)))
+    assert main(["export", str(mlp), "--format", "pt2"]) == 1
     assert "the exported program cannot be run, and was not written: outputs have shape (1, 1)" in capsys.readouterr().err
     assert list(folder.iterdir()) == [mlp]
 
@@ -264,17 +264,18 @@ NETWORKS = {
     **dict(zip(("rnn", "lstm", "gru"), LANGUAGE_MODELS, strict=False)),
     "decoder": LANGUAGE_MODELS[4],
     "encoder": CLASSIFIERS[6],
-    "lstm-classifier": CLASSIFIERS[1],
+    "bidirectional-classifier": CLASSIFIERS[1],
+    "classifier": CLASSIFIERS[3],
 }
 
 
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        *(("onnx", network) for network in ("lstm-classifier", "encoder", "decoder")),
+        *(("onnx", network) for network in ("classifier", "encoder", "decoder")),
         ("pt2", "decoder"),
-        *(pytest.param("onnx", network, marks=SLOW) for network in ("lstm", "gru", "rnn")),
-        *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in ("lstm-classifier", "decoder")),
+        *(pytest.param("onnx", network, marks=SLOW) for network in ("bidirectional-classifier", "lstm", "gru", "rnn")),
+        *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in ("bidirectional-classifier", "decoder")),
     ],
 )
 def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Path, name: str, network: str) -> None:
