@@ -138,7 +138,7 @@ VERBS = {
     ),
     "trial": Verb(
         "train one trial of a search, in its folder; search runs this by itself",
-        "search.command:run_trial",
+        "search.trial:run",
         {"folder": value("the folder of a trial, such as .pipeline/search/digits/trials/0007", "FOLDER")},
         listed=False,
     ),
