@@ -63,7 +63,7 @@ VERBS = {
     "check": Verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": Verb(
         "examine machine, checkout and servers in seconds, and name a command that fixes each problem",
-        "doctor.command:run",
+        "doctor.finding:run",
         {"--all": flag("print the checks that are ok, too", dest="complete"), "--json": flag("print all checks as JSON for programs")},
     ),
     "summary": Verb("print the result, and record its run if it is missing in MLflow", "repro:summarize", listed=False),
@@ -138,7 +138,7 @@ VERBS = {
     ),
     "trial": Verb(
         "train one trial of a search, in its folder; search runs this by itself",
-        "search.command:run_trial",
+        "search.trial:run",
         {"folder": value("the folder of a trial, such as .pipeline/search/digits/trials/0007", "FOLDER")},
         listed=False,
     ),

@@ -4,8 +4,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pipeline.core import checkout_lock, interruption, limits
 from pipeline.core.environment import Environment, Paths
@@ -25,6 +26,7 @@ from pipeline.train.params import TrainParams
 if TYPE_CHECKING:
     from pipeline.core.spec import Spec, Targets
 
+P = ParamSpec("P")
 Result = TypeVar("Result")
 DECODING_S = 20.0
 """How long `check` decodes images. `prepare` decodes them all: on many cores, 20 seconds are enough for some 100,000."""
@@ -41,12 +43,12 @@ def run() -> None:
         with checkout_lock.held(paths.top):
             for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
                 print(f"check: {message}")
-    problems.gather(lambda: refuse_curly_brace(paths.top))
+    problems.gather(refuse_curly_brace, paths.top)
     environment = problems.gather(Environment.read)
     if environment:
-        problems.gather(lambda: refuse_unfit_machine(environment, paths.top))
-    document = problems.gather(lambda: Document.read(paths.params))
-    plan = check_all(document, environment, problems) if document else None
+        problems.gather(refuse_unfit_machine, environment, paths.top)
+    problems.document = problems.gather(Document.read, paths.params)
+    plan = check_all(problems.document, environment, problems) if problems.document else None
     problems.refuse()
     print(f"check: {paths.params} is valid: {plan}")
 
@@ -71,9 +73,8 @@ def refuse_curly_brace(top: Path) -> None:
     """Raise Refusal if the checkout's path contains a curly brace: every `dvc repro` would fail after its first stage."""
     path = str(top.resolve())
     if "{" in path or "}" in path:
-        raise Refusal(
-            f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: move the checkout to a path without braces"
-        )
+        remedy = "move the checkout to a path without braces"
+        raise Refusal(f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: {remedy}")
 
 
 def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) -> None:
@@ -89,15 +90,21 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
 
 class Problems:
-    """Collects the lines of the messages of several Refusals, each line once, and whether all of them are Unavailable."""
+    """Collects the lines of the messages of several Refusals, each line once, and whether all of them are Unavailable.
+
+    `document` is the parsed params.yaml, once it was read: file and line are then added to each message that begins with one of its keys.
+    """
 
     def __init__(self) -> None:
+        self.document: Document | None = None
         self.lines: dict[str, None] = {}
         self.kind: type[Refusal] = Unavailable
 
-    def gather(self, attempt: Callable[[], Result]) -> Result | None:
+    def gather(self, attempt: Callable[P, Result], *arguments: P.args, **options: P.kwargs) -> Result | None:
+        """Return what `attempt` returns, or None if it raises Refusal."""
         try:
-            return attempt()
+            with adding_lines(self.document) if self.document else nullcontext():
+                return attempt(*arguments, **options)
         except Refusal as refusal:
             self.lines |= dict.fromkeys(str(refusal).splitlines())
             self.kind = self.kind if isinstance(refusal, self.kind) else Refusal
@@ -121,40 +128,33 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     takes seconds, and before the first download. A failed download is only added, and the caller raises it. `environment` is None if an
     environment variable is invalid; the caller has already added this problem.
     """
-    prepare = problems.gather(lambda: load(document, PrepareParams))
-    train = problems.gather(lambda: load_without_torch(document, TrainParams))
-    evaluate = problems.gather(lambda: load(document, EvaluateParams))
-    if prepare and (dataset := problems.gather(lambda: with_line(document, lambda: describe_dataset(prepare)))):
+    prepare = problems.gather(load, document, PrepareParams)
+    train = problems.gather(load_without_torch, document, TrainParams)
+    evaluate = problems.gather(load, document, EvaluateParams)
+    if prepare and (dataset := problems.gather(describe_dataset, prepare)):
         splits, num_classes = dataset
         if train:
-            problems.gather(lambda: with_line(document, lambda: train.train.refuse_missing_validation(splits)))
-            problems.gather(lambda: with_line(document, lambda: refuse_unusable(train, prepare.source)))
+            problems.gather(train.train.refuse_missing_validation, splits)
+            problems.gather(refuse_unusable, train, prepare.source)
         if evaluate:
-            problems.gather(lambda: with_line(document, lambda: refuse_unscorable(evaluate.evaluate, prepare.source, num_classes)))
+            problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, num_classes)
     if any(line.endswith(UPGRADE) for line in problems.lines):  # name what the model lacks, too, although this imports torch
-        problems.gather(lambda: load_at_once(document, TrainParams))
+        problems.gather(load_at_once, document, TrainParams)
     problems.refuse()
     assert prepare
     assert train
     assert environment
-    params = problems.gather(lambda: load(document, TrainParams))
+    params = problems.gather(load, document, TrainParams)
     if params:
-        problems.gather(lambda: with_line(document, lambda: refuse_unfit_network(params, prepare.source)))
-    device = problems.gather(lambda: describe_machine(train, environment, document))
+        problems.gather(refuse_unfit_network, params, prepare.source)
+    device = problems.gather(describe_machine, train, environment)
     problems.refuse()  # before anything is downloaded
     assert params
-    problems.gather(lambda: refuse_unusable_cluster(environment, prepare))
+    problems.gather(refuse_unusable_cluster, environment, prepare)
     with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
-        problems.gather(lambda: with_line(document, lambda: fetch_data(prepare)))
-        problems.gather(lambda: with_line(document, lambda: refuse_damaged(prepare, environment)))
-        problems.gather(lambda: with_line(document, lambda: fetch_weights(params.model)))
+        problems.gather(examine_files, prepare, environment)
+        problems.gather(fetch_weights, params.model)
     return f"{params.model.title} on {data_name(flatten(document.data))}, {device}"
-
-
-def with_line(document: Document, attempt: Callable[[], Result]) -> Result:
-    """Return the result of `attempt`. If it raises Refusal, add file and line to each message that begins with a key of `params.yaml`."""
-    with adding_lines(document):
-        return attempt()
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
@@ -216,9 +216,9 @@ def refuse_misfits(document: Document) -> None:
     """Raise Refusal if the parameters in `document` are invalid or do not fit each other. No data is read, and no machine is examined."""
     prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
     problems = Problems()
-    problems.gather(lambda: refuse_unusable(train, prepare.source))
-    problems.gather(lambda: refuse_unscorable(evaluate.evaluate, prepare.source, prepare.source.num_classes()))
-    problems.gather(lambda: refuse_unfit_network(train, prepare.source))
+    problems.gather(refuse_unusable, train, prepare.source)
+    problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())
+    problems.gather(refuse_unfit_network, train, prepare.source)
     problems.refuse()
 
 
@@ -252,21 +252,20 @@ def example_spec(source: SourceSettings) -> "Spec | None":
     return Spec(inputs=inputs, targets=targets) if inputs and targets else None
 
 
-def fetch_data(prepare: PrepareParams) -> None:
-    """If DVC would run `prepare`, download the missing files of a published dataset and read its file names and targets.
+def examine_files(prepare: PrepareParams, environment: Environment) -> None:
+    """If DVC would run `prepare`, download the missing files of a published dataset, and read its file names and targets. Decode the user's
+    own files for DECODING_S seconds.
 
-    Raises Refusal with the remedy if the download or the reading fails.
+    Raises Refusal with the remedy if this fails, or for files that `prepare` would refuse.
     """
     from pipeline.prepare import stage
 
-    if prepare.source.downloaded and would_run("prepare"):
-        stage.survey(prepare, workers=1, quick=True)
-
-
-def refuse_damaged(prepare: PrepareParams, environment: Environment) -> None:
-    """If DVC would run `prepare`, raise Refusal for files that it would refuse, as far as they are found within DECODING_S seconds."""
-    if prepare.source.untrusted and would_run("prepare"):
-        prepare.source.refuse_damaged(workers=environment.workers or limits.usable_cpus(), within_s=DECODING_S)
+    source = prepare.source
+    if (source.downloaded or source.untrusted) and would_run("prepare"):
+        if source.downloaded:
+            stage.survey(prepare, workers=1, quick=True)
+        if source.untrusted:
+            source.refuse_damaged(workers=environment.workers or limits.usable_cpus(), within_s=DECODING_S)
 
 
 def fetch_weights(model: ModelSettings) -> None:
@@ -285,7 +284,7 @@ def would_run(stage: str) -> bool:
     return status.returncode != 0 or status.stdout.strip() != "{}"
 
 
-def describe_machine(params: TrainParams, environment: Environment, document: Document) -> str:
+def describe_machine(params: TrainParams, environment: Environment) -> str:
     """Return a description of the devices and the precision that training would use.
 
     Raises Refusal if they cannot be used, or if the batch cannot be shared equally by PIPELINE_PROCESSES.
@@ -295,8 +294,7 @@ def describe_machine(params: TrainParams, environment: Environment, document: Do
     from pipeline.tools import launch
 
     machine, count = Machine.set_up(environment), launch.num_processes(environment)
-    with_line(document, lambda: params.train.refuse_undivided(count))
-    chosen = with_line(document, lambda: precision.choose(params.train.precision, machine.device))
-    with_line(document, lambda: precision.refuse_lost_updates(chosen, machine.device))
-    in_processes = f", in {count} processes" if count > 1 else ""
-    return f"training on {machine.device} ({machine.name}) in {chosen}{in_processes}"
+    params.train.refuse_undivided(count)
+    chosen = precision.choose(params.train.precision, machine.device)
+    precision.refuse_lost_updates(chosen, machine.device)
+    return f"training on {machine.device} ({machine.name}) in {chosen}" + (f", in {count} processes" if count > 1 else "")

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
 from pipeline.core.refusal import listed
-from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 from pipeline.tracking import provenance
 from pipeline.tracking.address import without_user
 from pipeline.tracking.provenance import Unknown
@@ -61,18 +61,19 @@ def ownership(context: Context) -> Finding:
     owner = (foreign or folders)[0].stat()
     remedy = f"`sudo chown -R {uid}:{os.getegid()} {checkout}`, or run as its owner (`docker run --user {owner.st_uid}:{owner.st_gid}`)"
     if locked and set(locked) <= set(foreign):
-        return Finding("ownership", "problem", f"uid {uid} cannot write {named(locked)}, which belongs to uid {owner.st_uid}", remedy)
+        return problem(
+            f"uid {uid} cannot write {listed([str(path.resolve()) for path in locked], MOST_NAMED)}, which belongs to uid {owner.st_uid}",
+            remedy,
+        )
     if locked:
-        return Finding(
-            "ownership",
-            "problem",
-            f"uid {uid} cannot write {named(locked)}",
+        return problem(
+            f"uid {uid} cannot write {listed([str(path.resolve()) for path in locked], MOST_NAMED)}",
             f"`chmod -R u+w {checkout}`, or mount the folder without `:ro`",
         )
     if foreign and uid == 0:
-        text = f"root runs in a checkout of uid {owner.st_uid} ({named(foreign)}), who cannot change what a training writes as root"
-        return Finding("ownership", "warning", text, remedy)
-    return Finding("ownership", "ok", f"uid {uid} can write the checkout")
+        text = f"root runs in a checkout of uid {owner.st_uid} ({listed([str(path.resolve()) for path in foreign], MOST_NAMED)}), who cannot change what a training writes as root"
+        return warning(text, remedy)
+    return ok(f"uid {uid} can write the checkout")
 
 
 def git(context: Context) -> Finding:
@@ -81,7 +82,7 @@ def git(context: Context) -> Finding:
         commit = provenance.git("-C", str(context.top), "rev-parse", "HEAD")[:12]
     except Unknown as error:
         return without_commit(context, str(error))
-    return Finding("git", "ok", f"commit {commit}")
+    return ok(f"commit {commit}")
 
 
 def without_commit(context: Context, reason: str) -> Finding:
@@ -89,19 +90,15 @@ def without_commit(context: Context, reason: str) -> Finding:
     no_scm = read_dvc_config(context.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
     if "dubious ownership" in reason:
         remedy = f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`"
-        return Finding("git", "warning", f"{reason}, so runs are recorded without their commit", remedy)
+        return warning(f"{reason}, so runs are recorded without their commit", remedy)
     if no_scm:
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
-        return Finding("git", "ok", f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
+        return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
     if "no commit yet" in reason:
-        return Finding("git", "warning", f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
+        return warning(f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
     without_git = "`dvc config --local core.no_scm true`"
     remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
-    return Finding("git", "problem", f"{reason}: DVC does not run without Git", remedy)
-
-
-def named(folders: list[Path]) -> str:
-    return listed([str(path.resolve()) for path in folders], MOST_NAMED)
+    return problem(f"{reason}: DVC does not run without Git", remedy)
 
 
 LIMIT_S = 1.6
@@ -116,9 +113,7 @@ def remote(context: Context) -> Finding:
     """Check the default remote. Only `dvc push` and `dvc pull` need it, so the worst status is `warning`."""
     found = dvc_remote(context.top)
     if found is None:
-        return Finding(
-            "dvc remote", "ok", "none: data and results stay on this machine", "to share them: `dvc remote add --default NAME URL`"
-        )
+        return ok("none: data and results stay on this machine", "to share them: `dvc remote add --default NAME URL`")
     name, settings = found
     url = settings.get("url", "")
     parts = urlsplit(url)
@@ -126,7 +121,7 @@ def remote(context: Context) -> Finding:
         return of_folder(name, context.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
     text = f"{name}: {without_user(url)._replace(query='', fragment='').geturl()}"
     if (plugin := PLUGINS.get(parts.scheme)) and not is_installed(plugin):
-        return Finding("dvc remote", "warning", f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")
+        return warning(f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")
     return of_host(text, parts, settings)
 
 
@@ -136,10 +131,10 @@ def of_folder(name: str, folder: Path) -> Finding:
     text = f"{name}: {folder}"
     is_there = folder.is_dir()
     if not is_there and not folder.parent.is_dir():
-        return Finding("dvc remote", "warning", f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
+        return warning(f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
     if not os.access(folder if is_there else folder.parent, os.W_OK | os.X_OK):
-        return Finding("dvc remote", "warning", f"{text} cannot be written, so `dvc push` fails", "get the permission to write there")
-    return Finding("dvc remote", "ok", text if is_there else f"{text}, which `dvc push` will make")
+        return warning(f"{text} cannot be written, so `dvc push` fails", "get the permission to write there")
+    return ok(text if is_there else f"{text}, which `dvc push` will make")
 
 
 def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
@@ -154,23 +149,14 @@ def of_host(text: str, parts: SplitResult, settings: dict[str, str]) -> Finding:
     port = (address.port or PORTS.get(address.scheme, 443)) if address else 443
     has_proxy = bool(getproxies().keys() - {"no"})  # `no_proxy` alone, which many clusters set, is no proxy
     if host is None or (has_proxy and parts.scheme not in ("ssh", "hdfs")):
-        return Finding("dvc remote", "ok", f"{text}, which was not examined", "`dvc status --cloud` connects to it")
+        return ok(f"{text}, which was not examined", "`dvc status --cloud` connects to it")
     try:
         socket.create_connection((host, port), timeout=LIMIT_S).close()
     except OSError as error:
         reason = f"{host}:{port} does not answer ({error.strerror or error})"
-        return Finding(
-            "dvc remote",
-            "warning",
-            f"{text}: {reason}",
-            "`dvc remote list` shows the addresses; start the server, or connect to its network",
-        )
-    return Finding("dvc remote", "ok", f"{text} answers; the permission was not examined")
+        return warning(f"{text}: {reason}", "`dvc remote list` shows the addresses; start the server, or connect to its network")
+    return ok(f"{text} answers; the permission was not examined")
 
 
 def is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+    return any(metadata.distributions(name=package))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pipeline.core.untrusted import shown
 from pipeline.tools.doctor import checkout, gpus, packages, resources, tracking
-from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tools.doctor.finding import Context, Finding, warning
 from pipeline.tracking.address import Address
 
 Check = Callable[[Context], Finding]
@@ -58,7 +58,12 @@ def examine(context: Context, names: Iterable[str] = CHECKS, *, limit_s: float =
     for thread in threads.values():
         thread.join(max(0.0, end_s - time.monotonic()))
     address = Address.of(context.environment)
-    return [redacted(findings.get(name) or unanswered(name, limit_s), address) for name in threads]
+    unanswered = warning(
+        f"no answer within {limit_s:.1f} s",
+        "run `python -m pipeline doctor` again; if this warning stays, a driver, file system or network hangs",
+    )
+    found = {name: findings.get(name) or unanswered for name in threads}
+    return [Finding(one.status, address.redacted(one.text), address.redacted(one.remedy), name) for name, one in found.items()]
 
 
 def run(name: str, context: Context, findings: dict[str, Finding]) -> None:
@@ -66,18 +71,6 @@ def run(name: str, context: Context, findings: dict[str, Finding]) -> None:
     try:
         findings[name] = CHECKS[name](context)
     except ModuleNotFoundError as error:
-        findings[name] = Finding(name, "warning", f"not examined, because the package {error.name} is not installed", "`make setup`")
+        findings[name] = warning(f"not examined, because the package {error.name} is not installed", "`make setup`")
     except Exception as error:  # one check must not hide the others
-        text = f"could not be examined ({shown(f'{type(error).__name__}: {error}', 160)})"
-        findings[name] = Finding(name, "warning", text)
-
-
-def unanswered(name: str, limit_s: float) -> Finding:
-    text = f"no answer within {limit_s:.1f} s"
-    return Finding(
-        name, "warning", text, "run `python -m pipeline doctor` again; if this warning stays, a driver, file system or network hangs"
-    )
-
-
-def redacted(finding: Finding, address: Address) -> Finding:
-    return Finding(finding.name, finding.status, address.redacted(finding.text), address.redacted(finding.remedy))
+        findings[name] = warning(f"could not be examined ({shown(f'{type(error).__name__}: {error}', 160)})")

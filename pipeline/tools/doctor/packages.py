@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import listed
-from pipeline.tools.doctor.finding import Context, Finding, version_file
+from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
+from pipeline.tools.doctor.gpus import version_file
 
 OLDEST_PYTHON = (3, 11)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
@@ -22,10 +23,10 @@ def python(context: Context) -> Finding:
     """Check the version of Python, and that this Python is that of the checkout's virtual environment, if there is one."""
     text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
     if sys.version_info[:2] < OLDEST_PYTHON:
-        return Finding("python", "problem", f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
+        return problem(f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
     if is_outside_venv(context.top):
-        return Finding("python", "warning", f"{text} is not the virtual environment of this checkout", ACTIVATE)
-    return Finding("python", "ok", text)
+        return warning(f"{text} is not the virtual environment of this checkout", ACTIVATE)
+    return ok(text)
 
 
 def lock(context: Context) -> Finding:
@@ -35,15 +36,15 @@ def lock(context: Context) -> Finding:
     """
     path, remedy = Paths(context.top).lock, ACTIVATE if is_outside_venv(context.top) else INSTALL
     if not path.is_file():
-        return Finding("lock", "problem", f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
+        return problem(f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
     wanted, missing, different = compared(path)
     needed = [name for name in missing if not name.startswith(ONLY_ON_GPUS)]
     parts = [f"{listed(missing, MOST_NAMED)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
     parts += [f"{listed(different, MOST_NAMED)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
     if parts:
         text = f"of {len(wanted)} packages of {path}, {', and '.join(parts)}"
-        return Finding("lock", "problem" if needed else "warning", text, remedy)
-    return Finding("lock", "ok", f"all {len(wanted)} packages of {path} are installed in its versions")
+        return Finding("problem" if needed else "warning", text, remedy)
+    return ok(f"all {len(wanted)} packages of {path} are installed in its versions")
 
 
 def extras(context: Context) -> Finding:
@@ -60,9 +61,9 @@ def extras(context: Context) -> Finding:
     text = f"installed: {', '.join(installed) or 'none'}"
     if outdated:
         remedy = " ".join(f"`rm -f .venv/.locked-{name}; make setup-{name}`" for name in outdated)
-        return Finding("extras", "warning", f"{text}; in other versions than those of the lock: {', '.join(outdated)}", remedy)
+        return warning(f"{text}; in other versions than those of the lock: {', '.join(outdated)}", remedy)
     remedy = f"if you need them: {', '.join(f'`make setup-{name}`' for name in absent)}" if absent else ""
-    return Finding("extras", "ok", f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
+    return ok(f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
 
 
 def torchvision(_context: Context) -> Finding:
@@ -72,19 +73,20 @@ def torchvision(_context: Context) -> Finding:
     found = {name: find_spec(name) for name in ("torch", "torchvision")}
     remedy = "`uv pip install --reinstall-package torchvision --require-hashes --requirement requirements.lock`"
     if None in found.values():
-        return Finding("torchvision", "warning", "torch or torchvision is not installed", "`make setup`")
+        return warning("torch or torchvision is not installed", "`make setup`")
     versions = {name: full_version(name) for name in found}
     text = f"torchvision {versions['torchvision']} with torch {versions['torch']}"
+    (torch, _, torch_build), (_, _, build) = (version.partition("+") for version in versions.values())
     needs = [Requirement(line) for line in metadata.requires("torchvision") or []]
-    unfit = [need for need in needs if need.name == "torch" and not need.specifier.contains(public(versions["torch"]), prereleases=True)]
+    unfit = [need for need in needs if need.name == "torch" and not need.specifier.contains(torch, prereleases=True)]
     if unfit:
-        return Finding("torchvision", "warning", f"{text}: it needs torch {unfit[0].specifier}", remedy)
-    if build(versions["torch"]) != build(versions["torchvision"]):
-        return Finding("torchvision", "warning", f"{text} are different builds, so its operators cannot be loaded", remedy)
+        return warning(f"{text}: it needs torch {unfit[0].specifier}", remedy)
+    if torch_build != build:
+        return warning(f"{text} are different builds, so its operators cannot be loaded", remedy)
     origin = found["torchvision"].origin if found["torchvision"] else None
     if not origin or not any(Path(origin).parent.glob("_C*.so")):
-        return Finding("torchvision", "warning", f"{text} has no compiled operators", remedy)
-    return Finding("torchvision", "ok", f"{text} has its operators")
+        return warning(f"{text} has no compiled operators", remedy)
+    return ok(f"{text} has its operators")
 
 
 def is_outside_venv(top: Path) -> bool:
@@ -138,11 +140,3 @@ def full_version(package: str) -> str:
     """Return the version of a package with the name of its build, such as 2.15.0+cu132, from its `version.py`, or else from its metadata."""
     match = re.search(r"^__version__ *(?::.*)?= *'([^']+)'", version_file(package), re.MULTILINE)
     return match[1] if match else metadata.version(package)
-
-
-def public(version: str) -> str:
-    return version.partition("+")[0]
-
-
-def build(version: str) -> str:
-    return version.partition("+")[2]

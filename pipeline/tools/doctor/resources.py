@@ -15,7 +15,7 @@ from pipeline.core import limits
 from pipeline.core.untrusted import shown
 from pipeline.tools.doctor import checkout
 from pipeline.tools.doctor.checkout import WRITTEN
-from pipeline.tools.doctor.finding import Context, Finding, Status
+from pipeline.tools.doctor.finding import Context, Finding, Status, ok, problem, warning
 
 MIB, GIB = 2**20, 2**30
 NCCL_BYTES = GIB
@@ -33,21 +33,17 @@ def shared_memory(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     try:
         status = statvfs(context.system / "dev/shm")
     except OSError as error:
-        return Finding(
-            "shared memory", "warning", f"no shared memory in /dev ({error.strerror})", "`docker run --shm-size 1g`, if this is a container"
-        )
+        return warning(f"no shared memory in /dev ({error.strerror})", "`docker run --shm-size 1g`, if this is a container")
     size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
     text = f"{in_units(free)} of {in_units(size)} free in /dev/shm"
     if not uses_nccl(context):
-        return Finding("shared memory", "ok", f"{text}; only several processes on GPUs use it")
+        return ok(f"{text}; only several processes on GPUs use it")
     if size < NCCL_BYTES:
         remedy = "`docker run --shm-size 1g` for a container, `mount -o remount,size=1g /dev/shm` for a machine"
-        return Finding("shared memory", "warning", f"{text}; NCCL needs 1 GiB for several processes on GPUs", remedy)
+        return warning(f"{text}; NCCL needs 1 GiB for several processes on GPUs", remedy)
     if free < NCCL_BYTES:
-        return Finding(
-            "shared memory", "warning", f"{text}; NCCL needs 1 GiB", "`ls /dev/shm`, and remove what killed processes left there"
-        )
-    return Finding("shared memory", "ok", text)
+        return warning(f"{text}; NCCL needs 1 GiB", "`ls /dev/shm`, and remove what killed processes left there")
+    return ok(text)
 
 
 def uses_nccl(context: Context) -> bool:
@@ -65,8 +61,8 @@ def cpus(context: Context) -> Finding:
     threads = context.environment.threads
     if threads and threads * context.environment.local_world_size > usable:
         text += f"; PIPELINE_THREADS={threads} starts more threads than that, which is slower"
-        return Finding("cpus", "warning", text, f"`export PIPELINE_THREADS={max(1, usable // context.environment.local_world_size)}`")
-    return Finding("cpus", "ok", text)
+        return warning(text, f"`export PIPELINE_THREADS={max(1, usable // context.environment.local_world_size)}`")
+    return ok(text)
 
 
 def memory(_context: Context) -> Finding:
@@ -83,26 +79,25 @@ def memory(_context: Context) -> Finding:
         else "`ps aux --sort -rss | head` names the processes that use it"
     )
     if min(total, machine.available) < LITTLE_MEMORY:
-        return Finding("memory", "warning", f"{text}; a training with DVC and tracking can need 2 GiB", remedy)
+        return warning(f"{text}; a training with DVC and tracking can need 2 GiB", remedy)
     if killed := limits.num_oom_kills():
-        return Finding("memory", "warning", f"{text}; {killed} processes of this cgroup were killed because its memory was used up", remedy)
-    return Finding("memory", "ok", text)
+        return warning(f"{text}; {killed} processes of this cgroup were killed because its memory was used up", remedy)
+    return ok(text)
 
 
 def disk(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Check the free space of the file systems that a training writes to. The status is `problem` if no checkpoint fits on one."""
     free = {path: status.f_bavail * status.f_frsize for path, status in file_systems(context, statvfs)}
     remedy = "remove files, or `dvc gc --workspace` (results of other commits in DVC's cache)"
-    return lowest("disk", free, in_units, (LEAST_DISK, LITTLE_DISK), remedy)
+    return lowest(free, in_units, (LEAST_DISK, LITTLE_DISK), remedy)
 
 
 def inodes(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Check how many files can still be created. Some file systems have no fixed number of inodes."""
     free = {path: status.f_favail for path, status in file_systems(context, statvfs) if status.f_files}
     if not free:
-        return Finding("inodes", "ok", "not limited")
+        return ok("not limited")
     return lowest(
-        "inodes",
         free,
         lambda count: f"{count:,}",
         (LEAST_INODES, LITTLE_INODES),
@@ -110,7 +105,7 @@ def inodes(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     )
 
 
-def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds: tuple[int, int], remedy: str) -> Finding:
+def lowest(free: dict[Path, int], show: Callable[[int], str], bounds: tuple[int, int], remedy: str) -> Finding:
     """Return the finding for the file system with the least space or inodes left.
 
     `free` is the number of free bytes or inodes by folder, and `show` formats such a number. Below `bounds[0]` the status is `problem`, and
@@ -119,7 +114,7 @@ def lowest(name: str, free: dict[Path, int], show: Callable[[int], str], bounds:
     text = ", ".join(f"{show(count)} free in {path}" for path, count in free.items())
     least = min(free.values())
     status: Status = "problem" if least < bounds[0] else "warning" if least < bounds[1] else "ok"
-    return Finding(name, status, text, "" if status == "ok" else remedy)
+    return Finding(status, text, "" if status == "ok" else remedy)
 
 
 def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
@@ -148,24 +143,22 @@ def file_locks(context: Context) -> Finding:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):  # other checks report these errors
-            return Finding("file locks", "warning", f"not examined, because {folder} cannot be written ({error.strerror})")
+            return warning(f"not examined, because {folder} cannot be written ({error.strerror})")
         text = f"{folder}: the file system ({file_system_type(folder)}) does not support file locks ({error.strerror})"
-        return Finding(
-            "file locks", "problem", text, "move the checkout to a local disk, or mount its file system with locks (Lustre: `-o flock`)"
-        )
-    return Finding("file locks", "ok", f"flock works in {folder}")
+        return problem(text, "move the checkout to a local disk, or mount its file system with locks (Lustre: `-o flock`)")
+    return ok(f"flock works in {folder}")
 
 
 def nodes(context: Context) -> Finding:
     """If torchrun has started processes on several machines, check that the work folder is not on a local file system."""
     environment = context.environment
     if environment.world_size <= environment.local_world_size:
-        return Finding("nodes", "ok", "one machine")
+        return ok("one machine")
     kind, text = file_system_type(environment.root.resolve()), f"{environment.world_size} processes on several machines"
     if kind in LOCAL:
         text += f", but {environment.root.resolve()} is on a local file system ({kind}), and all need the same .pipeline/work"
-        return Finding("nodes", "warning", text, "move the checkout to a file system that all machines mount (docs/clusters.md)")
-    return Finding("nodes", "ok", f"{text}; {environment.root.resolve()} is on a shared file system ({kind})")
+        return warning(text, "move the checkout to a file system that all machines mount (docs/clusters.md)")
+    return ok(f"{text}; {environment.root.resolve()} is on a shared file system ({kind})")
 
 
 def file_system_type(folder: Path) -> str:
@@ -188,7 +181,7 @@ def docker(context: Context) -> Finding:
     """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so the worst status is `warning`."""
     program = os.environ.get("DOCKER", "docker")
     if not shutil.which(program):
-        return Finding("docker", "ok", "not installed: only `make image` and `make docker-repro` need it")
+        return ok("not installed: only `make image` and `make docker-repro` need it")
     try:
         done = subprocess.run(
             [program, "info", "--format", "{{json .}}"],
@@ -199,19 +192,19 @@ def docker(context: Context) -> Finding:
             stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
-        return Finding("docker", "warning", f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
+        return warning(f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
     info = parsed(done.stdout)
     if done.returncode or info.get("ServerErrors"):
         reason = shown(" ".join([*(info.get("ServerErrors") or []), done.stderr.strip()]), 200)
         denied = "permission denied" in reason.lower()
         remedy = "`sudo usermod -aG docker $USER`, then log in again" if denied else "`sudo systemctl start docker`"
-        return Finding("docker", "warning", f"the Docker engine cannot be used: {reason}", remedy)
+        return warning(f"the Docker engine cannot be used: {reason}", remedy)
     text = f"Docker {shown(info.get('ServerVersion', 'of unknown version'), 40)}"
     if not context.gpus.devices:
-        return Finding("docker", "ok", text)
+        return ok(text)
     if has_toolkit(info):
-        return Finding("docker", "ok", f"{text} with the NVIDIA Container Toolkit")
-    return Finding("docker", "warning", f"{text} without the NVIDIA Container Toolkit, so `--gpus all` fails", TOOLKIT)
+        return ok(f"{text} with the NVIDIA Container Toolkit")
+    return warning(f"{text} without the NVIDIA Container Toolkit, so `--gpus all` fails", TOOLKIT)
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.untrusted import shown
-from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tools.doctor.finding import Context, Finding, ok, warning
 from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
 def tracking(context: Context) -> Finding:
     """Check that the MLflow server answers and is not too old, or that this MLflow can open the database."""
     if not context.environment.tracking:
-        return Finding("tracking", "ok", "off (PIPELINE_TRACKING)")
+        return ok("off (PIPELINE_TRACKING)")
     address = Address.of(context.environment)
     if address.given.startswith("databricks"):
-        return Finding("tracking", "ok", f"{address.shown}, which was not examined")
+        return ok(f"{address.shown}, which was not examined")
     if address.is_server:
         return of_server(address)
     return of_sqlite(address) if address.given.startswith("sqlite") else of_database(address)
@@ -49,10 +49,10 @@ def of_server(address: Address) -> Finding:
         version = request(address, "/version", end_s).text.strip()
     except requests.Timeout:
         text = f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}"
-        return Finding("tracking", "warning", text, f"look at the log of the server, {UNSET}")
+        return warning(text, f"look at the log of the server, {UNSET}")
     except (requests.RequestException, OSError) as error:
         text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
-        return Finding("tracking", "warning", text, f"start the server, {UNSET}")
+        return warning(text, f"start the server, {UNSET}")
     return of_version(address, version)
 
 
@@ -81,15 +81,13 @@ def of_status(address: Address, answer: "Response") -> Finding:
     text = f"{address.shown} answers {answer.status_code}"
     if answer.status_code == 403 and "host header" in answer.text.lower():
         remedy = f"start the server with `mlflow server --allowed-hosts {host},localhost:*` and what it allows now"
-        return Finding("tracking", "warning", f"{text}, because it does not allow the host name {host}; {LATER}", remedy)
+        return warning(f"{text}, because it does not allow the host name {host}; {LATER}", remedy)
     if answer.status_code in (401, 403):
         remedy = "`export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=...`, or MLFLOW_TRACKING_TOKEN, of a user with permission"
-        return Finding("tracking", "warning", f"{text}: it does not permit this user; {LATER}", remedy)
+        return warning(f"{text}: it does not permit this user; {LATER}", remedy)
     if answer.status_code == 404:
-        return Finding(
-            "tracking", "warning", f"{text}: it is no MLflow server, or serves MLflow at another path", "correct MLFLOW_TRACKING_URI"
-        )
-    return Finding("tracking", "warning", f"{text}: {shown(answer.text, 80)}; {LATER}", "look at the log of the server")
+        return warning(f"{text}: it is no MLflow server, or serves MLflow at another path", "correct MLFLOW_TRACKING_URI")
+    return warning(f"{text}: {shown(answer.text, 80)}; {LATER}", "look at the log of the server")
 
 
 def of_version(address: Address, version: str) -> Finding:
@@ -97,27 +95,27 @@ def of_version(address: Address, version: str) -> Finding:
     client, match = metadata.version("mlflow"), VERSION.fullmatch(version)
     if not match:
         text = f"{address.shown} answers, but does not report a version of MLflow ({shown(version, 40)})"
-        return Finding("tracking", "warning", text, "correct MLFLOW_TRACKING_URI, if it is not the address of MLflow")
+        return warning(text, "correct MLFLOW_TRACKING_URI, if it is not the address of MLflow")
     text = f"{address.shown}, MLflow {version}"
     if int(match[1]) < int(client.partition(".")[0]):
         remedy = f"on the server: `pip install mlflow=={client}`, then `mlflow db upgrade` with the address of its database"
-        return Finding("tracking", "warning", f"{text} is too old for the installed MLflow {client}: runs would be incomplete", remedy)
-    return Finding("tracking", "ok", text)
+        return warning(f"{text} is too old for the installed MLflow {client}: runs would be incomplete", remedy)
+    return ok(text)
 
 
 def of_sqlite(address: Address) -> Finding:
     """Read the schema revision of a SQLite file, without changing the file."""
     database = Path(address.for_mlflow.partition(":///")[2])
     if not database.exists():
-        return Finding("tracking", "ok", f"{database}, which the first run will make")
+        return ok(f"{database}, which the first run will make")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
             rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     except sqlite3.Error as error:
         if "locked" in str(error):
-            return Finding("tracking", "warning", f"{database} is locked by another process", f"`fuser {database}` names the process")
+            return warning(f"{database} is locked by another process", f"`fuser {database}` names the process")
         remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
-        return Finding("tracking", "warning", f"{database} cannot be read ({error}); {LATER}", remedy)
+        return warning(f"{database} cannot be read ({error}); {LATER}", remedy)
     return of_schema(str(database), f"sqlite:///{database}", rows)
 
 
@@ -131,14 +129,9 @@ def of_database(address: Address) -> Finding:
             rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
-        return Finding("tracking", "warning", f"{address.shown} needs the package {error.name}; {LATER}", remedy)
+        return warning(f"{address.shown} needs the package {error.name}; {LATER}", remedy)
     except SQLAlchemyError as error:
-        return Finding(
-            "tracking",
-            "warning",
-            f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}",
-            f"start the database, {UNSET}",
-        )
+        return warning(f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}", f"start the database, {UNSET}")
     return of_schema(address.shown, "ADDRESS", rows)
 
 
@@ -151,12 +144,12 @@ def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:
     version, client = (str(rows[0][0]) if rows else "none"), metadata.version("mlflow")
     older, newest = revisions()
     if version == newest:
-        return Finding("tracking", "ok", f"{name}, of the schema of MLflow {client}")
+        return ok(f"{name}, of the schema of MLflow {client}")
     if version in older:
         text = f"{name} was written by an older MLflow than {client}, which cannot open it; {LATER}"
-        return Finding("tracking", "warning", text, f"copy it, then `mlflow db upgrade {for_upgrade}`")
+        return warning(text, f"copy it, then `mlflow db upgrade {for_upgrade}`")
     text = f"{name} was written by a newer MLflow than {client} (schema {shown(version, 40)}); {LATER}"
-    return Finding("tracking", "warning", text, "install the MLflow that wrote it, or set MLFLOW_TRACKING_URI to another database")
+    return warning(text, "install the MLflow that wrote it, or set MLFLOW_TRACKING_URI to another database")
 
 
 def revisions() -> tuple[set[str], str]:

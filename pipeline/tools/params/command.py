@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
 from pipeline.tools.params.reference import STAGE_PARAMS
+from pipeline.tracking import provenance
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
 PRESET = "preset="
@@ -67,7 +67,10 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     """
     if len(names) > 1:
         raise Refusal(f"preset={names[1]}: is the second preset: write one")
-    target, original = Paths().params, text_of(names[0])
+    target, known = Paths().params, texts()
+    if names[0] not in known:
+        raise Refusal(f"there is no preset {names[0]!r}: the presets are {', '.join(known)}")
+    original = known[names[0]]
     text = assigned(original, assignments) if assignments else original
     changed = differences(original, text) if assignments else []
     refuse_loss(target, text)
@@ -76,14 +79,6 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
     for line in changed:
         print(f"set: {line}")
-
-
-def text_of(name: str) -> str:
-    """Return the text of params.yaml that is the preset `name`. Raises Refusal if there is no such preset."""
-    known = texts()
-    if name not in known:
-        raise Refusal(f"there is no preset {name!r}: the presets are {', '.join(known)}")
-    return known[name]
 
 
 def texts() -> dict[str, str]:
@@ -142,10 +137,9 @@ def recorded() -> dict[str, str]:
 def uncommitted(path: Path) -> str | None:
     """Return what git reports of uncommitted changes of the file: "" for none. Return None if git fails, as it does without a repository."""
     try:
-        answer = subprocess.run(["git", "status", "--porcelain", "--", str(path)], capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
+        return provenance.git("status", "--porcelain", "--", str(path))
+    except provenance.Unknown:
         return None
-    return answer.stdout.strip()
 
 
 def add_keys(paths: Sequence[Path]) -> None:

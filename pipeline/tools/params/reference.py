@@ -9,15 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from pipeline.core import files
-from pipeline.core.registry import Registry
+from pipeline.core.params import section_types
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams
+from pipeline.tracking.table import markdown
 from pipeline.train.params import TrainParams
 
 STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
-
-
-COLUMNS: tuple[str, ...] = ("key", "value", "meaning")
 
 
 def whole_file() -> type[BaseModel]:
@@ -25,20 +23,19 @@ def whole_file() -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for params in STAGE_PARAMS.values():
         for name, field in params.model_fields.items():
-            fields.setdefault(name, definition(field))
+            fields.setdefault(name, definition(name, field))
     return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def definition(field: FieldInfo) -> tuple[Any, FieldInfo]:
+def definition(section: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """Return the definition of a section for pydantic's `create_model`: the pair (type, FieldInfo). `field` is its pydantic field.
 
-    A section such as `model` has its variants in a Registry, a package with one module for each variant. The type of such a section is the
-    union of the `Settings` classes of all variants, discriminated by `name`.
+    The type of a section with variants is the union of the classes of all variants, discriminated by `name`.
     """
-    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
-    if registry is None:
+    types = section_types(section, field)
+    if types is None:
         return field.annotation, field
-    members = tuple(registry.settings(name) for name in registry.names)
+    members = tuple(map(types.settings, types.names))
     return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
 
 
@@ -49,12 +46,8 @@ def schema() -> dict[str, Any]:
 
 def table() -> str:
     """Return a Markdown table with one row for each key of `params.yaml`."""
-    lines = [line(COLUMNS), line(("---",) * len(COLUMNS)), *(line(row) for row in rows(schema()))]
-    return "\n".join(dict.fromkeys(lines)) + "\n"
-
-
-def line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"
+    cells = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in rows(schema())]
+    return markdown(("key", "value", "meaning"), dict.fromkeys(cells)) + "\n"
 
 
 def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

@@ -1,12 +1,10 @@
-"""Runs a search: begins trials, reads their validations, prunes trials, and continues a search that was killed."""
+"""Runs the trials of a search: begins them, reads their validations, prunes them, and continues a search that was killed."""
 
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,78 +12,23 @@ from pipeline.core import files, interruption
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.limits import usable_cpus
-from pipeline.core.params import load_without_torch
-from pipeline.core.prepared import PreparedRecord, read_record
-from pipeline.core.raw_dataset import TRAIN, VALID
+from pipeline.core.prepared import PreparedRecord
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params.reference import STAGE_PARAMS
-from pipeline.tools.search import ranking
-from pipeline.tools.search.ranking import STAGE, Row, TrialRuns, of_search
-from pipeline.tools.search.settings import Search, Validate, identity_of
-from pipeline.tools.search.study import FILE, Study, refuse_missing_optuna
+from pipeline.tools.search import study
+from pipeline.tools.search.settings import Search, identity_of
+from pipeline.tools.search.study import FILE, Study
+from pipeline.tools.search.tracked import STAGE, TrialRuns, of_search
 from pipeline.tools.search.trial import Child, TrialFolder, devices
 from pipeline.tracking import run as tracking
 from pipeline.tracking.run import Run
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1
-LOCK, TABLE = "lock", "trials.csv"
+TABLE = "trials.csv"
 CONCLUDED = "concluded.json"
 """The file with the count of trials when the search was last concluded, and the number of the best trial, whose run is marked as the best."""
-
-
-def run(file: Path, *, num_trials: int | None, apply: bool, keep_models: bool, skip: int | None, validate: Validate) -> int:
-    """Run the remaining trials of the search file and print the ranked table. Return 0 if a trial is complete, else 1.
-
-    With `apply`, write the parameters of the best trial to params.yaml. With `keep_models`, keep the models of all trials. `skip` is the
-    number of an unfinished trial to mark as failed. `validate` is described at `Search.read`.
-
-    Raises Refusal for invalid input, before anything is trained, and for a trial that failed for another reason than its parameters. Raises
-    Interrupted after a signal. The same command continues the search after both.
-    """
-    if num_trials is not None and num_trials < 1:
-        raise Refusal(f"--trials: is {num_trials}: write a number from 1 on")
-    refuse_missing_optuna()
-    paths, environment = Paths(), Environment.read()
-    params = Document.read(paths.params)
-    for stage_params in STAGE_PARAMS.values():
-        load_without_torch(params, stage_params)
-    search = Search.read(file, params, validate)
-    record = read_record(paths.prepared)
-    if VALID not in record.splits:
-        raise Refusal(
-            f"{paths.prepared}: has no validation split, which a search needs: set source.valid above 0, and run `dvc repro prepare`"
-        )
-    folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
-    with claimed(folder):
-        runner = SearchRunner(search, params, record, folder, paths, environment, num_trials or search.settings.trials, keep_models)
-        try:
-            if skip is not None:
-                runner.skip(skip)
-            runner.run()
-            best = runner.print_result()
-            if apply:
-                runner.apply(best)
-            elif best:
-                print(
-                    f"`python -m pipeline search {file} --apply` writes its parameters to {params.path}; `dvc repro` then trains it again"
-                )
-            return 0 if best else 1
-        finally:
-            runner.study.close()
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Hold the lock of the search in `folder`. Raises Refusal if another process holds it."""
-    with files.locked(folder / LOCK, wait=False) as taken:
-        if not taken:
-            raise Refusal(
-                f"{folder}: another process is running this search: wait for it, stop it, or write another `name:` in the search file"
-            )
-        files.sweep(folder)
-        yield
 
 
 @dataclass
@@ -106,43 +49,32 @@ class Active:
     invalid: str = ""
 
 
-@dataclass
 class SearchRunner:
     """A search that runs in this process. The process holds the lock of the search."""
 
-    search: Search
-    params: Document
-    record: PreparedRecord
-    folder: Path
-    paths: Paths
-    environment: Environment
-    num_trials: int
-    keep_models: bool
-    active: dict[int, Active] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        targets = self.record.spec.targets
-        self.metric, self.direction = self.search.target(targets.metrics, self.params.data["train"]["metric"])
-        self.study = Study(
-            self.folder / FILE,
-            self.search,
-            self.direction,
-            identity=self.identity(),
-            num_validations=self.num_validations(self.params.data),
-        )
+    def __init__(
+        self,
+        search: Search,
+        params: Document,
+        record: PreparedRecord,
+        folder: Path,
+        environment: Environment,
+        num_trials: int,
+        keep_models: bool,
+    ) -> None:
+        self.search, self.params, self.record, self.folder, self.environment = search, params, record, folder, environment
+        self.num_trials, self.keep_models = num_trials, keep_models
+        self.active: dict[int, Active] = {}
+        self.metric, self.direction = search.target(record.spec.targets.metrics, params.data["train"]["metric"])
+        self.devices = devices(environment, search.settings.processes)
+        num_validations = -(-self.num_steps(params.data) // int(params.data["train"]["validate_every_steps"]))
+        self.study = Study(folder / FILE, search, self.direction, identity=self.identity(), num_validations=num_validations)
 
     def identity(self) -> dict[str, Any]:
-        return identity_of(self.search, self.params, self.paths, metric=self.metric, direction=self.direction)
+        return identity_of(self.search, self.params, Paths(), metric=self.metric, direction=self.direction)
 
     def num_steps(self, document: Mapping[str, Any]) -> int:
         return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
-
-    def num_validations(self, document: Mapping[str, Any]) -> int:
-        return -(-self.num_steps(document) // int(document["train"]["validate_every_steps"]))
-
-    @cached_property
-    def devices(self) -> list[str | None]:
-        return devices(self.environment, self.search.settings.processes)
 
     def trial(self, number: int) -> TrialFolder:
         return TrialFolder(self.folder / f"trials/{number:04}", self.study.id)
@@ -175,7 +107,8 @@ class SearchRunner:
                     raise
                 finally:
                     self.stop_all()
-                    runs.wait(interrupted=interrupted.number is not None)
+                    if interrupted.number is None:  # else the processes that send, or `sync`, deliver the rest
+                        runs.wait()
                 best = self.conclude(runs, tracked)
             files.write_json(self.folder / CONCLUDED, {"trials": len(self.study.trials), "best": best})
             runs.deliver([self.trial(each.number) for each in self.study.trials])
@@ -299,23 +232,23 @@ class SearchRunner:
 
         This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
         """
-        begun = any(row.run for row in self.rows()) or any(active.trial.journal for active in self.active.values())
+        begun = any(row.run for row in self.study.rows()) or any(active.trial.journal for active in self.active.values())
         section = re.split(r"[.:]", error)[0]
         return not begun and section not in {key.partition(".")[0] for key in self.search.space}
 
     def report(self, number: int, tracked: Run) -> None:
         """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
-        rows = self.rows()
-        row, best = next(row for row in rows if row.number == number), ranking.best(rows)
+        rows = self.study.rows()
+        row, best = next(row for row in rows if row.number == number), study.best(rows)
         value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
-        finished = sum(row.outcome != ranking.RUNNING for row in rows)
+        finished = sum(row.outcome != study.RUNNING for row in rows)
         print(
-            f"search: trial {number} {row.outcome}:{value}{row.reason and f' {row.reason}'}; {ranking.described(row.params)} "
+            f"search: trial {number} {row.outcome}:{value}{row.reason and f' {row.reason}'}; {study.described(row.params)} "
             f"({finished} of {self.num_trials}{f'; best {best.value:.4f} by trial {best.number}' if best else ''})",
             flush=True,
         )
         name = self.metric.rpartition("/")[2]
-        values = {} if row.value is None or row.outcome != ranking.COMPLETE else {f"search/{name}": row.value}
+        values = {} if row.value is None or row.outcome != study.COMPLETE else {f"search/{name}": row.value}
         if best and best.value is not None:
             values[f"search/best_{name}"] = best.value
         tracked.metrics(finished, values)
@@ -323,17 +256,15 @@ class SearchRunner:
 
     def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
         """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None."""
-        rows, marked = self.rows(), self.concluded().get("best")
-        best = ranking.best(rows)
+        rows, marked = self.study.rows(), self.concluded().get("best")
+        best = study.best(rows)
         if best and best.number != marked:
-            if marked is not None:
-                runs.unmark_best(self.trial(marked))
-            runs.mark_best(self.trial(best.number))
+            runs.mark_best(self.trial(best.number), None if marked is None else self.trial(marked))
         if best:
             tracked.describe(
-                f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {ranking.described(best.params)}"
+                f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {study.described(best.params)}"
             )
-        tracked.text(TABLE, ranking.as_csv(rows, self.metric, list(self.search.space)))
+        tracked.text(TABLE, study.as_csv(rows, self.metric, list(self.search.space)))
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
         return best.number if best else None
@@ -348,37 +279,11 @@ class SearchRunner:
 
     def tidy(self) -> None:
         """Remove the checkpoints of all finished trials, and their models except that of the best trial."""
-        rows = self.rows()
-        best = ranking.best(rows)
+        rows = self.study.rows()
+        best = study.best(rows)
         for row in rows:
-            if row.outcome != ranking.RUNNING:
+            if row.outcome != study.RUNNING:
                 trial = self.trial(row.number)
                 trial.remove_checkpoints()
                 if not self.keep_models and not (best and best.number == row.number):
                     trial.remove_model()
-
-    def rows(self) -> list[Row]:
-        return ranking.ranked(map(ranking.row_of, self.study.trials), is_better_lower=self.direction == "minimize")
-
-    def print_result(self) -> Row | None:
-        """Print the table and the best trial, and write the table as CSV. Return the best trial, or None if no trial is complete."""
-        rows, keys = self.rows(), list(self.search.space)
-        ranking.print_table(rows, self.metric, keys)
-        files.write_text(self.folder / TABLE, ranking.as_csv(rows, self.metric, keys))
-        best = ranking.best(rows)
-        if best:
-            print(f"best: trial {best.number}, {ranking.described(best.params)}; model: {self.trial(best.number).paths.model}")
-        return best
-
-    def apply(self, best: Row | None) -> None:
-        """Write the parameters of the best trial to params.yaml. Raises Refusal if no trial is complete, or if the file has been edited."""
-        if not best:
-            raise Refusal(
-                "no trial is complete, so there are no parameters to apply: see above why the trials failed, or add trials by --trials"
-            )
-        if self.params.path.read_text(encoding="utf-8") != self.search.params:
-            raise Refusal(
-                f"{self.params.path}: has been edited while the search ran, and is left as it is: repeat the command with --apply"
-            )
-        files.write_text(self.params.path, self.search.text_of(best.params))
-        print(f"{self.params.path} now has the parameters of trial {best.number}; `git diff {self.params.path}` shows them")

@@ -1,7 +1,7 @@
 """The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -18,12 +18,12 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import SECTIONS, Section, flatten, leaves, suggestion
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import Document, Location
+from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Value = str | int | float | bool | None
-Validate = Callable[[Document], object]
 UNSEARCHED = {
     "seed": "would be chosen by chance: train the best trials with several seeds instead",
     "source": "decides the data, which is prepared once for all trials",
@@ -134,10 +134,8 @@ class Search:
     params: str
 
     @classmethod
-    def read(cls, path: Path, params: Document, validate: Validate) -> "Search":
+    def read(cls, path: Path, params: Document) -> "Search":
         """Read the search file `path`, and validate it, also against the current `params.yaml`, which is `params`.
-
-        `validate` raises Refusal if the sections of a changed `params.yaml` do not fit each other.
 
         Raises Refusal with one line for each problem: a missing file, an unknown key or a value of a wrong type, and in the space a key that
         is not in `params.yaml`, a section that cannot be searched, or a value that would be invalid in `params.yaml`.
@@ -155,7 +153,7 @@ class Search:
                 space[key] = found
         text = params.path.read_text(encoding="utf-8")
         if not problems:
-            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text, validate)]
+            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text)]
         if problems or settings is None:
             raise refusal(document, problems)
         return cls(document, settings, space, text)
@@ -226,12 +224,12 @@ def unfit_keys(key: str, params: Document) -> list[Problem]:
     return []
 
 
-def unfit_values(key: str, entry: Range, text: str, validate: Validate) -> Iterator[Problem]:
-    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid."""
+def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
+    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid or not fit together."""
     for name, values in entry.ends.items():
         for value in values:
             try:
-                validate(Document.of(edited(text, [f"{key}={on_one_line(value)}"]), Paths().params))
+                refuse_misfits(Document.of(edited(text, [f"{key}={on_one_line(value)}"]), Paths().params))
             except Refusal as refused:
                 yield ("space", key, name), str(refused).replace("\n", "; ")
 

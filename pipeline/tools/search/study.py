@@ -1,4 +1,4 @@
-"""The study of a search: its trials are in SQLite, and Optuna's sampler and pruner work on a copy of them in memory.
+"""The study of a search, and the ranked table of its trials. The trials are in SQLite; Optuna's sampler and pruner work on a copy in memory.
 
 Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
 study is opened, so a search that was killed and repeated proposes and prunes like a search that was never killed.
@@ -7,14 +7,16 @@ study is opened, so a search that was killed and repeated proposes and prunes li
 import importlib.util
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.core import files
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.seeding import derive
 from pipeline.tools.search.settings import Choices, FloatRange, IntRange, Range, Search, Value
+from pipeline.tracking.run_description import short, short_keys
+from pipeline.tracking.table import show
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
@@ -27,6 +29,8 @@ FILE = "study.db"
 IDENTITY, ID = "begun", "id"
 """The names in the database of two attributes of the study: everything that must not change during the search, and its unique id."""
 MOST_SHOWN = 5
+COMPLETE, PRUNED, FAILED, RUNNING = "complete", "pruned", "failed", "unfinished"
+ORDER = (COMPLETE, PRUNED, RUNNING, FAILED)
 
 
 def refuse_missing_optuna() -> None:
@@ -48,7 +52,7 @@ class Study:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._seed, self._name = search.settings.seed, search.settings.name
+        self._seed, self._name, self._direction = search.settings.seed, search.settings.name, direction
         self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
         if not path.exists():
             create(path, self._name, direction, identity)
@@ -69,8 +73,7 @@ class Study:
                 self._running[trial.number] = self._memory.ask(self._distributions)
 
     def close(self) -> None:
-        self._storage.remove_session()
-        self._storage.engine.dispose()
+        close(self._storage)
 
     def refuse_changed(self, now: Mapping[str, Any]) -> None:
         """Raise Refusal if `now` differs from the `identity` of the study, because its trials could not be compared with new ones."""
@@ -85,6 +88,17 @@ class Study:
     def trials(self) -> "list[FrozenTrial]":
         """Return all trials by number, as the database has them."""
         return self._storage.get_all_trials(self._id)
+
+    def rows(self) -> "list[Row]":
+        """Return a row for each trial: complete ones by value, then pruned ones by their last step, then the others. Of equal trials, the
+        earlier is first.
+        """
+
+        def order(row: Row) -> tuple[int, int, float, int]:
+            value = float("inf") if row.value is None else row.value if self._direction == "minimize" else -row.value
+            return ORDER.index(row.outcome), -row.step if row.outcome != COMPLETE else 0, value, row.number
+
+        return sorted(map(row_of, self.trials), key=order)
 
     @property
     def running(self) -> list[int]:
@@ -138,8 +152,12 @@ def create(path: Path, name: str, direction: str, identity: Mapping[str, Any]) -
         study = storage.create_new_study([StudyDirection[direction.upper()]], name)
         storage.set_study_user_attr(study, IDENTITY, dict(identity))
         storage.set_study_user_attr(study, ID, f"{name}-{secrets.token_hex(4)}")
-        storage.remove_session()
-        storage.engine.dispose()
+        close(storage)
+
+
+def close(storage: "RDBStorage") -> None:
+    storage.remove_session()
+    storage.engine.dispose()
 
 
 def opened(path: Path) -> "RDBStorage":
@@ -180,3 +198,63 @@ def pruner(name: str, num_validations: int) -> "BasePruner":
         if name == "hyperband":
             return HyperbandPruner(max_resource=num_validations)
         return NopPruner()
+
+
+class Row(NamedTuple):
+    """A trial in the table. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
+
+    number: int
+    outcome: str
+    value: float | None
+    step: int
+    params: Mapping[str, Value]
+    run: str
+    reason: str = ""
+
+
+def row_of(trial: "FrozenTrial") -> Row:
+    """Return the row of a trial of the study."""
+    from optuna.trial import TrialState
+
+    outcomes = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
+    outcome = outcomes.get(trial.state, RUNNING)
+    value = trial.value if outcome in (COMPLETE, PRUNED) else None
+    attributes = trial.user_attrs
+    run = str(attributes.get("run", "")).rpartition("-")[2]
+    return Row(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))
+
+
+def best(rows: Sequence[Row]) -> Row | None:
+    """Return the best trial of ranked rows; None if no trial is complete."""
+    return rows[0] if rows and rows[0].outcome == COMPLETE else None
+
+
+def described(params: Mapping[str, Value]) -> str:
+    """Return parameters in short form, such as "lr=3e-3 width=16"."""
+    names = short_keys(list(params))
+    return " ".join(f"{names[key]}={shortened(value)}" for key, value in params.items())
+
+
+def shortened(value: Value) -> str:
+    return short(float(f"{value:.3g}")) if isinstance(value, float) else short(value)
+
+
+def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
+    """Print ranked rows as a table, and below it the reasons of failed trials. `keys` are the searched parameters."""
+    names, cells = short_keys(keys), []
+    for rank, row in enumerate(rows, 1):
+        value = "" if row.value is None else f"{row.value:.4f}"
+        params = [shortened(row.params[key]) if key in row.params else "" for key in keys]
+        shown_rank = str(rank) if row.outcome == COMPLETE else ""
+        cells.append([shown_rank, str(row.number), value, str(row.step or ""), row.outcome, *params, row.run])
+    header = ("rank", "trial", metric, "steps", "outcome", *(names[key] for key in keys), "run")
+    show(cells, header, right=header.index("outcome"))
+    for row in rows:
+        if row.reason:
+            print(f"trial {row.number} failed: {row.reason}")
+
+
+def as_csv(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> str:
+    """Return ranked rows as CSV, with all digits. `keys` are the searched parameters."""
+    cells = ((row.number, row.outcome, row.value, row.step, *(row.params.get(key) for key in keys), row.run, row.reason) for row in rows)
+    return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason"], cells)

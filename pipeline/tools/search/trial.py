@@ -1,4 +1,7 @@
-"""The folder of a trial, with its parameters and results, and the child process that trains in it, which ends if the search is killed."""
+"""The folder of a trial, with its parameters and results, and the child process that trains in it, which ends if the search is killed.
+
+`trial FOLDER` is the command of this process.
+"""
 
 import csv
 import json
@@ -9,14 +12,23 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.core import files
+from pipeline.core import files, stage
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import events, journal, utilization
 from pipeline.train.work_folder import Work
 
 TRIAL_TAG = "pipeline.trial"
 RUN, LOG = "run", "log.txt"
+
+
+def run(folder: str) -> int:
+    """Train in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
+    paths = Paths(trial=Path(folder))
+    if not paths.params.is_file():
+        raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
+    return stage.run("train", paths, ["trial", folder])
 
 
 class TrialFolder:

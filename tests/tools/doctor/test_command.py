@@ -48,13 +48,13 @@ def test_a_lock_that_does_not_match_ends_with_1(project: Path, capsys: pytest.Ca
 def test_only_problems_and_warnings_are_printed_unless_all_is_asked_for(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = [Finding("disk", "ok", "plenty"), Finding("git", "ok", "a commit")]
+    found = [Finding("ok", "plenty", name="disk"), Finding("ok", "a commit", name="git")]
     monkeypatch.setattr(diagnosis, "examine", lambda _: found)
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out == "doctor: 3 ok: a training can run (`python -m pipeline check` examines params.yaml)\n"
     assert main(["doctor", "--all"]) == 0
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[:-1]] == ["environment", "disk", "git"]
-    found[1] = Finding("git", "warning", "no commit", "`git commit`")
+    found[1] = Finding("warning", "no commit", "`git commit`", name="git")
     assert main(["doctor"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["warning", "→", "doctor:"]
 
@@ -109,7 +109,7 @@ def test_without_the_packages_the_remedy_is_told(project: Path) -> None:
 
 def test_check_refuses_what_makes_a_training_fail(project: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "requirements.lock").write_text("not-there==1.0\n", encoding="utf-8")
-    full = Finding("disk", "problem", "1 MiB free in /data", "remove files")
+    full = Finding("problem", "1 MiB free in /data", "remove files", name="disk")
     monkeypatch.setattr(diagnosis, "CHECKS", {**diagnosis.CHECKS, "disk": lambda _: full})
     first, second = refused("check")
     assert first.startswith(f"lock: {MISSING}: `rm -f .venv/.locked; make setup`")

@@ -26,7 +26,7 @@ def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(
     def miss(_: Context) -> Finding:
         raise ModuleNotFoundError(name="pynvml")
 
-    checks = {"slow": hang, "wrong": fail, "missing": miss, "fine": lambda _: Finding("fine", "ok", "well")}
+    checks = {"slow": hang, "wrong": fail, "missing": miss, "fine": lambda _: Finding("ok", "well")}
     monkeypatch.setattr(diagnosis, "CHECKS", checks)
     findings = diagnosis.examine(make_context(), checks, limit_s=0.2)
     released.set()
@@ -39,9 +39,9 @@ def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(
 
 
 def test_no_secret_is_told(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "CHECKS", {"tracking": lambda _: Finding("tracking", "ok", "at hunter2", "`login hunter2`")})
+    monkeypatch.setattr(diagnosis, "CHECKS", {"tracking": lambda _: Finding("ok", "at hunter2", "`login hunter2`")})
     context = make_context(MLFLOW_TRACKING_URI="https://user:hunter2@host")
-    assert diagnosis.examine(context, ["tracking"]) == [Finding("tracking", "ok", "at ***", "`login ***`")]
+    assert diagnosis.examine(context, ["tracking"]) == [Finding("ok", "at ***", "`login ***`", "tracking")]
 
 
 def test_every_check_gives_a_finding_of_its_own_name(make_context: MakeContext) -> None:
@@ -52,7 +52,7 @@ def test_every_check_gives_a_finding_of_its_own_name(make_context: MakeContext) 
 
 
 def test_the_worst_status_is_that_of_all() -> None:
-    fine, odd, wrong = (Finding("a", status, "text") for status in ("ok", "warning", "problem"))  # type: ignore[arg-type]
+    fine, odd, wrong = (Finding(status, "text", name="a") for status in ("ok", "warning", "problem"))  # type: ignore[arg-type]
     assert [worst(found) for found in ([], [fine], [odd, fine], [odd, wrong, fine])] == ["ok", "ok", "warning", "problem"]
     assert as_json([fine, odd]) == {
         "format": 1,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.gpus import Gpu
 
 MakeContext = Callable[..., Context]
 H200 = Gpu("NVIDIA H200", 1, 1, (9, 0))
@@ -56,7 +57,7 @@ def test_an_engine_that_hangs(make_context: MakeContext, engine: Callable[..., N
 
 def test_gpus_need_the_toolkit(make_context: MakeContext, engine: Callable[..., None]) -> None:
     engine({"ServerVersion": "28.2.2", "Runtimes": {"runc": {}}})
-    assert str(resources.docker(make_context())) == "docker: Docker 28.2.2"
+    assert resources.docker(make_context()).text == "Docker 28.2.2"
     finding = resources.docker(make_context(H200))
     assert (finding.status, "nvidia-ctk runtime configure" in finding.remedy) == ("warning", True)
     for has in ({"Runtimes": {"nvidia": {}}}, {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}]}):

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.tools.doctor import finding, gpus
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor import gpus
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.gpus import Gpu
 
 MakeContext = Callable[..., Context]
 GIB = 2**30
@@ -16,7 +17,7 @@ P100 = Gpu("Tesla P100", 16 * GIB, 16 * GIB, (6, 0))
 
 @pytest.fixture(autouse=True)
 def built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "cuda_of_torch", lambda: "13.2")
+    monkeypatch.setattr(gpus, "cuda_of_torch", lambda: "13.2")
 
 
 def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
@@ -38,16 +39,16 @@ def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_probl
 ) -> None:
     fake_nvml(driver="550.163.01", cuda=13000)
     finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE="cuda"))
-    assert str(finding) == "driver: NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"
+    assert finding.text == "NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"
     assert finding.status == "ok"
 
 
 def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
     fake_nvml(driver="595.45.04")
     context = job_of_nvml(make_context)
-    assert str(gpus.driver(context)) == "driver: NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
-    assert str(gpus.gpus(context)) == "gpus: 0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
-    assert str(gpus.precision(context)) == "precision: fp32, TF32, bf16, fp16 (compute capability 9.0)"
+    assert gpus.driver(context).text == "NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
+    assert gpus.gpus(context).text == "0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
+    assert gpus.precision(context).text == "fp32, TF32, bf16, fp16 (compute capability 9.0)"
 
 
 def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_context: MakeContext) -> None:
@@ -94,4 +95,4 @@ def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pyt
     import torch
 
     monkeypatch.undo()
-    assert finding.cuda_of_torch() == torch.version.cuda
+    assert gpus.cuda_of_torch() == torch.version.cuda

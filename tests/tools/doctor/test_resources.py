@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.core import limits
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.gpus import Gpu
 
 MakeContext = Callable[..., Context]
 GIB = 2**30

@@ -21,9 +21,8 @@ from pipeline.__main__ import main
 from pipeline.core import files, stage
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
-from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.editing import edited
-from pipeline.tools.search import runner, settings, trial
+from pipeline.tools.search import command, runner, settings, trial
 from pipeline.tools.search.trial import devices
 from pipeline.tracking import events, journal
 from tests import project
@@ -73,7 +72,7 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def search(num_trials: int | None = None, *, apply: bool = False, keep_models: bool = False, skip: int | None = None) -> None:
-    runner.run(projects.FILE, num_trials=num_trials, apply=apply, keep_models=keep_models, skip=skip, validate=refuse_misfits)
+    command.run(str(projects.FILE), num_trials, apply, keep_models, skip)
 
 
 def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
@@ -304,7 +303,7 @@ def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
 
 def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
     folder = Path(".pipeline/search/tiny")
-    with runner.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
+    with command.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
         search()
     files.write_text(folder / "study.db", "no database " * 1000)
     with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):

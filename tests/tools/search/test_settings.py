@@ -8,7 +8,6 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.search.settings import Search
 from tests import project
 from tests.conftest import changed
@@ -25,7 +24,7 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(changes: dict[str, Any]) -> Search:
-    return Search.read(projects.write(changes), Document.read(Path("params.yaml")), refuse_misfits)
+    return Search.read(projects.write(changes), Document.read(Path("params.yaml")))
 
 
 def refused(changes: dict[str, Any]) -> list[str]:
@@ -39,7 +38,7 @@ def of_rate(**entry: Any) -> dict[str, Any]:
 
 
 def test_the_search_of_digits_is_valid_for_its_preset() -> None:
-    search = Search.read(TOP / "presets/search/digits.yaml", Document.read(TOP / "presets/digits.yaml"), refuse_misfits)
+    search = Search.read(TOP / "presets/search/digits.yaml", Document.read(TOP / "presets/digits.yaml"))
     assert search.settings.trials == 20
 
 
@@ -108,9 +107,9 @@ def test_a_missing_key_and_a_missing_file_are_refused() -> None:
     del settings["seed"]
     projects.FILE.write_text(str(settings).replace("None", "null").replace("True", "true"))
     with pytest.raises(Refusal, match=r"search.yaml:1: seed: is missing: docs/search.md lists the keys"):
-        Search.read(projects.FILE, Document.read(Path("params.yaml")), refuse_misfits)
+        Search.read(projects.FILE, Document.read(Path("params.yaml")))
     with pytest.raises(Refusal, match=r"no.yaml: is missing: give a search file, such as presets/search/digits.yaml"):
-        Search.read(Path("no.yaml"), Document.read(Path("params.yaml")), refuse_misfits)
+        Search.read(Path("no.yaml"), Document.read(Path("params.yaml")))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""The tracked runs of a search: one for the search, its parent run, and one for each trial."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import counted
+from pipeline.core.section import flatten
+from pipeline.tools.search.settings import Search, Value
+from pipeline.tools.search.study import described
+from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
+from pipeline.tracking import journal, mirror_process, provenance
+from pipeline.tracking.events import is_pending
+from pipeline.tracking.journal import SEARCH_TAG, Journal, RunInfo
+from pipeline.tracking.run_description import SOURCE, subject
+from pipeline.tracking.store import PARENT_TAG
+
+STAGE = "search"
+PRUNED_TAG, BEST_TAG = "pipeline.pruned", "pipeline.best"
+
+
+def of_search(search: Search, params: Mapping[str, Any], environment: Environment, search_id: str, *, num_trials: int) -> RunInfo:
+    """Return the metadata of the parent run. `params` are the sections of `params.yaml`."""
+    origin = provenance.gather(environment)
+    return RunInfo(
+        params=flatten({STAGE: search.document.data}),
+        tags=SOURCE | provenance.tags(origin) | {SEARCH_TAG: search_id},
+        provenance=origin,
+        subject=subject(params),
+        description=f"a search of {counted(num_trials, 'trial')}, {subject(params)}",
+        name=f"search {search.settings.name}",
+    )
+
+
+class TrialRuns:
+    """The runs of the trials. `parent` is the name of the parent run's journal, or None if tracking is off."""
+
+    def __init__(self, name: str, search_id: str, parent: str | None, environment: Environment) -> None:
+        self._name, self._search_id, self.parent, self._environment = name, search_id, parent, environment
+        self._mirrors: dict[Path, subprocess.Popen[bytes]] = {}
+
+    @property
+    def journals(self) -> Path | None:
+        """Return the folder of all journals; None if tracking is off. The journal of a trial is then in its own folder."""
+        return journal.journals_folder(self._environment.root) if self.parent else None
+
+    def tags(self, number: int, params: Mapping[str, Value]) -> dict[str, str]:
+        """Return the tags of a trial's run, with its name."""
+        context = dict(self._environment.mlflow_run_context or {})
+        name = f"{self._name} #{number} {described(params)}"
+        parent = {PARENT_TAG: self.parent} if self.parent else {}
+        return {**context, **parent, SEARCH_TAG: self._search_id, TRIAL_TAG: str(number), "mlflow.runName": name}
+
+    def mirror(self, trial: TrialFolder) -> None:
+        """Start the process that sends the trial's journal to MLflow, once the training has opened the journal."""
+        starts = self.parent and self._environment.tracking_mirror
+        if starts and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
+            with self._quietly():
+                if process := mirror_process.start(folder.resolve(), self._environment):
+                    self._mirrors[folder] = process
+
+    def mark_pruned(self, trial: TrialFolder, validation: int, step: int) -> None:
+        """Mark the run of a pruned trial by a tag and its description. Its status stays KILLED."""
+        self._amend(trial, {PRUNED_TAG: "true"}, f"pruned after validation {validation}, step {step}", "KILLED", model=None)
+
+    def mark_best(self, trial: TrialFolder, earlier: TrialFolder | None) -> None:
+        """Mark the run of the best trial by a tag, and add its model. `earlier` was the best before the search was continued: its run keeps
+        the model.
+        """
+        if earlier:
+            self._amend(earlier, {BEST_TAG: "false"}, "", "FINISHED", model=None)
+        self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=trial.paths.model)
+
+    def _amend(self, trial: TrialFolder, tags: Mapping[str, str], description: str, status: journal.Status, model: Path | None) -> None:
+        """Add tags, a description (unless it is "") and a model (unless it is None) to the trial's journal, and end it with `status`."""
+        if folder := trial.journal:
+            with self._quietly(), closing(Journal.reopen(folder, stage=STAGE, info=RunInfo(tags=tags))) as amended:
+                if description:
+                    amended.describe(description)
+                if model and self._environment.tracking_model:
+                    amended.model(model)
+                amended.end(status)
+
+    def wait(self) -> None:
+        """Wait, with a time limit, until MLflow has the runs of the trials. The processes that still send then are killed."""
+        deadline_s = time.monotonic() + self._environment.tracking_wait_s
+        for process in self._mirrors.values():
+            with suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel
+                stop_mirror(process, max(0.0, deadline_s - time.monotonic()))
+        self._mirrors.clear()
+
+    def deliver(self, trials: list[TrialFolder]) -> None:
+        """Send to MLflow what was added to the runs after their trainings, such as the best model.
+
+        Wait for this with a time limit, and print how many of `trials` MLflow does not have completely then.
+        """
+        if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
+            return
+        with self._quietly(), suppress(subprocess.TimeoutExpired):
+            process = subprocess.Popen([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL)
+            stop_mirror(process, self._environment.tracking_wait_s)
+        if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
+            mirror_process.say(
+                self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
+            )
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # tracking must never stop a search
+            mirror_process.say(self._environment, f"the search continues: {type(error).__name__}: {error}")
+
+
+def stop_mirror(process: subprocess.Popen[bytes], limit_s: float) -> None:
+    """Wait at most `limit_s` seconds until the process ends, then kill it."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()  # safe at any time: the next delivery resumes
+        process.wait(mirror_process.KILLED_WAIT_S)
