@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pipeline.tools.report import figures
-from pipeline.tools.report.evidence import Cost
 from pipeline.tools.report.page import (
     Confusion,
     Excerpt,
@@ -28,6 +27,7 @@ from pipeline.tools.report.page import (
 )
 from pipeline.tools.report.results import cost_facts, shown_metric
 from pipeline.tools.report.samples import generated, generated_texts
+from pipeline.tracking.record import Cost
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
 
 HOSTILE = [
