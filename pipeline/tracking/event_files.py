@@ -36,9 +36,8 @@ class Written(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A value for TensorBoard. `tag` names the chart, the text or the figure to which it belongs."""
+    """A value for TensorBoard. Its tag names the chart, the text or the figure to which it belongs."""
 
-    tag: str
     step: int
     time_ms: int
     value: "Summary.Value"
@@ -105,7 +104,7 @@ def encoded(items: Iterable[Item]) -> bytes:
 
 def newest(items: Iterable[Item]) -> list[Item]:
     """Return the items in order. Of items with equal tag and step, keep only the last: a repeated evaluation replaces its scores."""
-    last = {(item.tag, item.step): item for item in items}
+    last = {(item.value.tag, item.step): item for item in items}
     return list(last.values())
 
 
@@ -116,7 +115,7 @@ def scalars_of(journal: Path) -> Iterator[Item]:
     for event in merge(*(events.read(journal / name) for name in (EVENTS, SYSTEM)), key=lambda event: event.time_ms):
         if event.kind == "metrics":
             for name, number in event.fields["values"].items():
-                yield Item(name, event.fields["step"], event.time_ms, Summary.Value(tag=name, simple_value=float(number)))
+                yield Item(event.fields["step"], event.time_ms, Summary.Value(tag=name, simple_value=float(number)))
 
 
 def texts_of(journal: Path) -> Iterator[Item]:
@@ -143,7 +142,7 @@ def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
     value = hparams_pb(known, trial_id=run, start_time_secs=event.time_ms / 1000).value[0]
     data = value.metadata.plugin_data
     data.content = HParamsPluginData.FromString(data.content).SerializeToString(deterministic=True)  # else its order differs by process
-    return Item(value.tag, 0, event.time_ms, value)
+    return Item(0, event.time_ms, value)
 
 
 def table(values: Mapping[str, Any]) -> str:
@@ -160,8 +159,7 @@ def text_item(name: str, text: str, event: Event) -> Item:
 
     metadata = create_summary_metadata(display_name=name, description="")
     tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-    tag = f"{name}/text_summary"
-    return Item(tag, 0, event.time_ms, Summary.Value(tag=tag, metadata=metadata, tensor=tensor))
+    return Item(0, event.time_ms, Summary.Value(tag=f"{name}/text_summary", metadata=metadata, tensor=tensor))
 
 
 def figures_of(journal: Path, top: Path) -> Iterator[Item]:
@@ -179,7 +177,7 @@ def figures_of(journal: Path, top: Path) -> Iterator[Item]:
             width, height = (int.from_bytes(content[PNG_SIZE][start : start + 4], "big") for start in (0, 4))
             tag = Path(event.fields["folder"], Path(event.fields["file"]).stem).as_posix()
             image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
-            yield Item(tag, step, event.time_ms, Summary.Value(tag=tag, image=image))
+            yield Item(step, event.time_ms, Summary.Value(tag=tag, image=image))
 
 
 def figure(fields: Mapping[str, Any], journal: Path, top: Path) -> bytes | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
-POLL_S, DELIVER_EVERY_S, LONGEST_PAUSE_S = 0.2, 1.0, 15.0  # each delivery calls fsync, so at most one per second
+DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
 LAST_ATTEMPTS = 3
 HANGING_S = 5.0
 OTHERS_S = 10.0
@@ -140,19 +140,12 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
 
 def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
     """Wait `pause_s` seconds, but only as long as `journal.is_written` returns `is_written`: a pause ends early when the stage ends."""
-    end_s = time.monotonic() + pause_s
-    while time.monotonic() < end_s and journal.is_written(folder) == is_written:
-        time.sleep(POLL_S)
+    mirror_process.poll(lambda: journal.is_written(folder) != is_written, pause_s)
 
 
 def is_continued(folder: Path, store: Store, within_s: float) -> bool:
     """Return True as soon as the journal, which MLflow has, gets another event. Return False if it gets none for `within_s` seconds."""
-    end_s = time.monotonic() + within_s
-    while Cursor.load(folder, store.address.key).is_complete(folder):
-        if time.monotonic() >= end_s:
-            return False
-        time.sleep(POLL_S)
-    return True
+    return mirror_process.poll(lambda: not Cursor.load(folder, store.address.key).is_complete(folder), within_s)
 
 
 def deliver_earlier(folder: Path, store: Store, build: "Build") -> None:

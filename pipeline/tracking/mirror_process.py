@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.core.environment import Environment
@@ -66,18 +67,32 @@ def start(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | N
     return process
 
 
+def poll(is_over: Callable[[], bool], seconds: float) -> bool:
+    """Wait until `is_over` returns True, but at most so many seconds. Return whether it is over."""
+    end_s = time.monotonic() + seconds
+    while not is_over():
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
 def wait(process: "subprocess.Popen[bytes] | None", folder: Path, environment: Environment) -> None:
     """Wait until MLflow has the whole journal in `folder`, until no mirror process sends it any more, or for PIPELINE_TRACKING_WAIT_S seconds.
 
     `process` is the mirror process that this stage has started, if it has. It is killed if MLflow does not have the journal then. Call
     `report` at the end.
     """
-    store, end_s = Address.of(environment).key, time.monotonic() + environment.tracking_wait_s
-    while time.monotonic() < end_s and not Cursor.load(folder, store).is_complete(folder):
-        if not journal.is_mirrored(folder) and (process is None or process.poll() is not None):
-            break
-        time.sleep(POLL_S)
-    if process and not Cursor.load(folder, store).is_complete(folder):
+    store = Address.of(environment).key
+
+    def is_complete() -> bool:
+        return Cursor.load(folder, store).is_complete(folder)
+
+    def is_abandoned() -> bool:
+        return not journal.is_mirrored(folder) and (process is None or process.poll() is not None)
+
+    poll(lambda: is_complete() or is_abandoned(), environment.tracking_wait_s)
+    if process and not is_complete():
         process.kill()  # safe at any time: the next delivery resumes at the cursor in `delivered.json`
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel, such as on a dead network file system
             process.wait(KILLED_WAIT_S)
@@ -89,9 +104,7 @@ def wait_for_start(process: "subprocess.Popen[bytes] | None", folder: Path, envi
 
     Return at once if there is no such `process`, and as soon as it has ended.
     """
-    end_s = time.monotonic() + environment.tracking_wait_s
-    while process and process.poll() is None and time.monotonic() < end_s and not journal.is_mirrored(folder):
-        time.sleep(POLL_S)
+    poll(lambda: not process or process.poll() is not None or journal.is_mirrored(folder), environment.tracking_wait_s)
 
 
 def wait_for_all(environment: Environment) -> None:

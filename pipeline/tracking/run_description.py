@@ -1,8 +1,6 @@
 """Selects what tracking records of the run of a stage: metadata, files and metrics."""
 
-import csv
 import hashlib
-import io
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -49,15 +47,14 @@ def of_training(
     `document` is the content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`. `more` has further entries for the
     provenance, which otherwise has facts about code, libraries and machine.
     """
-    origin, context = provenance.gather(environment), dict(environment.mlflow_run_context or {})
-    name = context.pop("mlflow.runName", None) or name_of(document, paths, environment)
-    return RunInfo(
-        params=params_of(document),
-        tags=SOURCE | provenance.tags(origin) | evaluation_tags(document) | context,
-        provenance={**origin, **more},
+    info, context = of_evaluation(document, paths, environment, prepared=prepared), dict(environment.mlflow_run_context or {})
+    name = context.pop("mlflow.runName", None) or info.name
+    return replace(
+        info,
+        tags={**SOURCE, **provenance.tags(info.provenance), **info.tags, **context},
+        provenance={**info.provenance, **more},
         datasets=datasets_of(document, prepared, ("train", "valid")),
-        subject=subject(document),
-        description=f"in training, {subject(document)}",
+        description=f"in training, {info.subject}",
         name=name,
     )
 
@@ -65,8 +62,7 @@ def of_training(
 def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
     """Return the metadata of an evaluation. Tracking adds it to the run that trained the model.
 
-    If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used. `document` is the
-    content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`.
+    If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used.
     """
     return RunInfo(
         params=params_of(document),
@@ -82,8 +78,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
     """Return a `Dataset`, which describes a split for MLflow, for each of `splits` that was prepared.
 
-    Its digest covers the inputs and the targets of the split. `document` is the content of params.yaml, and `prepared` is the content of
-    `data/prepared/spec.json`.
+    Its digest covers the inputs and the targets of the split.
     """
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
@@ -213,8 +208,7 @@ def short(value: Scalar) -> str:
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     """Log the files and the model of a finished training to `run`.
 
-    Then set the description of the run to the scores of the validation, or of train if there was no validation. `info` is the metadata of
-    the run; the description ends with its `subject`.
+    Then set the description to the scores of the validation, or of train if there was none. It ends with the `subject` of `info`.
     """
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
@@ -248,8 +242,7 @@ def record_evaluation(
 ) -> None:
     """Add the evaluation of the model file to the run that trained the model, or to a new run if this checkout has no journal of that run.
 
-    A new run gets the files and metrics of the training, too, if DVC has restored the training from its cache (see `restored_training`). `document` is the
-    content of params.yaml.
+    A new run gets the files and metrics of the training, too, if DVC has restored the training from its cache (see `restored_training`).
     """
     if not environment.tracking:
         return
@@ -281,8 +274,7 @@ def restored_training(document: Mapping[str, Any], paths: Paths, environment: En
 def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: Mapping[str, Any]) -> None:
     """Log the scores, tables and figures of an evaluation to `run`, and set the description of the run to the main scores.
 
-    `info` is the metadata of the run; the description ends with its `subject`. `step` is the training step of the evaluated weights; the
-    scores are logged at this step.
+    The description ends with the `subject` of `info`. The scores are logged at `step`, the training step of the evaluated weights.
     """
     run.metrics(step, test_metrics(scores))
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
@@ -305,9 +297,4 @@ def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
 
 def table(per_class: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the scores per class as CSV, with a header and one row per class."""
-    text = io.StringIO()
-    rows = [{"class": name, **scores} for name, scores in per_class.items()]
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return files.as_csv(["class", *next(iter(per_class.values()))], [(name, *scores.values()) for name, scores in per_class.items()])

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason, shown
 from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:
@@ -24,33 +25,10 @@ PARENT_TAG = "pipeline.parent"
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
 COLOR_TAG = "mlflow.runColor"
-COLORS = tuple(
-    f"#{color}"
-    for color in [
-        "1f77b4",
-        "ff7f0e",
-        "2ca02c",
-        "d62728",
-        "9467bd",
-        "8c564b",
-        "e377c2",
-        "7f7f7f",
-        "bcbd22",
-        "17becf",
-        "0b3d6b",
-        "a65000",
-        "145214",
-        "7a1113",
-        "4b2a6b",
-        "4a2a22",
-        "9c2f7a",
-        "404040",
-        "6b6b00",
-        "0b6b75",
-        "7fb8e6",
-        "ffbf80",
-    ]
-)
+COLORS = (  # noqa: SIM905  # a list would take 22 lines
+    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf #0b3d6b "
+    "#a65000 #145214 #7a1113 #4b2a6b #4a2a22 #9c2f7a #404040 #6b6b00 #0b6b75 #7fb8e6 #ffbf80"
+).split()
 """The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
 LONGEST_NAME = 250
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
@@ -84,6 +62,16 @@ class Store:
             from mlflow import MlflowClient
 
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
+
+    @contextlib.contextmanager
+    def refusing(self, name: str, problem: str, remedy: str) -> Iterator[None]:
+        """Within this context, turn an exception of MLflow into a Refusal, whose message is `NAME: PROBLEM (the reason): REMEDY`."""
+        try:
+            yield
+        except Refusal:
+            raise
+        except Exception as error:  # whatever MLflow and each kind of artifact store raise
+            raise Refusal(f"{shown(name)}: {problem} ({self.address.redacted(reason(error))}){remedy}") from None
 
     def is_reachable(self) -> bool:
         """Return True if the store answers a request."""
@@ -225,9 +213,9 @@ def create(database: Path, *, artifacts: Path) -> None:
 
 def unusable(database: Path, error: Exception) -> str:
     """Return the message for the SQLite file `database`, which MLflow cannot open: the reason, taken from `error`, and the remedies."""
-    reason = str(error).partition(". ")[0].splitlines()[0]
+    cause = str(error).partition(". ")[0].splitlines()[0]
     return (
-        f"{database}: MLflow {metadata.version('mlflow')} cannot open this SQLite file ({reason}). If an older MLflow wrote it, copy it and run "
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this SQLite file ({cause}). If an older MLflow wrote it, copy it and run "
         f"`mlflow db upgrade sqlite:///{database}`. If a newer MLflow wrote it, install that version. If it is damaged, move it away "
         f"(`mv {database} {database}.damaged`) and restore a backup, or run `python -m pipeline sync` to write a new one"
     )

@@ -7,14 +7,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.core.untrusted import reason, shown
+from pipeline.core.untrusted import shown
 from pipeline.tracking import events, journal
 from pipeline.tracking.address import Address
+from pipeline.tracking.record import Record
 from pipeline.tracking.saved_model import find_model
 from pipeline.tracking.store import MODEL_TAG, Store
 
@@ -27,60 +28,48 @@ MOST_CANDIDATES = 5
 """The number of runs that the message about an ambiguous name lists at most."""
 
 
-class Record(NamedTuple):
-    """The facts that a journal recorded about its run. `name` is the name of the journal, and `model_digest` the SHA-256 of the model file.
-
-    `provenance` has facts about the training, such as the git commit. `scores` are the test metrics by name; {} if there was no evaluation.
-    """
-
-    name: str
-    model_digest: str
-    provenance: Mapping[str, Any]
-    scores: Mapping[str, float]
-
-
 class Subject(NamedTuple):
-    """The model file or run that a user named. `model` is the path of the model file. `record` is what the run's journal recorded, or
-    None if the user named a file.
-    """
+    """What a user named: the path of the model file, and the record of the run, or None if the user named a file."""
 
     model: Path
-    record: Record | None = None
+    record: Record | None
 
 
-def find(name: str, paths: Paths, environment: Environment) -> Subject:
-    """Return the model file or the run that `name` denotes. A name that ends in `.safetensors` is a model file, even if the file does not
-    exist.
+def find(name: str, paths: Paths, environment: Environment) -> Record | None:
+    """Return the record of the run that `name` denotes; None if it denotes a model file. A name that ends in `.safetensors` is a model file,
+    even if the file does not exist.
 
     A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
-    characters, or by its run id in MLflow. The model of a run is the copy in its journal. If this copy is damaged, or was removed because
-    MLflow has the model, the path of the checkout's model file is returned, which may be another model. Raises Refusal if there is neither a
-    file nor a run with this name, if several runs have it, or if the run has no model.
+    characters, or by its run id in MLflow. Raises Refusal if there is neither a file nor a run with this name, or if several runs have it.
     """
-    path = Path(name)
-    if path.is_file() or path.suffix == paths.model.suffix:
-        return Subject(path)
+    if is_model_file(name, paths):
+        return None
     if folder := journal_named(name, environment.root):
-        record, copy = read(folder), folder / paths.model.name
-        is_whole = copy.is_file() and files.digest(copy) == record.model_digest
-        return Subject(copy if is_whole else paths.model, record)
-    known = journal.journals(environment.root)
-    newest = f"give a model file or a run, such as the newest, {known[-1].name}" if known else "give a model file, as there is no run"
-    raise Refusal(f"{name}: is neither a file nor a run in {journal.journals_folder(environment.root)}{minimum(name)}: {newest}")
+        return Record(folder)
+    remedies = "give a model file or a run", "give a model file, as there is no run"
+    raise Refusal(f"{name}: is neither a file nor a run in {unknown(name, environment.root, *remedies)}")
+
+
+def is_model_file(name: str, paths: Paths) -> bool:
+    """Return True if `name` denotes a model file, whose path it is. The file may be missing."""
+    return Path(name).is_file() or Path(name).suffix == paths.model.suffix
 
 
 def journal_of(name: str, environment: Environment) -> Path:
     """Return the journal of the run that `name` denotes, as in `find`. Raises Refusal if there is none."""
     if folder := journal_named(name, environment.root):
         return folder
-    known = journal.journals(environment.root)
-    newest = f"give a run, such as the newest, {known[-1].name}" if known else "there is none yet"
-    raise Refusal(f"{name}: is no run in {journal.journals_folder(environment.root)}{minimum(name)}: {newest}")
+    raise Refusal(f"{name}: is no run in {unknown(name, environment.root, 'give a run', 'there is none yet')}")
 
 
-def minimum(name: str) -> str:
-    """Return a note for a message about an unknown run: how long a part of a run's name must be. Return "" if `name` is long enough."""
-    return f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
+def unknown(name: str, root: Path, remedy: str, without_runs: str) -> str:
+    """Return the end of a message about an unknown run: where runs are, and `remedy` with the newest one, or `without_runs` if there is none.
+
+    If `name` is too short, the message says how long a part of a run's name must be.
+    """
+    known = journal.journals(root)
+    note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
+    return f"{journal.journals_folder(root)}{note}: {f'{remedy}, such as the newest, {known[-1].name}' if known else without_runs}"
 
 
 def journal_named(name: str, root: Path) -> Path | None:
@@ -89,10 +78,8 @@ def journal_named(name: str, root: Path) -> Path | None:
     for folder in folders:
         if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
-    # run-100000 is the number of one run, although run-1000000 begins with it, too
-    whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
-    some_part = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
-    matching = whole_part or some_part if len(name) >= FEWEST_CHARACTERS else []
+    is_long_enough = len(name) >= FEWEST_CHARACTERS
+    matching = [folder for folder in folders if is_long_enough and (folder.name.startswith(name) or folder.name.endswith(name))]
     if len(matching) > 1:
         newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
         more = ", ..." if len(matching) > MOST_CANDIDATES else ""
@@ -105,31 +92,6 @@ def run_ids(folder: Path) -> list[str]:
     return [str(store["run_id"]) for store in events.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
-def read(folder: Path) -> Record:
-    """Return what the journal in `folder` recorded. Raises Refusal if the journal has no model: the training did not finish, or it was a
-    trial of a search, which keeps the model of its best trial.
-    """
-    provenance: dict[str, Any] = {}
-    scores: dict[str, float] = {}
-    search = None
-    for event in events.read(folder / events.EVENTS):
-        search = search or event.fields.get("tags", {}).get(journal.SEARCH_TAG)
-        if event.fields.get("stage") != "evaluate":
-            provenance |= event.fields.get("provenance", {})
-        values = event.fields.get("values", {}) if event.kind == "metrics" else {}
-        scores |= {name: float(value) for name, value in values.items() if name.startswith("test/")}
-    try:
-        digest = (folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        if search:
-            raise Refusal(
-                f"{folder.name}: this run has no model: it is a trial of the search {search}, which keeps that of the best trial: "
-                "repeat the search with --keep-models, or train this one again by `python -m pipeline trial FOLDER`"
-            ) from None
-        raise Refusal(f"{folder.name}: this run has no model, because its training did not finish: run `dvc repro`") from None
-    return Record(folder.name, digest, provenance, scores)
-
-
 REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
 RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
 FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
@@ -140,26 +102,40 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
     """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
 
     `name` can be the path of a model file, a run with a journal in this checkout (see `subject.find`), the id of any other run in MLflow,
-    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if nothing has this name, or if the model
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. The model of a run is any file on this machine with the
+    SHA-256 of the run's model, or else that in MLflow. Raises Refusal if nothing has this name, if the run has no model, or if the model
     file is neither on this machine nor can be downloaded.
     """
     if name.startswith("models:"):
         if not REGISTERED.fullmatch(name):
             raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
-    else:
-        try:
-            found = find(name, paths, environment)
-        except Refusal:
-            if not RUN_ID.fullmatch(name):
-                raise
-        else:
-            if path := whole(found, paths, environment.root):
-                refuse_removed(path, paths, environment.root)
-                yield path
-                return
-            name = run_id_of(found, environment)
+    elif is_model_file(name, paths):
+        refuse_removed(Path(name), paths, environment.root)
+        yield Path(name)
+        return
+    elif not RUN_ID.fullmatch(name) or journal_named(name, environment.root):
+        found = find(name, paths, environment)
+        assert found
+        if path := on_this_machine(found.model_digest, paths, environment.root):
+            yield path
+            return
+        name = run_id_of(found, environment)
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def run_id_of(found: Record, environment: Environment) -> str:
+    """Return the id of the run `found` in the configured MLflow store, or else in another one to which it was sent.
+
+    Raises Refusal if `delivered.json` of its journal has no id, because the run was never sent to MLflow.
+    """
+    if ids := run_ids(found.folder):
+        here = events.read_stores(found.folder).get(Address.of(environment).key)
+        return str(here["run_id"]) if isinstance(here, Mapping) and here.get("run_id") else ids[0]
+    raise Refusal(
+        f"{found.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
+        "restores the model from DVC's cache if it is there"
+    )
 
 
 def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
@@ -172,36 +148,12 @@ def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
         )
 
 
-def whole(found: Subject, paths: Paths, root: Path) -> Path | None:
-    """Return the path of the model file that `found` denotes. `found` is the result of `subject.find`: a model file, or a run.
-
-    For a run, this is any file on this machine with the SHA-256 of the run's model, or None if there is no such file.
-    """
-    return found.model if found.record is None else on_this_machine(found.record.model_digest, paths, root)
-
-
 def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
     """Return the path of a file with the SHA-256 `digest`; None if there is none. Only the model files of this checkout and of its journals
     are searched.
     """
     copies = [folder / journal.MODEL for folder in journal.journals(root)]
     return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
-
-
-def run_id_of(found: Subject, environment: Environment) -> str:
-    """Return the id of the run that `found` denotes in the configured MLflow store, or else in another one to which it was sent.
-
-    Raises Refusal if `delivered.json` of its journal has no id, because the run was never sent to MLflow.
-    """
-    assert found.record
-    folder = journal.journals_folder(environment.root) / found.record.name
-    if ids := run_ids(folder):
-        here = events.read_stores(folder).get(Address.of(environment).key)
-        return str(here["run_id"]) if isinstance(here, Mapping) and here.get("run_id") else ids[0]
-    raise Refusal(
-        f"{found.record.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
-        "restores the model from DVC's cache if it is there"
-    )
 
 
 def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
@@ -212,19 +164,13 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
     reached, if it has no such model, or if the download fails.
     """
     refuse_missing_store(name, environment)
-    store = Store(environment)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # stdout is for predictions
-            model = find_logged(name, store)
-            digest = model.tags[MODEL_TAG]
-            return on_this_machine(digest, paths, environment.root) or download(name, model, digest, store, folder)
-    except Refusal:
-        raise
-    except Exception as error:  # whatever MLflow raises
-        raise Refusal(
-            f"{shown(name)}: could not get this model from MLflow ({store.address.redacted(reason(error))}): "
-            "check the name and MLFLOW_TRACKING_URI, or give a model file"
-        ) from None
+    store, remedy = Store(environment), ": check the name and MLFLOW_TRACKING_URI, or give a model file"
+    with (
+        store.refusing(name, "could not get this model from MLflow", remedy),
+        contextlib.redirect_stdout(sys.stderr),
+    ):  # stdout is for predictions
+        model = find_logged(name, store)
+        return on_this_machine(model.tags[MODEL_TAG], paths, environment.root) or download(name, model, store, folder)
 
 
 def refuse_missing_store(name: str, environment: Environment) -> None:
@@ -243,18 +189,18 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
     match = REGISTERED.fullmatch(name)
     if match is None:
         run = store.client.get_run(name)
-        model = find_model(store.client, run, run.data.tags.get(MODEL_TAG))
-        if model is None:
-            raise Refusal(
-                f"{name}: this run has no model in MLflow, because its training did not finish or its model was not sent: finish the training, or run `python -m pipeline sync` where it ran"
-            )
-        return model
+        if model := find_model(store.client, run, run.data.tags.get(MODEL_TAG)):
+            return model
+        raise Refusal(
+            f"{name}: this run has no model in MLflow, because its training did not finish or its model was not sent: finish the training, "
+            "or run `python -m pipeline sync` where it ran"
+        )
     model_id = match["name"]
     if match["alias"] or match["version"]:
         if match["alias"]:
-            version = store.client.get_model_version_by_alias(match["name"], match["alias"])
+            version = store.client.get_model_version_by_alias(model_id, match["alias"])
         else:
-            version = store.client.get_model_version(match["name"], match["version"])
+            version = store.client.get_model_version(model_id, match["version"])
         # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
         logged = MODEL_ID.search(version.model_id or version.source or "")
         if not logged:
@@ -268,22 +214,17 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
     return model
 
 
-def download(name: str, model: "LoggedModel", digest: str, store: Store, folder: Path) -> Path:
+def download(name: str, model: "LoggedModel", store: Store, folder: Path) -> Path:
     """Download the model file of the logged model `model` to `folder`, and return its path.
 
-    Raises Refusal if the download fails, or if the SHA-256 of the file is not `digest`. The message names the model by `name`.
+    Raises Refusal if the download fails, or if the file does not have the recorded SHA-256. The message names the model by `name`.
     """
     from mlflow import artifacts
 
-    try:
-        uri = f"{model.artifact_location}/artifacts/{journal.MODEL}"
+    digest, uri = model.tags[MODEL_TAG], f"{model.artifact_location}/artifacts/{journal.MODEL}"
+    remedy = f". A model that was logged by an older version of this pipeline lacks this file: give a model file with the SHA-256 {digest}"
+    with store.refusing(name, f"could not download {journal.MODEL} from MLflow", remedy):
         path = Path(artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder), tracking_uri=store.address.for_mlflow))
-    except Exception as error:  # each kind of artifact store raises its own
-        text = store.address.redacted(reason(error))
-        raise Refusal(
-            f"{shown(name)}: could not download {journal.MODEL} from MLflow ({text}). A model that was logged by an older version of this pipeline lacks this file: "
-            f"give a model file with the SHA-256 {digest}"
-        ) from None
     if files.digest(path) != digest:
         raise Refusal(
             f"{shown(name)}: the file in MLflow is damaged, because its SHA-256 is not {digest}: give a model file with this SHA-256"

@@ -9,14 +9,13 @@ def run(first: str, others: list[str], markdown: bool) -> None:
 
     `first` and `others` name the models; see `comparison.models.read`. With `markdown`, print Markdown for a pull request.
     """
-    from pipeline.tools.compare import rendering  # late: torch takes seconds to import, and `--help` does not need it
-    from pipeline.tools.compare.comparing import compare
+    from pipeline.tools.compare import comparing  # late: torch takes seconds to import, and `--help` does not need it
 
     names = [first, *others]
-    if len(names) > rendering.MOST_MODELS:
-        raise Refusal(f"compare: names {len(names)} models: name {rendering.MOST_MODELS} at most")
-    comparison = compare(names, Paths(), Environment.read())
-    print((rendering.markdown if markdown else rendering.text)(comparison), flush=True)
+    if len(names) > comparing.MOST_MODELS:
+        raise Refusal(f"compare: names {len(names)} models: name {comparing.MOST_MODELS} at most")
+    comparison = comparing.compare(names, Paths(), Environment.read())
+    print((comparing.markdown if markdown else comparing.text)(comparison), flush=True)
 
 
 def run_promote(subject: str, name: str, alias: str, force: bool) -> int:
@@ -25,12 +24,12 @@ def run_promote(subject: str, name: str, alias: str, force: bool) -> int:
 
     Print the paired test and the result. Return 1 if the model did not get the alias, else 0.
     """
-    from pipeline.tools.compare import rendering  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tools.compare import comparing  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tools.compare.promotion import promote
 
     promotion = promote(subject, name, alias, Paths(), Environment.read(), force=force)
     if promotion.test:
-        print(rendering.test_text(promotion.test, f"{name}@{alias}", "new") + "\n")
+        print(comparing.test_text(promotion.test, f"{name}@{alias}", "new") + "\n")
     version = f"{name} version {promotion.version}"
     given = f"{version} is {name}@{alias}" if promotion.has_alias else f"{version} is registered, but is not {name}@{alias}"
     print(f"promote: {given}: {promotion.text}")

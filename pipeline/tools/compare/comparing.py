@@ -1,17 +1,20 @@
-"""The comparison of models that `compare` prints: what differs, and a paired test of each model with the first."""
+"""The comparison of models that `compare` prints: what differs, and a paired test of each model with the first, as text or Markdown."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from string import ascii_uppercase
+from typing import NamedTuple
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
-from pipeline.tools.compare.differences import Differences, differences
+from pipeline.tools.compare.differences import SHORT, Differences, differences
 from pipeline.tools.compare.models import ComparedModel, read
-from pipeline.tools.compare.paired import EvaluationSplit, Paired, Scored, incomparability, paired
+from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,163 @@ def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tup
         return (), (*left_out, str(refusal))
     baseline = scored.pop(first.digest, None)
     return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)
+
+
+MOST_MODELS = len(ascii_uppercase)
+LONGEST_VALUE, LONGEST_REMARK = 60, 240
+INTERVAL = "_interval/"
+NOTHING = "-"
+LEVEL_TEXT = f"{LEVEL:.0%}"
+BOOTSTRAP, EXACT = "bootstrap", "exact"
+
+
+class Table(NamedTuple):
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+Block = str | Table
+
+
+def text(comparison: Comparison) -> str:
+    """Return the comparison as text with aligned columns."""
+    return "\n\n".join(map(aligned, blocks(comparison)))
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return the comparison as Markdown with tables."""
+    return "\n\n".join(map(markdown_block, blocks(comparison)))
+
+
+def test_text(test: Paired, first: str, second: str) -> str:
+    """Return a paired test as text. `first` and `second` are names for its models."""
+    return "\n\n".join(map(aligned, test_blocks(test, first, second)))
+
+
+def blocks(comparison: Comparison) -> Iterator[Block]:
+    """Yield the parts of the comparison: the label of each model, what differs, the recorded metrics, and the paired tests."""
+    models = comparison.differences.models
+    labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
+    yield Table("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
+    found = comparison.differences
+    if found.rows:
+        yield differing_table(found, tuple(labels.values()))
+    if len(models) == 2:
+        yield found.conclusion
+    else:
+        yield from (f"A and {labels[id(model)]}: {found.of_pair(at).conclusion}" for at, model in enumerate(models[1:], start=1))
+    yield from found.notes
+    if rows := list(metric_rows(models)):
+        gained = [f"{label} - A" for label in list(labels.values())[1:]]
+        yield Table("recorded metrics", ("", *labels.values(), *gained), rows)
+    letters = {model.digest: labels[id(model)] for model in reversed(models)}
+    for test in comparison.tests:
+        yield from test_blocks(test, letters[test.first.digest], letters[test.second.digest])
+    if len(comparison.tests) > 1:
+        yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
+    for reason in comparison.left_out:
+        yield f"No paired test: {reason}"
+
+
+def description(model: ComparedModel) -> tuple[str, str, str]:
+    origin = model.record.origin or "no run in this checkout"
+    return (
+        shown(model.name, LONGEST_VALUE),
+        model.digest[:SHORT],
+        shown("this run" if origin == f"run {model.name}" else origin, LONGEST_VALUE),
+    )
+
+
+def differing_table(differences: Differences, labels: tuple[str, ...]) -> Table:
+    rows = []
+    for row in differences.rows:
+        values = (NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values)
+        rows.append((row.kind, shown(row.name, LONGEST_VALUE), *values, shown(row.remark, LONGEST_REMARK)))
+    return Table("what differs", ("", "", *labels, ""), rows)
+
+
+def metric_rows(models: Sequence[ComparedModel]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each recorded metric: its value for each model, with its interval if it has one, and the differences to the first."""
+    found = [model.record.metrics for model in models]
+    for name in dict.fromkeys(name for metrics in found for name in metrics if INTERVAL not in name):
+        first, *others = (metrics.get(name) for metrics in found)
+        gained = (
+            NOTHING if first is None or other is None else signed(other - first, count=is_count(first) and is_count(other))
+            for other in others
+        )
+        yield (shown(name, LONGEST_VALUE), *(with_interval(name, metrics) for metrics in found), *gained)
+
+
+def with_interval(name: str, metrics: Mapping[str, float]) -> str:
+    """Return the value of a metric, such as `0.9806 (0.9604 to 0.9921)`, or NOTHING if there is none."""
+    if name not in metrics:
+        return NOTHING
+    low, high = (metrics.get(f"{name}{INTERVAL}{bound}") for bound in ("low", "high"))
+    value = number(metrics[name])
+    return value if low is None or high is None else f"{value} ({number(low)} to {number(high)})"
+
+
+def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
+    """Yield the table of a paired test, and its result in words. `first` and `second` are the labels of its models."""
+    title = f"paired test of {first} and {second}: predictions made anew for the same {counted(test.num_samples, 'test sample')}"
+    header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
+    of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
+    yield Table(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])
+    yield sentence(test, first, second)
+
+
+def test_row(metric: MetricDifference) -> tuple[str, ...]:
+    interval = f"{signed(metric.low)} to {signed(metric.high)}"
+    return metric.metric, number(metric.first), number(metric.second), signed(metric.difference), interval
+
+
+def sentence(test: Paired, first: str, second: str) -> str:
+    """Return the result of a paired test in words, with the numbers that support it."""
+    loss = "higher" if test.loss.difference > 0 else "lower"
+    if test.discordant is None:
+        differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"
+        return f"{differs}, by the interval of the loss."
+    comparative = "worse" if test.accuracy.difference < 0 else "better"
+    differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
+    only = test.discordant
+    counts = counted(only.only_first, "sample"), counted(only.only_second, "sample")
+    result = f"{differs} in accuracy: only {first} is correct for {counts[0]}, only {second} for {counts[1]}."
+    return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
+
+
+def is_count(value: float) -> bool:
+    """Return True for 2, 3 and so on. 0 and 1 may be an accuracy."""
+    return value.is_integer() and value > 1
+
+
+def number(value: float) -> str:
+    return f"{value:.0f}" if is_count(value) else f"{value:.4f}" if abs(value) < 1000 else f"{value:g}"
+
+
+def signed(value: float, *, count: bool = False) -> str:
+    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}"
+
+
+def aligned(block: Block) -> str:
+    if isinstance(block, str):
+        return block
+    rows = [block.header, *block.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*([block.title] if block.title else []), *lines])
+
+
+def markdown_block(block: Block) -> str:
+    if isinstance(block, str):
+        return escaped(block)
+    lines = [f"| {' | '.join(map(escaped, row))} |" for row in (block.header, *block.rows)]
+    lines.insert(1, f"|{' --- |' * len(block.header)}")
+    return "\n".join([*([f"**{block.title}**", ""] if block.title else []), *lines])
+
+
+def escaped(cell: str) -> str:
+    """Escape what Markdown would take for a table's border, an HTML tag or emphasis."""
+    for character in "\\|<*_`":
+        cell = cell.replace(character, f"\\{character}")
+    return cell

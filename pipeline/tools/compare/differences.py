@@ -97,7 +97,7 @@ class Differences:
 
 def differences(models: Sequence[ComparedModel]) -> Differences:
     """Compare two or more models by their metadata and by what is recorded about them. No model is built or run."""
-    rows = [*parameters(models), *data(models), *code(models), *lock(models), *hardware(models)]
+    rows = [*parameters(models), *data(models), *code(models), *hardware(models)]
     return Differences(tuple(models), tuple(rows), tuple(notes(models)))
 
 
@@ -122,7 +122,7 @@ def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 
 def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the code that `train` imported, the commit, and the uncommitted changes.
+    """Yield the code that `train` imported, the commit, the uncommitted changes, and the digest of requirements.lock.
 
     Commits that differ only in params.yaml and results count as equal. So do uncommitted changes of these files. Parameters and results are
     compared separately.
@@ -138,10 +138,6 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
     changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
-
-
-def lock(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the digest of requirements.lock."""
     yield from differing("lock", [{"requirements.lock": short(model.manifest.inputs.get("lock"))} for model in models])
 
 

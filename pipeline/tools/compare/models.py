@@ -1,32 +1,36 @@
-"""Finds the models that a user names for a comparison, with everything that is recorded about them."""
+"""Finds the models that a user names for a comparison, what is recorded about them, and earlier prepared data in DVC's cache."""
 
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.core import files
+from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.prepared import PreparedRecord
 from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import flatten, formatted
+from pipeline.core.spec import MOST_BYTES
 from pipeline.core.untrusted import reason, shown
+from pipeline.core.yaml_document import parse
 from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.tools.compare import dvc_cache
-from pipeline.tracking import events, journal, run_description, subject
+from pipeline.tracking import journal, record, run_description, subject
+from pipeline.tracking.record import EVALUATE, TRAIN
 from pipeline.tracking.store import Store
 
 if TYPE_CHECKING:
+    from dvc.api import DVCFileSystem
     from mlflow.entities import Run
 
-EVALUATE = "evaluate"
+SCORED = (f"{TEST}/", f"{VALID}/")
 
 
 @dataclass(frozen=True)
@@ -62,37 +66,23 @@ class ComparedModel:
 def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     """Return the model that `name` denotes: a model file, a run, a model in MLflow, a DVC experiment or a git revision.
 
+    Its facts come from the run that `name` denotes, or else from the newest run in this checkout that has the same model file. If there is
+    none, the facts of a name in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file.
     Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
-    if is_path(name, paths) or name.startswith("models:") or subject.RUN_ID.fullmatch(name):
-        return read_file(name, paths, environment)
-    if folder := subject.journal_named(name, environment.root):
-        model = read_file(name, paths, environment)
-        return replace(model, record=of_journal(folder, model.manifest.step))
-    if commit := dvc_cache.resolved(name, paths.top):
-        return read_revision(name, commit, paths, environment)
-    known = journal.journals(environment.root)
-    newest = f", such as the newest run, {known[-1].name}" if known else ""
-    raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
-
-
-def is_path(name: str, paths: Paths) -> bool:
-    return Path(name).is_file() or Path(name).suffix == paths.model.suffix
-
-
-def read_file(name: str, paths: Paths, environment: Environment) -> ComparedModel:
-    """Return the model that a path, a run or a name in MLflow denotes.
-
-    Its facts come from the newest run in this checkout that has the same model file. If there is no such run, the facts of a run or of a name
-    in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file. Raises Refusal like `read`.
-    """
+    is_file, is_in_mlflow = subject.is_model_file(name, paths), name.startswith("models:") or subject.RUN_ID.fullmatch(name)
+    folder = None if is_file or is_in_mlflow else subject.journal_named(name, environment.root)
+    if not (is_file or is_in_mlflow or folder):
+        if commit := resolved(name, paths.top):
+            return read_revision(name, commit, paths, environment)
+        known = journal.journals(environment.root)
+        newest = f", such as the newest run, {known[-1].name}" if known else ""
+        raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
     with subject.located(name, paths, environment) as path:
         model = parsed(name, path)
-        if folder := journal.find(environment.root, model.digest):
+        if folder := folder or journal.find(environment.root, model.digest):
             return replace(model, record=of_journal(folder, model.manifest.step))
-        if not is_path(name, paths):
-            return replace(model, record=of_mlflow(name, environment))
-        return replace(model, record=of_results(path, paths))
+        return replace(model, record=of_results(path, paths) if is_file else of_mlflow(name, environment))
 
 
 def parsed(name: str, path: Path) -> ComparedModel:
@@ -116,39 +106,27 @@ def of_results(model: Path, paths: Paths) -> Record:
 
 def of_journal(folder: Path, step: int) -> Record:
     """Return what the journal in `folder` recorded. The metrics are those at `step`, the training step of the exported weights."""
-    params: dict[str, str] = {}
-    provenance: dict[str, str] = {}
-    splits: dict[str, str] = {}
-    metrics: dict[str, float] = {}
-    for event in events.read(folder / events.EVENTS):
-        fields = event.fields
-        if event.kind in ("start", "reopen"):
-            if fields["stage"] != EVALUATE:
-                provenance |= {key: value for key, value in fields.get("provenance", {}).items() if isinstance(value, str)}
-                params |= section_of(fields["params"], "source")
-            params |= section_of(fields["tags"], EVALUATE)
-            splits |= {split_named(each["name"]): each["digest"] for each in fields.get("datasets", [])}
-        elif event.kind == "metrics" and fields["step"] == step:
-            metrics |= scores_of(fields["values"])
-    return Record(f"run {folder.name}", params, provenance, splits, metrics)
+    run = record.Record(folder)
+    params, splits = dict[str, str](), dict[str, str]()
+    for fields in run.begun:
+        params |= section_of(fields["params"], "source") if fields["stage"] != EVALUATE else {}
+        params |= section_of(fields["tags"], EVALUATE)
+        splits |= {split_named(each["name"]): each["digest"] for each in fields.get("datasets", [])}
+    return Record(f"run {run.name}", params, texts(run.provenance), splits, run.metrics(*SCORED, step=step))
 
 
 def of_mlflow(name: str, environment: Environment) -> Record:
     """Return what the run of a model in MLflow recorded. Raises Refusal if MLflow does not answer."""
     store = Store(environment)
-    try:
-        with redirect_stdout(sys.stderr):
-            run = store.client.get_run(str(subject.find_logged(name, store).source_run_id))
-            with tempfile.TemporaryDirectory() as folder:
-                provenance = read_provenance(store, run, folder)
-    except Refusal:
-        raise
-    except Exception as error:  # whatever MLflow raises
-        raise Refusal(f"{shown(name)}: could not read its run from MLflow: {store.address.redacted(reason(error))}") from None
+    with store.refusing(name, "could not read its run from MLflow", ": check MLFLOW_TRACKING_URI"), redirect_stdout(sys.stderr):
+        run = store.client.get_run(str(subject.find_logged(name, store).source_run_id))
+        with tempfile.TemporaryDirectory() as folder:
+            provenance = read_provenance(store, run, folder)
     inputs = run.inputs.dataset_inputs if run.inputs else []
     splits = {split_named(each.dataset.name): json.loads(each.dataset.profile or "{}").get("digest", "") for each in inputs}
     params = section_of(run.data.params, "source") | section_of(run.data.tags, EVALUATE)
-    return Record(f"run {run.info.run_name} in MLflow", params, provenance, splits, scores_of(run.data.metrics))
+    metrics = {metric: value for metric, value in run.data.metrics.items() if metric.startswith(SCORED)}
+    return Record(f"run {run.info.run_name} in MLflow", params, provenance, splits, metrics)
 
 
 def read_provenance(store: Store, run: "Run", folder: str) -> dict[str, str]:
@@ -156,7 +134,11 @@ def read_provenance(store: Store, run: "Run", folder: str) -> dict[str, str]:
     if "train.json" not in {Path(each.path).name for each in store.client.list_artifacts(run.info.run_id, "provenance")}:
         return {}
     path = Path(store.client.download_artifacts(run.info.run_id, "provenance/train.json", folder))
-    return {key: value for key, value in json.loads(path.read_bytes()).items() if isinstance(value, str)}
+    return texts(json.loads(path.read_bytes()))
+
+
+def texts(provenance: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value for key, value in provenance.items() if isinstance(value, str)}
 
 
 def section_of(params: Mapping[str, Any], section: str) -> dict[str, str]:
@@ -168,27 +150,131 @@ def split_named(dataset: str) -> str:
     return dataset.rpartition(" ")[2]
 
 
-def scores_of(values: Mapping[str, Any]) -> dict[str, float]:
-    return {key: float(value) for key, value in values.items() if key.startswith((f"{TEST}/", f"{VALID}/"))}
-
-
 def read_revision(name: str, commit: str, paths: Paths, environment: Environment) -> ComparedModel:
     """Return the model of a git revision: the file in DVC's cache that its `dvc.lock` names, with the revision's parameters and metrics.
 
     The properties of the machine are those of the run here with the same model file, if there is one. Raises Refusal if the revision has no
-    `dvc.lock`, or if the model file is not in the cache and no remote of DVC has it.
+    `dvc.lock` or params.yaml, or if the model file is not in the cache and no remote of DVC has it.
     """
+    from dvc.api import DVCFileSystem
+
+    tree, top = DVCFileSystem(str(paths.top), rev=commit), Paths()
+    if not tree.exists(top.dvc_lock.as_posix()):
+        raise Refusal(f"{shown(name)}: this revision has no dvc.lock, so it names no model: run `dvc repro`, and commit dvc.lock")
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
-        revision = dvc_cache.fetch(name, commit, paths, Path(folder))
-        model = parsed(name, revision.model)
-        folder_of_run = journal.find(environment.root, model.digest)
+        copy = Path(folder, top.model.name)
+        try:
+            document, _ = parse(tree.read_text(top.params.as_posix()))
+            tree.get_file(top.model.as_posix(), str(copy))
+        except Exception as error:  # git, DVC and each kind of remote raise their own types
+            raise Refusal(
+                f"{shown(name)}: could not read the model of this revision ({reason(error)}): run `dvc pull {top.model}` in a clone of it, or "
+                "`dvc repro` if no remote has it"
+            ) from None
+        model = parsed(name, copy)
+    folder_of_run = journal.find(environment.root, model.digest)
     run = of_journal(folder_of_run, model.manifest.step) if folder_of_run else Record()
-    sections = {key: revision.params[key] for key in ("source", EVALUATE) if key in revision.params}
-    record = Record(
-        origin=f"revision {commit[:12]}",
-        params={key: formatted(value) for key, value in flatten(sections).items()},
-        provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},
-        splits={**run.splits, **revision.splits},
-        metrics={**run.metrics, **revision.metrics(model.digest)},
+    return replace(
+        model,
+        record=Record(
+            origin=f"revision {commit[:12]}",
+            params=section_of(flatten(document), "source") | section_of(flatten(document), EVALUATE),
+            provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},
+            splits={**run.splits, **revision_splits(tree, top)},
+            metrics={**run.metrics, **revision_metrics(tree, top, model.digest)},
+        ),
     )
-    return replace(model, name=name, record=record)
+
+
+def revision_splits(tree: "DVCFileSystem", paths: Paths) -> dict[str, str]:
+    """Return the digests of the prepared splits of a revision; {} if its record cannot be read, or has another format."""
+    try:
+        return split_digests(PreparedRecord.model_validate(read_json(tree, paths.prepared / "spec.json"), strict=False))
+    except ValueError:
+        return {}
+
+
+def revision_metrics(tree: "DVCFileSystem", paths: Paths, digest: str) -> dict[str, float]:
+    """Return the metrics of the model file with the SHA-256 `digest`; {} if the revision has those of another file.
+
+    A commit made by hand can combine a model file with the metrics of another.
+    """
+    evaluated, trained = (read_json(tree, paths.metrics / f"{stage}.json") for stage in (EVALUATE, TRAIN))
+    if evaluated.get(recorded.MODEL) != digest[: recorded.DIGITS]:
+        return {}
+    valid = {f"{VALID}/{name}": float(value) for name, value in trained.get(VALID, {}).items()}
+    return run_description.test_metrics(evaluated["test"]) | valid
+
+
+def read_json(tree: "DVCFileSystem", path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file of the revision; {} if the file is missing or damaged, or is in no cache and no remote."""
+    try:
+        return dict(json.loads(tree.read_text(path.as_posix())))
+    except Exception:  # git, DVC and each kind of remote raise their own types
+        return {}
+
+
+MOST_FOLDER_BYTES = 1 << 16
+"""Upper bound for DVC's list of the files of prepared data, which are about ten. The list of a large dataset is longer, and is not read."""
+
+
+@contextmanager
+def located_data(folder: Path, top: Path, fits: Callable[[PreparedRecord], bool]) -> Iterator[Path]:
+    """Yield `folder`, the prepared data of the checkout `top`, if `fits` returns True for its record.
+
+    Otherwise yield a temporary folder with links to the first data in DVC's cache for which it does, or `folder` if there is none. The
+    contents are not verified; `Prepared.open` does this.
+    """
+    cache = None if fitting(folder / "spec.json", fits) else cache_folder(top)
+    for listing in sorted(cache.glob("*/*.dir")) if cache else ():
+        try:
+            listed = {str(each["relpath"]): str(each["md5"]) for each in json.loads(untrusted.read(listing, MOST_FOLDER_BYTES))}
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        objects = {name: listing.parents[1] / md5[:2] / md5[2:] for name, md5 in listed.items() if Path(name).name == name}
+        if "spec.json" in objects and fitting(objects["spec.json"], fits):
+            with tempfile.TemporaryDirectory(prefix="prepared-") as links:
+                for name, path in objects.items():
+                    (Path(links) / name).symlink_to(path.absolute())
+                yield Path(links)
+            return
+    yield folder
+
+
+def fitting(path: Path, fits: Callable[[PreparedRecord], bool]) -> bool:
+    """Return True if the file `path` is a record of prepared data that fits."""
+    try:
+        return fits(PreparedRecord.model_validate_json(untrusted.read(path, MOST_BYTES)))
+    except (OSError, ValueError):
+        return False
+
+
+def cache_folder(top: Path) -> Path | None:
+    """Return the folder in which DVC's cache has files by their MD5; None if the checkout `top` has no DVC."""
+    from dvc.exceptions import DvcException  # late: DVC takes a second to import
+    from dvc.repo import Repo
+
+    try:
+        with Repo(str(top)) as repo:
+            return Path(repo.cache.local.path)
+    except DvcException:
+        return None
+
+
+def split_digests(record: PreparedRecord) -> dict[str, str]:
+    """Return the digest of each split of prepared data, as a run records it."""
+    return {name: files.digest_of([split.inputs_digest, split.targets_digest]) for name, split in record.splits.items()}
+
+
+def resolved(name: str, top: Path) -> str | None:
+    """Return the commit of a git revision or DVC experiment; None if there is none of this name, or no git repository with DVC."""
+    from dvc.exceptions import DvcException  # late: DVC takes a second to import
+    from dvc.repo import Repo
+    from dvc.scm import NoSCMError, RevError, resolve_rev
+    from scmrepo.exceptions import SCMError
+
+    try:
+        with Repo(str(top)) as repo:
+            return str(resolve_rev(repo.scm, name))
+    except (DvcException, NoSCMError, RevError, SCMError, AssertionError):  # DVC asserts that there is a git repository
+        return None

@@ -23,8 +23,7 @@ from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
-from pipeline.tools.compare import dvc_cache
-from pipeline.tools.compare.models import ComparedModel
+from pipeline.tools.compare.models import ComparedModel, located_data, split_digests
 
 SEED = 1
 RESAMPLES, FEWEST_RESAMPLES = 10_000, 1_000
@@ -174,7 +173,7 @@ class EvaluationSplit:
                 return test_digest(record) == model.record.splits[TEST]
             return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
 
-        with dvc_cache.located(paths.prepared, paths.top, fits) as folder:
+        with located_data(paths.prepared, paths.top, fits) as folder:
             split = cls(model, paths, machine, folder)
             split.refuse_other_split(model)
             yield split
@@ -215,8 +214,7 @@ class EvaluationSplit:
 
 def test_digest(record: PreparedRecord) -> str | None:
     """Return the digest of the test split, as a run records it; None if there is no test split."""
-    split = record.splits.get(TEST)
-    return files.digest_of([split.inputs_digest, split.targets_digest]) if split else None
+    return split_digests(record).get(TEST)
 
 
 def incomparability(first: Spec, second: Spec) -> str | None:

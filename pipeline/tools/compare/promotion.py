@@ -3,13 +3,12 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.untrusted import reason, shown
+from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
@@ -111,17 +110,9 @@ def refuse_bad_names(registered: str, alias: str) -> None:
         )
 
 
-@contextmanager
-def refusing(name: str, store: Store) -> Iterator[None]:
+def refusing(name: str, store: Store) -> AbstractContextManager[None]:
     """Within this context, turn an exception of MLflow into a Refusal."""
-    try:
-        yield
-    except Refusal:
-        raise
-    except Exception as error:  # whatever MLflow raises
-        raise Refusal(
-            f"{shown(name)}: MLflow at {store.address.shown} failed ({store.address.redacted(reason(error))}): `python -m pipeline doctor` names what is wrong with it"
-        ) from None
+    return store.refusing(name, f"MLflow at {store.address.shown} failed", ": `python -m pipeline doctor` names what is wrong with it")
 
 
 def find_logged(name: str, candidate: ComparedModel, store: Store, environment: Environment) -> "LoggedModel":

@@ -60,14 +60,13 @@ def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> 
     """Return the comparison of each model with the first, as `compare` prints it; () for one model. Raises Refusal if there are too many."""
     if len(names) < 2:
         return ()
-    from pipeline.tools.compare import rendering
-    from pipeline.tools.compare.comparing import compare
+    from pipeline.tools.compare import comparing
 
-    if len(names) > rendering.MOST_MODELS:
-        raise Refusal(f"report: names {len(names)} models: name {rendering.MOST_MODELS} at most")
+    if len(names) > comparing.MOST_MODELS:
+        raise Refusal(f"report: names {len(names)} models: name {comparing.MOST_MODELS} at most")
     blocks = (
         each if isinstance(each, str) else Table(each.header, tuple(each.rows), each.title).without_empty_columns()
-        for each in rendering.blocks(compare(names, paths, environment))
+        for each in comparing.blocks(comparing.compare(names, paths, environment))
     )
     return (Section("What differs", tuple(blocks)),)
 

@@ -170,7 +170,7 @@ def code_of(evidence: Evidence) -> tuple[str | None, list[str]]:
 
 
 def recorded(evidence: Evidence, name: str) -> str:
-    return str(evidence.run.provenance.get(name, UNKNOWN)) if evidence.run else UNKNOWN
+    return str(evidence.run.last.get("provenance", {}).get(name, UNKNOWN)) if evidence.run else UNKNOWN
 
 
 def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:

@@ -10,8 +10,9 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.tools.report import figures
-from pipeline.tools.report.evidence import Cost, Evidence
+from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
+from pipeline.tracking.record import Cost
 from pipeline.tracking.terminal import duration
 
 PER_CLASS = "per_class"

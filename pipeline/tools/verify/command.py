@@ -22,7 +22,8 @@ from pipeline.prepare.progress import progress
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
 from pipeline.tracking import provenance, run_description
 from pipeline.tracking import subject as subjects
-from pipeline.tracking.subject import Record, Subject, find
+from pipeline.tracking.record import Record
+from pipeline.tracking.subject import Subject, find
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -38,7 +39,7 @@ def run(subject: str, retrain: bool) -> int:
     Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
     """
     paths, environment = Paths(), Environment.read()
-    record = find(subject, paths, environment).record
+    record = find(subject, paths, environment)
     with subjects.located(subject, paths, environment) as model:
         return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
 
@@ -178,7 +179,7 @@ def compare_scores(
     sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
     yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
     if subject.record:
-        scores = subject.record.scores
+        scores = subject.record.metrics("test/")
         metrics = run_description.test_metrics(found) if scores else {}
         description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
         yield Comparison.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.core.spec import Spec
 from pipeline.evaluate.reports.metrics import SampleScores
-from pipeline.tools.compare import rendering
+from pipeline.tools.compare import comparing
+from pipeline.tools.compare.comparing import sentence
 from pipeline.tools.compare.paired import Scored, incomparability, paired
-from pipeline.tools.compare.rendering import sentence
 from tests.specs import image_spec, text_spec
 
 COUNT = 200
@@ -77,7 +77,7 @@ def test_the_loss_decides_between_language_models() -> None:
     for loss, is_worse, text in ((0.5, True, "B has a significantly higher loss than A"), (0.1, False, "lower loss")):
         test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
         assert (test.discordant, test.second_is_worse) == (None, is_worse)
-        lines = rendering.test_text(test, "A", "B")
+        lines = comparing.test_text(test, "A", "B")
         assert text in lines
         assert (lines.count("bootstrap"), lines.count("exact")) == (2, 0)
         assert (test.loss.first, test.loss.second) == (pytest.approx(0.3, abs=0.01), pytest.approx(loss, abs=0.01)), "per token"

@@ -13,7 +13,7 @@ from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.tools.compare import dvc_cache, models, promotion
+from pipeline.tools.compare import models, promotion
 from pipeline.tools.compare.paired import Paired
 from pipeline.tools.sync import build
 from pipeline.tracking import mirror, subject
@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_compared_needs_force(
 ) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
     (registry.folder / "data/prepared").rename(tmp_path / "prepared")
-    monkeypatch.setattr(dvc_cache, "cache_folder", lambda _: None)
+    monkeypatch.setattr(models, "cache_folder", lambda _: None)
     try:
         code, line = promote(registry.runs["rate"], "uncompared")
         assert (code, registry.holder("uncompared")) == (1, "1")

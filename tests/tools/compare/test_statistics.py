@@ -7,9 +7,9 @@ import pytest
 from statsmodels.stats import contingency_tables, proportion
 
 from pipeline.tools.compare import paired
+from pipeline.tools.compare.comparing import metric_rows
 from pipeline.tools.compare.models import Record
 from pipeline.tools.compare.paired import bootstrap, exact_interval
-from pipeline.tools.compare.rendering import metric_rows
 
 
 @pytest.mark.parametrize(("only_first", "only_second", "num_samples"), [(0, 5, 9), (0, 6, 9), (9, 1, 200), (60, 40, 1000)])

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from pipeline.tools.report import figures
-from pipeline.tools.report.evidence import Cost
 from pipeline.tools.report.page import (
     Confusion,
     Excerpt,
@@ -27,6 +26,7 @@ from pipeline.tools.report.page import (
 )
 from pipeline.tools.report.results import cost_facts, shown_metric
 from pipeline.tools.report.samples import generated, generated_texts
+from pipeline.tracking.record import Cost
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
 
 HOSTILE = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.tools.report import evidence
 from pipeline.tracking import events
+from pipeline.tracking.record import Record
 
 RATE = "train/samples_per_second"
 
@@ -41,36 +41,37 @@ INTERRUPTED = [
 
 
 def test_the_time_is_that_of_the_sessions_of_the_training_alone(tmp_path: Path) -> None:
-    record = evidence.read(journal(tmp_path, INTERRUPTED))
-    assert record.cost
-    assert (record.cost.time_s, record.cost.num_sessions, record.cost.samples_per_second) == (4.0, 2, 200.0)
-    assert record.cost.memory_megabytes == {"allocated_megabytes": 7.0}
-    assert record.cost.energy_wh is None
-    assert record.provenance == {"git.commit": "b"}
-    assert record.params == {"source.name": "digits"}
+    found = Record(journal(tmp_path, INTERRUPTED))
+    assert found.cost
+    assert (found.cost.time_s, found.cost.num_sessions, found.cost.samples_per_second) == (4.0, 2, 200.0)
+    assert found.cost.memory_megabytes == {"allocated_megabytes": 7.0}
+    assert found.cost.energy_wh is None
+    assert found.provenance == {"git.commit": "b"}
+    assert found.last["params"] == {"source.name": "digits"}
 
 
 def test_the_history_has_the_points_without_what_was_measured_of_the_machine(tmp_path: Path) -> None:
-    record = evidence.read(journal(tmp_path, INTERRUPTED))
-    assert record.history == [{"step": 10, "valid/loss": 2.0}, {"step": 20}, {"step": 30}]
+    found = Record(journal(tmp_path, INTERRUPTED))
+    assert found.history == [{"step": 10, "valid/loss": 2.0}, {"step": 20}, {"step": 30}]
 
 
 def test_the_energy_is_the_integral_of_the_power_during_the_sessions(tmp_path: Path) -> None:
     watts = [(500, 100.0), (1_500, 200.0), (30_000, 9_999.0), (61_000, 50.0)]
-    record = evidence.read(journal(tmp_path, INTERRUPTED, watts))
-    assert record.cost
+    found = Record(journal(tmp_path, INTERRUPTED, watts))
+    assert found.cost
     first, second = 0.5 * 100 + 1.0 * 150 + 0.5 * 200, 2.0 * 50
-    assert record.cost.energy_wh == pytest.approx((first + second) / 3600)
+    assert found.cost.energy_wh == pytest.approx((first + second) / 3600)
 
 
 def test_the_energy_is_unknown_if_samples_are_missing_for_long(tmp_path: Path) -> None:
     lines = [INTERRUPTED[0], {"kind": "end", "time_ms": 1_000_000, "status": "FINISHED"}]
-    record = evidence.read(journal(tmp_path, lines, [(1_000, 100.0), (999_000, 100.0)]))
-    assert record.cost
-    assert record.cost.energy_wh is None
+    found = Record(journal(tmp_path, lines, [(1_000, 100.0), (999_000, 100.0)]))
+    assert found.cost
+    assert found.cost.energy_wh is None
 
 
-def test_a_journal_of_an_evaluation_has_no_cost(tmp_path: Path) -> None:
-    record = evidence.read(journal(tmp_path, INTERRUPTED[6:]))
-    assert record.cost is None
-    assert record.history == []
+def test_the_journal_of_an_evaluation_has_no_training(tmp_path: Path) -> None:
+    found = Record(journal(tmp_path, INTERRUPTED[6:]))
+    assert found.cost is None
+    assert (found.provenance, found.last["provenance"]) == ({}, {"git.commit": "c"})
+    assert found.history == []
