@@ -63,7 +63,7 @@ VERBS = {
     "check": Verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": Verb(
         "examine machine, checkout and servers in seconds, and name a command that fixes each problem",
-        "doctor.finding:run",
+        "doctor.command:run",
         {"--all": flag("print the checks that are ok, too", dest="complete"), "--json": flag("print all checks as JSON for programs")},
     ),
     "summary": Verb("print the result, and record its run if it is missing in MLflow", "repro:summarize", listed=False),

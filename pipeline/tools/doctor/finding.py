@@ -1,24 +1,21 @@
-"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name a command that fixes each problem."""
+"""Holds what a check has found, and reads what checks look at: the environment, the checkout, and the GPUs, read through NVML without torch."""
 
-import os
-import sys
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from json import dumps
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.core.refusal import Refusal, counted
+from pipeline.inference import gpu_diagnostics
+from pipeline.tracking import utilization
 
 if TYPE_CHECKING:
     from pipeline.core.environment import Environment
-    from pipeline.tools.doctor.gpus import Gpus
 
+CUDA_OF_TORCH = re.compile(r"^cuda\b.*= *'([\d.]+)'", re.MULTILINE)
 Status = Literal["ok", "warning", "problem"]
-COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-WIDTH = 160
-"""The width of the table if stdout is not a terminal."""
 
 
 @dataclass(frozen=True)
@@ -40,64 +37,6 @@ class Finding:
 ok, warning, problem = partial(Finding, "ok"), partial(Finding, "warning"), partial(Finding, "problem")
 
 
-@dataclass(frozen=True)
-class Context:
-    """The environment variables, the checkout and the machine to check. `top` is the checkout, and `system` the root of the file system."""
-
-    environment: "Environment"
-    top: Path = field(default_factory=Path)
-    system: Path = Path("/")
-
-    @cached_property
-    def gpus(self) -> "Gpus":
-        """Return the version of the NVIDIA driver, and the GPUs."""
-        from pipeline.tools.doctor.gpus import read_gpus
-
-        return read_gpus(self.system)
-
-
-def run(complete: bool, json: bool) -> int:
-    """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0.
-
-    Unless `complete` is True, the table holds only problems and warnings. JSON holds all findings.
-    """
-    try:
-        findings = examined()
-    except ModuleNotFoundError as error:
-        remedy = "`make setup`, then `source .venv/bin/activate`"
-        findings = [problem(f"the package {error.name} is not installed for {sys.executable}", remedy, "lock")]
-    if json:
-        print(dumps(as_json(findings), indent=2, ensure_ascii=False))
-    elif findings:
-        print_findings(findings, complete=complete)
-    return int(worst(findings) == "problem")
-
-
-def examined() -> list[Finding]:
-    """Return all findings. Under torchrun, the first process of each machine examines it, and the others return an empty list.
-
-    Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
-    """
-    from pipeline.core.environment import Environment
-    from pipeline.tools.doctor import diagnosis
-
-    try:
-        environment = Environment.read()
-    except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
-        invalid = problem("; ".join(str(refusal).splitlines()), "correct the variable, or `unset` it", "environment")
-        names = [name for name in diagnosis.CHECKS if name != "tracking"]
-        return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
-    if environment.local_rank:
-        return []
-    return [of_environment(environment), *diagnosis.examine(Context(environment))]
-
-
-def of_environment(environment: "Environment") -> Finding:
-    fields = type(environment).model_fields
-    names = sorted(name for name in map(str, (field.validation_alias for field in fields.values())) if os.environ.get(name))
-    return ok(f"set: {', '.join(names)}" if names else "no variable of the pipeline is set", name="environment")
-
-
 def worst(findings: Iterable[Finding]) -> str:
     return max((finding.status for finding in findings), key=("ok", "warning", "problem").index, default="ok")
 
@@ -108,26 +47,84 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     return {"format": 1, "status": worst(findings), "findings": listed}
 
 
-def print_findings(findings: Sequence[Finding], *, complete: bool) -> None:
-    shown = [finding for finding in findings if complete or finding.status != "ok"]
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU. `memory_bytes` and `free_bytes` are 0 if it shares the memory of the CPU. `capability` is the compute capability (major, minor)."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The version of the NVIDIA driver, or None without a driver; the CUDA version of its libcuda; and its GPUs by NVML's index."""
+
+    driver: str | None
+    cuda: str | None
+    devices: list[Gpu]
+
+
+def read_gpus(system: Path) -> Gpus:
+    """Return the driver and the GPUs that NVML reports. Without NVML, return no GPUs, and the driver version that the kernel reports, if any."""
+    import pynvml
+
+    handles = utilization.gpus()
     try:
-        from rich.text import Text
-
-        from pipeline.tracking import table
-
-        rows = [
-            (Text(each.status, COLORS[each.status]), each.name, Text(each.text).append(each.remedy and f"\n→ {each.remedy}", "cyan"))
-            for each in shown
-        ]
-        table.show(rows, width=WIDTH)
-    except ModuleNotFoundError:
-        print(*(f"{finding.status}: {finding}" for finding in shown), sep="\n", end="\n" if shown else "")
-    print(summary(findings))
+        driver = str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return Gpus(gpu_diagnostics.driver_version(system), None, [])
+    return Gpus(driver, cuda_of_driver(), [gpu(handle) for handle in handles])
 
 
-def summary(findings: Sequence[Finding]) -> str:
-    """Return the last line: how many checks have each status, and whether a training would fail."""
-    problems, warnings, fine = (sum(finding.status == status for finding in findings) for status in ("problem", "warning", "ok"))
-    listed = [counted(count, word) for count, word in ((problems, "problem"), (warnings, "warning")) if count]
-    end = "a training would fail" if problems else "a training can run (`python -m pipeline check` examines params.yaml)"
-    return f"doctor: {', '.join([*listed, f'{fine} ok'])}: {end}"
+def cuda_of_driver() -> str | None:
+    """Return the CUDA version of the libcuda that programs load, or None without one. It may be newer than that of the driver: NVIDIA's
+    images bring such a libcuda (cuda-compat), which works with some older drivers of datacenter GPUs.
+    """
+    import pynvml
+
+    try:
+        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    except pynvml.NVMLError:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def gpu(handle: object) -> Gpu:
+    import pynvml
+
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        total_bytes, free_bytes = int(memory.total), int(memory.free)
+    except pynvml.NVMLError_NotSupported:
+        total_bytes = free_bytes = 0
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(str(pynvml.nvmlDeviceGetName(handle)), total_bytes, free_bytes, (major, minor))
+
+
+def cuda_of_torch() -> str | None:
+    """Return the CUDA version with which torch was built, such as "13.2"; None if torch was built without CUDA or is not installed."""
+    match = CUDA_OF_TORCH.search(version_file("torch"))
+    return match[1] if match else None
+
+
+def version_file(package: str) -> str:
+    """Return the text of `version.py` of an installed package, which is not imported; "" if it has none."""
+    found = find_spec(package)
+    path = Path(found.origin).with_name("version.py") if found and found.origin else Path()
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The environment variables, the checkout and the machine to check. `top` is the checkout, and `system` the root of the file system."""
+
+    environment: "Environment"
+    top: Path = field(default_factory=Path)
+    system: Path = Path("/")
+
+    @cached_property
+    def gpus(self) -> Gpus:
+        """Return the version of the NVIDIA driver, and the GPUs."""
+        return read_gpus(self.system)

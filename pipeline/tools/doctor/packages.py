@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import listed
-from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
-from pipeline.tools.doctor.gpus import version_file
+from pipeline.tools.doctor.finding import Context, Finding, ok, problem, version_file, warning
 
 OLDEST_PYTHON = (3, 11)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)

@@ -8,8 +8,7 @@ import pynvml
 import pytest
 
 from pipeline.core.environment import Environment
-from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.gpus import Gpu, Gpus
+from pipeline.tools.doctor.finding import Context, Gpu, Gpus
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.gpus import Gpu
+from pipeline.tools.doctor.finding import Context, Gpu
 
 MakeContext = Callable[..., Context]
 H200 = Gpu("NVIDIA H200", 1, 1, (9, 0))

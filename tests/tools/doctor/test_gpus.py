@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.tools.doctor import gpus
-from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.gpus import Gpu
+from pipeline.tools.doctor.finding import Context, Gpu
 
 MakeContext = Callable[..., Context]
 GIB = 2**30

@@ -9,8 +9,7 @@ import pytest
 
 from pipeline.core import limits
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context
-from pipeline.tools.doctor.gpus import Gpu
+from pipeline.tools.doctor.finding import Context, Gpu
 
 MakeContext = Callable[..., Context]
 GIB = 2**30

@@ -1,0 +1,84 @@
+"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name a command that fixes each problem."""
+
+import os
+import sys
+from collections.abc import Sequence
+from json import dumps
+from typing import TYPE_CHECKING
+
+from pipeline.core.refusal import Refusal, counted
+from pipeline.tools.doctor.finding import Context, Finding, as_json, ok, problem, worst
+
+if TYPE_CHECKING:
+    from pipeline.core.environment import Environment
+
+COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+WIDTH = 160
+"""The width of the table if stdout is not a terminal."""
+
+
+def run(complete: bool, json: bool) -> int:
+    """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0.
+
+    Unless `complete` is True, the table holds only problems and warnings. JSON holds all findings.
+    """
+    try:
+        findings = examined()
+    except ModuleNotFoundError as error:
+        remedy = "`make setup`, then `source .venv/bin/activate`"
+        findings = [problem(f"the package {error.name} is not installed for {sys.executable}", remedy, "lock")]
+    if json:
+        print(dumps(as_json(findings), indent=2, ensure_ascii=False))
+    elif findings:
+        print_findings(findings, complete=complete)
+    return int(worst(findings) == "problem")
+
+
+def examined() -> list[Finding]:
+    """Return all findings. Under torchrun, the first process of each machine examines it, and the others return an empty list.
+
+    Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
+    """
+    from pipeline.core.environment import Environment
+    from pipeline.tools.doctor import diagnosis
+
+    try:
+        environment = Environment.read()
+    except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
+        invalid = problem("; ".join(str(refusal).splitlines()), "correct the variable, or `unset` it", "environment")
+        names = [name for name in diagnosis.CHECKS if name != "tracking"]
+        return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
+    if environment.local_rank:
+        return []
+    return [of_environment(environment), *diagnosis.examine(Context(environment))]
+
+
+def of_environment(environment: "Environment") -> Finding:
+    fields = type(environment).model_fields
+    names = sorted(name for name in map(str, (field.validation_alias for field in fields.values())) if os.environ.get(name))
+    return ok(f"set: {', '.join(names)}" if names else "no variable of the pipeline is set", name="environment")
+
+
+def print_findings(findings: Sequence[Finding], *, complete: bool) -> None:
+    shown = [finding for finding in findings if complete or finding.status != "ok"]
+    try:
+        from rich.text import Text
+
+        from pipeline.tracking import table
+
+        rows = [
+            (Text(each.status, COLORS[each.status]), each.name, Text(each.text).append(each.remedy and f"\n→ {each.remedy}", "cyan"))
+            for each in shown
+        ]
+        table.show(rows, width=WIDTH)
+    except ModuleNotFoundError:
+        print(*(f"{finding.status}: {finding}" for finding in shown), sep="\n", end="\n" if shown else "")
+    print(summary(findings))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Return the last line: how many checks have each status, and whether a training would fail."""
+    problems, warnings, fine = (sum(finding.status == status for finding in findings) for status in ("problem", "warning", "ok"))
+    listed = [counted(count, word) for count, word in ((problems, "problem"), (warnings, "warning")) if count]
+    end = "a training would fail" if problems else "a training can run (`python -m pipeline check` examines params.yaml)"
+    return f"doctor: {', '.join([*listed, f'{fine} ok'])}: {end}"
