@@ -39,7 +39,7 @@ def first_line(text: str) -> str:
 
 
 def git(*arguments: str) -> str:
-    """Run git with these arguments and return its output. Raises Unknown if git is missing, fails, or exceeds `GIT_TIMEOUT_S`."""
+    """Run git with these arguments and return its output. Raises Unknown if git cannot be run, fails, or exceeds `GIT_TIMEOUT_S`."""
     try:
         result = subprocess.run(
             ["git", *arguments],  # found on the user's PATH
@@ -53,6 +53,8 @@ def git(*arguments: str) -> str:
         )
     except FileNotFoundError:
         raise Unknown("git is not installed") from None
+    except OSError as error:
+        raise Unknown(f"git cannot be run ({error.strerror})") from None
     except subprocess.TimeoutExpired:
         raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
     if result.returncode:

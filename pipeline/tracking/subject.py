@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
@@ -26,13 +26,6 @@ FEWEST_CHARACTERS = 4
 """The length of the shortest beginning or end of a journal's name that denotes the run."""
 MOST_CANDIDATES = 5
 """The number of runs that the message about an ambiguous name lists at most."""
-
-
-class Subject(NamedTuple):
-    """What a user named: the path of the model file, and the record of the run, or None if the user named a file."""
-
-    model: Path
-    record: Record | None
 
 
 def find(name: str, paths: Paths, environment: Environment) -> Record | None:
@@ -78,8 +71,10 @@ def journal_named(name: str, root: Path) -> Path | None:
     for folder in folders:
         if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
             return folder
-    is_long_enough = len(name) >= FEWEST_CHARACTERS
-    matching = [folder for folder in folders if is_long_enough and (folder.name.startswith(name) or folder.name.endswith(name))]
+    # run-100000 is the number of one run, although run-1000000 begins with it, too
+    whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
+    some_part = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    matching = whole_part or some_part if len(name) >= FEWEST_CHARACTERS else []
     if len(matching) > 1:
         newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
         more = ", ..." if len(matching) > MOST_CANDIDATES else ""
@@ -113,7 +108,7 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
         refuse_removed(Path(name), paths, environment.root)
         yield Path(name)
         return
-    elif not RUN_ID.fullmatch(name) or journal_named(name, environment.root):
+    elif not RUN_ID.fullmatch(name) or has_model(journal_named(name, environment.root)):
         found = find(name, paths, environment)
         assert found
         if path := on_this_machine(found.model_digest, paths, environment.root):
@@ -122,6 +117,11 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]
         name = run_id_of(found, environment)
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def has_model(folder: Path | None) -> bool:
+    """Return True if the journal `folder` records the SHA-256 of a model: its training has ended."""
+    return folder is not None and (folder / journal.MODEL_DIGEST).is_file()
 
 
 def run_id_of(found: Record, environment: Environment) -> str:
@@ -140,7 +140,7 @@ def run_id_of(found: Record, environment: Environment) -> str:
 
 def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
     """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
-    finished = [folder.name for folder in journal.journals(root) if (folder / journal.MODEL_DIGEST).is_file()]
+    finished = [folder.name for folder in journal.journals(root) if has_model(folder)]
     if path == paths.model and not path.exists() and finished:
         raise Refusal(
             f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "
@@ -165,10 +165,8 @@ def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path)
     """
     refuse_missing_store(name, environment)
     store, remedy = Store(environment), ": check the name and MLFLOW_TRACKING_URI, or give a model file"
-    with (
-        store.refusing(name, "could not get this model from MLflow", remedy),
-        contextlib.redirect_stdout(sys.stderr),
-    ):  # stdout is for predictions
+    # stdout is for predictions
+    with store.refusing(name, "could not get this model from MLflow", remedy), contextlib.redirect_stdout(sys.stderr):
         model = find_logged(name, store)
         return on_this_machine(model.tags[MODEL_TAG], paths, environment.root) or download(name, model, store, folder)
 

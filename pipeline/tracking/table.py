@@ -1,5 +1,6 @@
 """Tables: for a terminal by rich, for files as Markdown."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,7 @@ def show(rows: Iterable[Sequence["str | Text"]], header: Sequence[str] = (), *, 
         table.add_column(Text(title), justify="right" if number < right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # square brackets in a name are no markup
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(width=width, highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else width)
     if table.rows:
         with console.capture() as rendered:
             console.print(table)

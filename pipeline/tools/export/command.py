@@ -165,7 +165,7 @@ def run_exported(
 ) -> Difference:
     """Load the exported program from `draft`, run the program on `rows`, and return how much its outputs differ from those of `model`.
 
-    `threads` is the number of CPU threads for the  If `variable_length` is True, shortened samples are compared too. Raises Unequal
+    `threads` is the number of CPU threads for the program. If `variable_length` is True, shortened samples are compared too. Raises Unequal
     if the program cannot be loaded or run, or if its outputs have another shape. Raises nothing for outputs of other values.
     """
     try:

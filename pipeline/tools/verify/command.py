@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Environment, Paths
@@ -23,10 +23,17 @@ from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides
 from pipeline.tracking import provenance, run_description
 from pipeline.tracking import subject as subjects
 from pipeline.tracking.record import Record
-from pipeline.tracking.subject import Subject, find
+from pipeline.tracking.subject import find
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
+
+
+class Subject(NamedTuple):
+    """What a user named: the path of the model file, and the record of the run, or None if the user named a file."""
+
+    model: Path
+    record: Record | None
 
 
 def run(subject: str, retrain: bool) -> int:
