@@ -247,6 +247,8 @@ def is_temporary(error: Exception) -> bool:
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):
-        return error.error_code not in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
+        rejected = error.error_code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
+        # an earlier request, which was given up, can make the same row at the same time
+        return not rejected or "IntegrityError" in str(error)
     # An invalid JSON answer of a server is both an OSError and a ValueError.
     return isinstance(error, OSError) or not isinstance(error, (LookupError, TypeError, ValueError))

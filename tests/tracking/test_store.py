@@ -14,7 +14,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.tracking import mirror
 from pipeline.tracking.journal import Journal, RunInfo
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, is_temporary
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked
 
@@ -74,3 +74,13 @@ def test_the_newest_runs_have_different_colours(tracked: Tracked) -> None:
         journal.close()
         assert tracked.deliver(journal.folder)
     assert len({tracked.run_of(journal.folder.name).data.tags["mlflow.runColor"] for journal in new}) == len(new)
+
+
+@pytest.mark.parametrize(
+    ("message", "temporary"),
+    [("Invalid value for parameter 'key'", False), ("(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True)],
+)
+def test_a_row_that_an_earlier_request_is_making_is_asked_for_again(message: str, temporary: bool) -> None:
+    from mlflow.exceptions import RestException
+
+    assert is_temporary(RestException({"error_code": "BAD_REQUEST", "message": message})) == temporary
