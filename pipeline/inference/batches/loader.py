@@ -1,11 +1,10 @@
 """Makes batches on the device from the prepared data, without worker processes."""
 
 import math
-from collections import deque
+import threading
 from collections.abc import Generator, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import psutil
@@ -76,34 +75,55 @@ class Slot:
             self.used.record(torch.cuda.current_stream(self.on_device.device))
 
 
+class Prefetcher(threading.Thread):
+    """A thread that reads batches ahead. It fills slots from the queue `free`, one batch each, and puts them into the queue `ready`.
+
+    None in `free` tells the thread to stop. After the last batch, the thread puts None into `ready`; if it fails, it puts the exception
+    there.
+    """
+
+    def __init__(self, stored: Samples | Windows, batch_indices: Iterable[BatchIndex], device: torch.device) -> None:
+        super().__init__(name="reader", daemon=True)
+        self.stored, self.batch_indices, self.device = stored, batch_indices, device
+        self.free: SimpleQueue[Slot | None] = SimpleQueue()
+        self.ready: SimpleQueue[Slot | BaseException | None] = SimpleQueue()
+
+    def run(self) -> None:
+        try:
+            if self.device.type == "cuda":
+                torch.cuda.set_device(self.device)  # the current device is per thread and defaults to the first GPU
+            copy_stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]  # untyped in torch
+            for number, batch_index in enumerate(self.batch_indices):
+                slot = (
+                    Slot(len(batch_index), self.stored.row_shape, self.stored.dtype, self.device) if number < NUM_SLOTS else self.free.get()
+                )
+                if slot is None:
+                    return
+                slot.fill(self.stored, batch_index, copy_stream)
+                self.ready.put(slot)
+            self.ready.put(None)
+        except BaseException as error:  # raised again by `read_ahead`, in the training loop
+            self.ready.put(error)
+
+
 def read_ahead(stored: Samples | Windows, batch_indices: Iterable[BatchIndex], device: torch.device) -> Iterator[tuple[Tensor, BatchIndex]]:
-    """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`. A thread reads the next batches meanwhile.
+    """Yield the pair (inputs, batch index) for each BatchIndex. The inputs (n, ...) are on `device`.
 
     All BatchIndex objects must have the same length. The next iteration may overwrite the inputs. Errors of the reader thread are
     raised here.
     """
-    remaining, on_gpu = iter(batch_indices), device.type == "cuda"
-    copy_stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]  # untyped in torch
-
-    def read(slot: Slot | None) -> Slot | None:
-        """Read the next batch into `slot`, or into a new slot if it is None. Return the slot, or None after the last batch."""
-        batch_index = next(remaining, None)
-        if batch_index is None:
-            return None
-        slot = slot or Slot(len(batch_index), stored.row_shape, stored.dtype, device)
-        slot.fill(stored, batch_index, copy_stream)
-        return slot
-
-    # the current device is per thread and defaults to the first GPU
-    reader = ThreadPoolExecutor(1, "reader", initializer=partial(torch.cuda.set_device, device) if on_gpu else None)
+    prefetcher = Prefetcher(stored, batch_indices, device)
+    prefetcher.start()
     try:
-        reads = deque(reader.submit(read, None) for _ in range(NUM_SLOTS))
-        while (slot := reads.popleft().result()) is not None:
+        while (slot := prefetcher.ready.get()) is not None:
+            if isinstance(slot, BaseException):
+                raise slot
             yield slot.take(), slot.batch_index
             slot.record_use()
-            reads.append(reader.submit(read, slot))
+            prefetcher.free.put(slot)
     finally:
-        reader.shutdown(cancel_futures=True)
+        prefetcher.free.put(None)
+        prefetcher.join()
 
 
 RESIDENT_SHARE = 0.5

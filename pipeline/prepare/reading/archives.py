@@ -134,12 +134,11 @@ class Zip:
     def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
         is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
         file_tree.refuse_unusable(self.path, info.filename, info.file_size, is_regular=is_regular)
-        place = f"source.root: {self.path}: {shown(info.filename)}"
         if info.flag_bits & 1:
-            raise Refusal(f"{place}: is encrypted: create the archive again without a password")
+            raise Refusal(f"{file_tree.place(self.path, info.filename)}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
             raise Refusal(
-                f"{place}: uses compression method {info.compress_type}: "
+                f"{file_tree.place(self.path, info.filename)}: uses compression method {info.compress_type}: "
                 "create the archive again with the method `deflate`, or without compression"
             )
 
@@ -208,12 +207,12 @@ class Tar:
         listing = Listing()
         with errors_as_refusal(self.path):
             for _, member in file_tree.members(self.path, self.opener):
-                file_tree.refuse_unusable(self.path, member.name, member.size, is_regular=member.isdir() or member.isreg())
                 if member.issparse():
                     raise Refusal(
-                        f"source.root: {self.path}: {shown(member.name)}: is sparse, that is, stored without its zero bytes: "
+                        f"{file_tree.place(self.path, member.name)}: is sparse, that is, stored without its zero bytes: "
                         "create the archive again without the option `--sparse` of tar"
                     )
+                file_tree.refuse_unusable(self.path, member.name, member.size, is_regular=member.isdir() or member.isreg())
                 (listing.folders if member.isdir() else listing.files).append(member.name)
         refuse_repeated(self.path, listing.files)
         return listing

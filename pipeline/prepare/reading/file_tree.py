@@ -89,19 +89,23 @@ def errors_as_refusal(path: Path) -> Iterator[None]:
         ) from None
 
 
+def place(path: Path, name: str) -> str:
+    """Return the beginning of a message about the member called `name` of an archive. It takes longer than the checks of the member."""
+    return f"source.root: {path}: {shown(name)}"
+
+
 def refuse_unusable(path: Path, name: str, size_bytes: int, *, is_regular: bool) -> None:
     """Raise Refusal if a member of the archive `path` has a path outside of its folder, is a link or a device, or is too large."""
-    place = f"source.root: {path}: {shown(name)}"
     if name.startswith("/") or ".." in name.split("/"):
-        raise Refusal(f"{place}: has a path outside the archive's folder: create the archive again with relative names")
+        raise Refusal(f"{place(path, name)}: has a path outside the archive's folder: create the archive again with relative names")
     if not is_regular:
-        raise Refusal(f"{place}: is a link or a device: put the file itself into the archive, or leave it out")
+        raise Refusal(f"{place(path, name)}: is a link or a device: put the file itself into the archive, or leave it out")
     refuse_too_large(path, name, size_bytes)
 
 
 def refuse_too_large(path: Path, name: str, size_bytes: int) -> None:
     if not 0 <= size_bytes <= MAX_MEMBER_BYTES:
-        raise Refusal(f"source.root: {path}: {shown(name)}: has {size_bytes} bytes, more than {MAX_MEMBER_BYTES}: remove or shrink it")
+        raise Refusal(f"{place(path, name)}: has {size_bytes} bytes, more than {MAX_MEMBER_BYTES}: remove or shrink it")
 
 
 def refuse_bomb(path: Path, unpacked_bytes: int, packed_bytes: int) -> None:
@@ -119,7 +123,7 @@ def refuse_repeated(path: Path, names: Iterable[str]) -> None:
     for name in names:
         normalized = "/".join(part for part in name.split("/") if part not in ("", "."))
         if normalized in seen:
-            raise Refusal(f"source.root: {path}: {shown(name)}: occurs twice: create the archive again with one copy")
+            raise Refusal(f"{place(path, name)}: occurs twice: create the archive again with one copy")
         seen.add(normalized)
 
 

@@ -2,7 +2,7 @@
 
 Each class first draws random integers for all samples of an epoch: `draw` returns them as a table (num_draws, num_samples). Later these
 integers control what happens to each image. A crop reads the packed images at `rows` (n,), which must have a border of `border` pixels, and
-returns the crops (n, height, width, words). A change is called with such packed images. In both cases, column i of `draws` (num_draws, n)
+returns the crops (n, height, width, words). A change is called with such packed images; mixup and CutMix get unpacked ones. In all cases, column i of `draws` (num_draws, n)
 controls image i.
 """
 
