@@ -55,7 +55,7 @@ class Trained(NamedTuple):
 
 
 def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) -> Trained:
-    set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic, training=True)
     begin_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1))

@@ -53,7 +53,7 @@ def await_mirror(journal: Path) -> None:
 
 
 def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer, *, deterministic: bool = True, tracked: bool = True) -> None:
-    set_determinism(deterministic)
+    set_determinism(deterministic, training=True)
     environment = Environment.read()
     environment = environment.model_copy(update={"tracking": tracked and environment.tracking})
     training = Training.begin(

@@ -192,16 +192,17 @@ def cuda_is_available() -> bool:
         return torch.cuda.is_available()
 
 
-def set_determinism(deterministic: bool) -> None:
+def set_determinism(deterministic: bool, *, training: bool = False) -> None:
     """If `deterministic`, make operations raise an error if their result differs from run to run. Otherwise allow these operations.
 
-    In both cases, turn off cuDNN's autotuning and allow TF32.
+    A training that need not be deterministic also lets cuDNN try its algorithms for each shape, and use the fastest. In inference, this would
+    take longer than it saves. TF32 is allowed in all cases.
     """
     # `use_deterministic_algorithms` would import the compiler, which takes two seconds; `beginning.compiled` sets the compiler's own flag
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     # filling uninitialised memory is a debugging aid that costs up to 15% of the time
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # a property of the module's class
-    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.benchmark = training and not deterministic
     # these flags take effect only on GPUs that support TF32
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True

@@ -28,6 +28,8 @@ MISFIT_SIGNS = (
 REMEDIES = {
     "Expected more than 1 value per channel": "train.micro_batch_size: BatchNorm needs more than one value per channel: write a larger size",
     "does not have a deterministic implementation": "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`, or choose another model",
+    "libcuda.so cannot found": 'train.compile: the compiler does not find libcuda.so.1 of the NVIDIA driver: set TRITON_LIBCUDA_PATH to its folder, or write `train.compile: "off"`',
+    "Failed to find C compiler": 'train.compile: the compiler needs a C compiler: install gcc, or write `train.compile: "off"`',
 }
 
 

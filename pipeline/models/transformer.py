@@ -149,7 +149,7 @@ class Body(nn.Module):
         states = self.embedding(tokens)
         rotation = None
         if self.positions is None:
-            rotation = rotations(positions, self.head_width, torch.promote_types(states.dtype, torch.float32))
+            rotation = rotations(positions, self.head_width, torch.promote_types(states.dtype, torch.float32)).to(compute_dtype(states))
         else:
             states = states + self.positions(positions)
         states = self.dropout(states)
@@ -191,9 +191,10 @@ class Attention(nn.Module):
         self.output = linear(settings.width, settings.width, bias=False, std=output_std)
 
     def forward(self, states: Tensor, rotation: Tensor | None, keys: Tensor | None, cache: "KeysAndValues | None") -> Tensor:
+        states = states.to(compute_dtype(states))  # else autocast would convert them for each of the three matrices
         query, key, value = (layer(states).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
         if rotation is not None:
-            query, key = rotated(query, rotation), rotated(key, rotation)
+            query, key = rotated(torch.stack((query, key)), rotation)
         # a single token after those of the cache attends to all of them
         causal = self.causal and not (cache and cache.length)
         if cache is not None:
@@ -255,24 +256,30 @@ def embedding(count: int, width: int) -> nn.Embedding:
     return layer
 
 
-def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
-    """Return the cosines, then the sines, of the angles of the rotary position encoding, (2, length, head_width / 2).
+def compute_dtype(states: Tensor) -> torch.dtype:
+    """Return the type in which matrices are multiplied with `states`: that of autocast if it is on, else that of `states`."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
-    There is one angle for each position and each pair of elements of a head. `rotated` says which elements form a pair.
+
+def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:
+    """Return the cosines and the signed sines of the angles of the rotary position encoding, (2, length, head_width), for `rotated`.
+
+    There is one angle for each position and each pair of elements of a head: elements i and i + head_width / 2 form a pair.
     """
     exponents = torch.arange(0, head_width, 2, device=positions.device, dtype=dtype) / head_width
     angles = positions[:, None].to(dtype) * ROTARY_BASE**-exponents
-    return torch.stack((angles.cos(), angles.sin()))
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.stack((torch.cat((cosine, cosine), dim=-1), torch.cat((-sine, sine), dim=-1)))
 
 
 def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
-    """Return `vectors` (n, heads, length, head_width), rotated by the angles of `rotation`, which is what `rotations` returned.
+    """Return `vectors` (..., length, head_width), of which each pair of elements is rotated like a point in the plane.
 
-    Elements i and i + head_width / 2 of a vector form a pair, which is rotated like a point in the plane.
+    The angles are those of `rotation`, which is what `rotations` returned: (a, b) becomes (a cos - b sin, b cos + a sin).
     """
     cosine, sine = rotation
-    first, second = vectors.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1).to(vectors.dtype)
+    return vectors * cosine + vectors.roll(vectors.shape[-1] // 2, -1) * sine
 
 
 def mean(states: Tensor, real: Tensor) -> Tensor:

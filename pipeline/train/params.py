@@ -101,7 +101,7 @@ class LoopSettings(Section):
     """Mixed precision: `auto` is bf16 on GPUs from compute capability 8.0, fp16 on older ones and fp32 on a CPU; `bf16-true` keeps the weights
     themselves in bf16."""
     deterministic: bool
-    """Raise an error for operations whose result differs from run to run."""
+    """Raise an error for operations whose result differs from run to run. `false` also lets cuDNN try its algorithms, and use the fastest."""
     compile: Literal["off", "default", "graphs"]
     """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs (on a CPU, it is the same as `default`)."""
     channels_last: bool

@@ -31,7 +31,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
     written into a file of the data.
     """
     machine = Machine.set_up(environment)
-    set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic, training=True)
     with processes.joined(environment, machine.device) as group:
         observer = group.heard(observer)
         prepared = Prepared.open(paths.prepared, verify=group.reads_all)

@@ -92,8 +92,8 @@ class Block:
 class BlockBatch:
     """One batch: the samples at `positions` of `block`, which may contain further batches.
 
-    If `gathers_whole_block` is True, the inputs of the whole block are gathered when a batch of it first needs all its inputs. This takes
-    fewer operations than gathering each batch, but more memory.
+    If `gathers_whole_block` is True, the inputs of the whole block are gathered when a batch of it first needs inputs, and a batch is mixed
+    as a whole. This takes fewer operations than gathering and mixing each micro-batch, but more memory.
 
     The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
     and CutMix, are in the block (see `Shard.of`).
@@ -145,6 +145,20 @@ class BlockBatch:
             yield self.part(slice(first + cut.start, first + cut.stop))
 
     def part(self, positions: slice) -> Batch:
+        """Return the samples at `positions` of the batch as a micro-batch."""
+        if not self.gathers_whole_block:
+            return self.made(positions)
+        return Batch(*(tensor[positions] for tensor in self.whole))
+
+    @cached_property
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Return the inputs and the targets of this process's share of the batch. Its micro-batches are slices of them."""
+        batch = self.made(slice(0, self.batch_size // self.shard.count))
+        assert batch.targets is not None
+        return batch.inputs, batch.targets
+
+    def made(self, positions: slice) -> Batch:
+        """Gather the samples at `positions` of the batch, and mix them with their partners if mixup or CutMix is on."""
         part, inputs = self.batch_index.part(positions), self.inputs(positions)
         augmentation = self.block.augmentation
         if augmentation is None or not augmentation.mixing or part.draws is None:
@@ -159,13 +173,11 @@ class BlockBatch:
         """Return the inputs at `positions` of the batch, before mixup or CutMix. Padding that no sample of the whole batch needs is cut
         off.
 
-        If `gathers_whole_block` is True and `positions` is the whole batch, the inputs are taken from `block.all_inputs`. Otherwise only the
-        inputs at `positions` are gathered.
+        If `gathers_whole_block` is True, the inputs are taken from `block.all_inputs`. Otherwise only the inputs at `positions` are gathered.
         """
-        if self.gathers_whole_block and positions == slice(0, self.num_local_samples):
-            return without_padding(self.block.all_inputs[self.positions], self.batch_index.lengths)
         first = self.positions.start
-        gathered = self.block.gather(slice(first + positions.start, first + positions.stop))
+        in_block = slice(first + positions.start, first + positions.stop)
+        gathered = self.block.all_inputs[in_block] if self.gathers_whole_block else self.block.gather(in_block)
         return without_padding(gathered, self.batch_index.lengths)
 
 
@@ -185,7 +197,7 @@ class WindowBatch(BlockBatch):
         """
         return self.batch_size * (self.block.inputs.shape[-1] - 1)
 
-    def part(self, positions: slice) -> Batch:
+    def made(self, positions: slice) -> Batch:
         return next_tokens(self.inputs(positions), padded=False)
 
 

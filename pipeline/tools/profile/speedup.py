@@ -74,7 +74,7 @@ class Candidate:
 
     def claim(self) -> None:
         """Set PyTorch's determinism as this training has it, and reset the memory peak."""
-        set_determinism(self.trial.params.train.deterministic)
+        set_determinism(self.trial.params.train.deterministic, training=True)
         if self.trial.machine.device.type == "cuda":
             trials.reset_peak(self.trial.machine.device)
 
@@ -141,7 +141,7 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
         yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
         for option in options(params, prepared, machine):
             yield row(option, configured, count, params, prepared, steps=steps)
-    set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic, training=True)
 
 
 @contextmanager

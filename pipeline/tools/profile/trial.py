@@ -52,7 +52,7 @@ Step = Callable[[], object]
 def set_up(params: TrainParams, paths: Paths, environment: Environment) -> tuple[Prepared, Machine]:
     """Open the prepared data, and set up the machine for one process with the whole batch. Raises Refusal like the stage `train`."""
     machine = Machine.set_up(environment.model_copy(update={"local_world_size": 1}))
-    set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic, training=True)
     return Prepared.open(paths.prepared), machine
 
 

@@ -200,7 +200,7 @@ def compare_retraining(
     The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). The new training writes only to a
     temporary folder, which is deleted at the end.
     """
-    set_determinism(params.train.deterministic)
+    set_determinism(params.train.deterministic, training=True)
     with tempfile.TemporaryDirectory(prefix="verify-") as folder:
         training = Training.begin(params, prepared, machine, Checkpoints(Path(folder), kept=1), micro_batch_changes=manifest.switches)
         with progress("verify", training.plan.num_steps, "steps") as advance, torch_errors.with_remedies(size="train.micro_batch_size"):

@@ -22,7 +22,7 @@ class StepValues:
     """Holds the metrics of the steps since the last report of the training, copied to the host. Each sequence has one value per step."""
 
     loss: Sequence[float]
-    """The mean training loss."""
+    """The training loss, summed over the targets."""
     norm: Sequence[float]
     """The gradient norm; 0 if it was not measured."""
     skipped: Sequence[float]
@@ -53,10 +53,9 @@ class StepValues:
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
-            row["train/objective"] = sum(self.loss[index] for index in applied) / len(applied)
             applied_targets = num_targets * len(applied) / self.steps
-            sums = {name: sum(values[index] for index in applied) for name, values in self.sums.items()}
-            sums[LOSS] = row["train/objective"] * applied_targets
+            sums = {name: sum(values[index] for index in applied) for name, values in {LOSS: self.loss, **self.sums}.items()}
+            row["train/objective"] = sums[LOSS] / applied_targets
             row |= {f"train/{name}": value for name, value in objective.averages(sums, applied_targets).items()}
         if math.isfinite(self.norm[-1]):
             row["train/gradient_norm"] = self.norm[-1]

@@ -22,7 +22,7 @@ from pipeline.train.optimizer_params import OptimizerSettings
 class EMA:
     """A copy of a module whose floating-point parameters and buffers are exponential moving averages of the originals.
 
-    Integer buffers are plain copies. The decay is (1 + step) / (10 + step), but at most `decay`. It is low at first, so that the
+    Integer buffers are copied. The decay is (1 + step) / (10 + step), but at most `decay`. It is low at first, so that the
     initial weights do not dominate a short training.
     """
 
@@ -57,10 +57,14 @@ class EMA:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         if skipped is None:
             torch._foreach_lerp_(self.trailing, self.leading, weight)
-        else:
-            weights = {dtype: (weight * (1 - skipped)).to(dtype) for dtype in {tensor.dtype for tensor in self.trailing}}
+        elif weight < 0.5:
+            # what `lerp` computes, in three operations for all tensors; there is none with a weight on the device
+            change = torch._foreach_sub(self.leading, self.trailing)
+            torch._foreach_mul_(change, 1 - skipped)
+            torch._foreach_add_(self.trailing, change, alpha=weight)
+        else:  # in the first nine steps, where `lerp` rounds otherwise
             for trailing, leading in zip(self.trailing, self.leading, strict=True):
-                trailing.lerp_(leading, weights[trailing.dtype])
+                trailing.lerp_(leading, (weight * (1 - skipped)).to(trailing.dtype))
         if self.counters:
             torch._foreach_copy_(self.counters, self.counted)
 

@@ -6,7 +6,7 @@ With `train.lanes: 1`, the default, a lane is the whole batch of this process: s
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Protocol, TypeVar
 
 import torch
@@ -139,11 +139,11 @@ def accumulate_gradients(
     objective: Objective,
     forward: Forward,
 ) -> Sums:
-    """Compute the gradients of `batch` in micro-batches, and leave their sum in the parameters. Return the batch's mean loss and its sums.
+    """Compute the gradients of `batch` in micro-batches, and leave their sum in the parameters. Return the batch's summed loss and its sums.
 
     `micro_batch_size` is the largest number of samples of a micro-batch. The sums are those that `Objective.sums` returns, by name. The
-    summed loss of each micro-batch is divided by the number of targets of the whole batch. Micro-batches of unequal size thus get the
-    correct weights.
+    gradient of each micro-batch's summed loss is divided by the number of targets of the whole batch. Micro-batches of unequal size thus
+    get the correct weights.
     """
     state.drop_gradients()
     lanes, last = state.lanes, batch.num_parts(micro_batch_size) - 1
@@ -158,9 +158,10 @@ def accumulate_gradients(
                 with autocast(state.precision, state.device):
                     outputs = forward(part.inputs)
                 assert part.targets is not None
-                loss = objective.training_loss(outputs, part.targets) / batch.num_targets
-                # does the same as `loss.backward()`, which has no type annotations
-                torch.autograd.backward(state.scaler.scale(loss))
+                loss = objective.training_loss(outputs, part.targets)
+                # the gradient of the mean over the batch, without an operation that divides the sum
+                share = constant(1 / batch.num_targets, loss.dtype, loss.device)
+                torch.autograd.backward(state.scaler.scale(loss), share)
             losses.append(loss.detach())
             for name, value in objective.sums(outputs.detach(), part.targets).items():
                 sums.setdefault(name, []).append(value)
@@ -174,6 +175,12 @@ def total(parts: list[Tensor]) -> Tensor:
     unchanged.
     """
     return parts[0] if len(parts) == 1 else torch.stack(parts).double().sum()
+
+
+@lru_cache(maxsize=8)
+def constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a scalar on the device. It is made once, because making it takes an operation."""
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
@@ -211,13 +218,15 @@ def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Ten
         # the overflow flags have no public accessor; comparing the scale before and after would synchronise with the device
         found = scaler._found_inf_per_device(optimizer)
         scaler.update()
-        return torch.stack([flag.to(loss.device) for flag in found.values()]).amax().double()
+        (flag,) = found.values()  # the parameters are on one device
+        return flag
     if not state.skip_nonfinite:
         optimizer.step()
         return None
     assert norm is not None
+    # 0 times infinity or NaN is NaN, which differs from 0; `isfinite` takes four operations
+    bad = torch.ne((norm + loss) * 0, 0, out=torch.empty_like(norm))
     # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
-    bad = (~torch.isfinite(norm + loss)).float()
     optimizer.found_inf = bad  # type: ignore[attr-defined]
     optimizer.step()
-    return bad.double()
+    return bad

@@ -26,36 +26,38 @@ from pipeline.train.group.processes import Group
 
 
 class BufferSnapshot:
-    """A copy of all buffers of a module. Copying takes one foreach operation per dtype."""
+    """A copy of all buffers of a module. The buffers are copied as bytes, so that one foreach operation copies all of them."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.live = sorted(module.buffers(), key=lambda buffer: str(buffer.dtype))
-        self.kept = [torch.empty_like(buffer) for buffer in self.live]
-        types = [buffer.dtype for buffer in self.live]
-        # a foreach copy of mixed dtypes falls back to one copy per tensor
-        self.groups = [slice(types.index(kind), types.index(kind) + types.count(kind)) for kind in dict.fromkeys(types)]
+        self.live = [buffer.detach().reshape(-1).view(torch.uint8) for buffer in module.buffers() if buffer.numel()]
+        self.kept, self.flat_kept = self.room()
+        self.current, self.flat_current = self.room()
 
-    @torch.no_grad()
+    def room(self) -> tuple[Sequence[Tensor], Tensor]:
+        """Return memory for all buffers: for each buffer, and all of it as one tensor."""
+        sizes = [buffer.numel() for buffer in self.live]
+        flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self.live[0].device if self.live else None)
+        return flat.split(sizes), flat
+
     def keep(self) -> None:
         """Copy the module's buffers into the snapshot."""
-        for group in self.groups:
-            torch._foreach_copy_(self.kept[group], self.live[group])
+        if self.live:
+            torch._foreach_copy_(self.kept, self.live)
 
-    @torch.no_grad()
     def put_back(self) -> None:
         """Restore the module's buffers from the snapshot."""
-        for group in self.groups:
-            torch._foreach_copy_(self.live[group], self.kept[group])
+        if self.live:
+            torch._foreach_copy_(self.live, self.kept)
 
-    @torch.no_grad()
     def put_back_where(self, undone: Tensor) -> None:
         """Restore the module's buffers from the snapshot if `undone`, a scalar on the device, is 1.0.
 
         Does not synchronise with the host.
         """
-        is_undone = undone > 0
-        for buffer, before in zip(self.live, self.kept, strict=True):
-            torch.where(is_undone, before, buffer, out=buffer)
+        if self.live:
+            torch._foreach_copy_(self.current, self.live)
+            torch.where(undone > 0, self.flat_kept, self.flat_current, out=self.flat_current)
+            torch._foreach_copy_(self.live, self.current)
 
 
 Sums = tuple[Tensor, dict[str, Tensor]]

@@ -31,7 +31,8 @@ class Objective(objective.Objective):
         If the targets are class probabilities, a prediction is correct if it is the class with the highest probability.
         """
         classes = targets.argmax(-1) if targets.is_floating_point() else targets
-        return {"correct": (outputs.argmax(-1) == classes).sum()}
+        # whole numbers at once: `sum` would first turn truth values into them
+        return {"correct": torch.eq(outputs.argmax(-1), classes, out=torch.empty_like(classes)).sum()}
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""

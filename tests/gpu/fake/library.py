@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).with_name("gpu.c")
 NAME = "libcuda.so.1"
+CAPACITY_BYTES = 80 * 2**30
+"""The memory of the GPU, unless `fake_gpu_limit` changes it."""
 
 
 class Counts(NamedTuple):

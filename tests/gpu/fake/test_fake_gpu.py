@@ -1,0 +1,64 @@
+"""PyTorch's CUDA code runs without a GPU: trainings never wait, allocate nothing once they are steady, and launch little more than a bare loop."""
+
+import csv
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.gpu.fake import library
+from tests.imports import TOP
+
+FOLDER = Path(__file__).parent
+TABLE = FOLDER / "launches.csv"
+"""The operations that a steady step of each preset puts into streams, and those of a bare loop with the same network and optimizer."""
+MOST_MORE = {"fp32": 0.05, "bf16": 0.05, "fp16": 0.15, "bf16, skip": 0.15}
+"""How much more a step of an image preset may launch than the bare loop, as a share of it; always at least 8 operations."""
+NORM = {"cifar10-mlp": 11, "cifar10-cnn": 9}
+"""Operations beyond this with `on_nonfinite: skip`: these presets do not clip, so the bare loop does not measure the norm of the gradient."""
+
+
+def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
+    """Run rehearsals.py in a process with the library of the GPU, and return what it printed. Its table of launches is in `folder`."""
+    if reason := library.obstacle():
+        pytest.skip(reason)
+    if torch.version.cuda is None:
+        pytest.skip("this build of PyTorch has no CUDA code")
+    built = library.build(folder)
+    variables = {"LD_PRELOAD": str(built), "TRITON_LIBCUDA_PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
+    variables |= {"FAKE_GPU_TABLE": str(folder / TABLE.name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    arguments = ["-q", "-p", "no:cacheprovider", "-m", marked, str(FOLDER / "rehearsals.py")]
+    command = [sys.executable, "-m", "pytest", *arguments]
+    done = subprocess.run(command, cwd=TOP, env=os.environ | variables, capture_output=True, text=True, timeout=limit_s, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_trainings_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
+    printed = rehearse(tmp_path, "not slow", limit_s=600)
+    passed = re.search(r"(\d+) passed", printed)
+    assert passed
+    assert int(passed[1]) > 80
+    found = tmp_path / TABLE.name
+    assert found.read_text() == TABLE.read_text(), f"if the change of the launches is meant: cp {found} {TABLE.relative_to(TOP)}"
+
+
+def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> None:
+    too_many = []
+    for row in csv.DictReader(TABLE.open()):
+        more, bare = int(row["pipeline"]) - int(row["bare loop"]), int(row["bare loop"])
+        allowed = max(8, math.ceil(MOST_MORE[row["precision"]] * bare))
+        allowed += NORM.get(row["preset"], 0) if "skip" in row["precision"] else 0
+        if row["preset"].startswith(("digits", "cifar10")) and more > allowed:
+            too_many.append((row, allowed))
+    assert too_many == []
+
+
+@pytest.mark.slow
+def test_compiled_trainings_and_torchvision_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
+    rehearse(tmp_path, "slow", limit_s=1500)
