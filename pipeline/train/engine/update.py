@@ -225,7 +225,7 @@ def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Ten
         return None
     assert norm is not None
     # 0 times infinity or NaN is NaN, which differs from 0; `isfinite` takes four operations
-    bad = torch.ne((norm + loss) * 0, 0, out=torch.empty_like(norm))
+    bad = torch.ne((norm + loss) * 0, 0, out=torch.empty_like(norm, dtype=torch.float32))
     # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
     optimizer.found_inf = bad  # type: ignore[attr-defined]
     optimizer.step()

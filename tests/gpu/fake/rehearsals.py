@@ -410,3 +410,50 @@ def test_a_fault_in_cuda_code_is_seen(begin: Begin, monkeypatch: pytest.MonkeyPa
             if steady(steps(begin(params, fault.__name__, CIFAR))) == sound:
                 unseen.append(fault.__name__)
     assert unseen == []
+
+
+FAMILIES = [
+    *(
+        "mobilenet_v3_small",
+        "mobilenet_v3_large",
+        "resnet18",
+        "squeezenet1_1",
+        "densenet121",
+        "googlenet",
+        "shufflenet_v2_x0_5",
+        "mnasnet0_5",
+    ),
+    *("efficientnet_b0", "convnext_tiny", "regnet_y_400mf", "swin_t", "swin_v2_t", "vit_b_16", "maxvit_t", "inception_v3"),
+]
+LARGE = {"vit_b_16": 224, "maxvit_t": 224, "inception_v3": 299}
+"""The side of the images that an architecture needs; 64 is enough for the others."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_every_family_of_torchvision_trains(begin: Begin, architecture: str) -> None:
+    side = LARGE.get(architecture, 64)
+    model = {"name": "torchvision", "weights": None, "architecture": architecture, "stem": "original", "pretrained": None}
+    changes = {"model": model, "train.batch_size": 8, "train.micro_batch_size": 8}
+    rehearse(begin, params_of(changes, "cifar10-mobilenet"), images((side, side, 3), 40))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # whatever a compiler warns of
+@pytest.mark.parametrize("name", [name for name, (_, cudnn) in PRESETS.items() if cudnn])
+def test_every_preset_is_compiled_as_one_graph(begin: Begin, name: str) -> None:
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    counters.clear()
+    data, _ = PRESETS[name]
+    training = begin(
+        params_of(
+            {"train.compile": "default", "train.precision": "bf16"} if name != "cifar10-speedrun" else {"train.compile": "default"}, name
+        ),
+        "work",
+        data,
+    )
+    compiled = steady(steps(training)).launches
+    assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompiles"])) == (1, {}, {})
+    assert compiled < bare(begin(params_of({"train.precision": "bf16"}, name), "bare", data)).launches

@@ -30,15 +30,18 @@ def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> Non
     assert average.module.weight.mean().item() > 0.85
 
 
+@pytest.mark.parametrize("step", [5, 20])
 @pytest.mark.parametrize("skipped", [0.0, 1.0])
-def test_a_skipped_step_moves_nothing(skipped: float) -> None:
-    module = nn.Linear(2, 2)
-    average = EMA(module, decay=0.9)
-    before = average.module.weight.clone()
+def test_a_skipped_step_moves_nothing_and_another_gives_the_bits_as_if_none_could_be_skipped(step: int, skipped: float) -> None:
+    """In the first nine steps and after them, which are computed by different operations."""
+    module = nn.Linear(33, 47)
+    plain, flagged = EMA(module, decay=0.9), EMA(module, decay=0.9)
+    before = plain.module.weight.clone()
     with torch.no_grad():
-        module.weight.add_(1.0)
-    average.update(5, torch.tensor(skipped, dtype=torch.float64))
-    assert torch.equal(average.module.weight, before) == bool(skipped)
+        module.weight.normal_()
+    plain.update(step, None)
+    flagged.update(step, torch.tensor(skipped))
+    assert torch.equal(flagged.module.weight, before if skipped else plain.module.weight)
 
 
 def test_the_average_is_not_trained_and_is_in_inference_mode() -> None:
