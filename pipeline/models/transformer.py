@@ -259,7 +259,8 @@ def embedding(count: int, width: int) -> nn.Embedding:
 def compute_dtype(states: Tensor) -> torch.dtype:
     """Return the type in which matrices are multiplied with `states`: that of autocast if it is on, else that of `states`."""
     device = states.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+    autocast = device != "meta" and torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else states.dtype
 
 
 def rotations(positions: Tensor, head_width: int, dtype: torch.dtype) -> Tensor:

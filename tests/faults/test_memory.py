@@ -37,8 +37,8 @@ class Shortage:
                 self.count()
             return logits
 
-        def backward(share: torch.Tensor) -> None:
-            descend(share)  # as bad as it gets: the gradients of this micro-batch are there already
+        def backward(loss: torch.Tensor, gradient: torch.Tensor) -> None:
+            descend(loss, gradient)  # as bad as it gets: the gradients of this micro-batch are there already
             if where == "backward":
                 self.count()
 

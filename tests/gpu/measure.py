@@ -8,11 +8,16 @@ compiled     every model compiled, and what else tests/gpu compiles
 loop         the loop on a GPU: tests/gpu/test_loop.py, test_lanes.py, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`)
 stages       the stages and profile, also with --speedup and --fit-batch, in a user's project
 kills        trainings killed at random end in the same bytes
+launches     what a steady step of each preset launches, beside the table of tests/gpu/fake/launches.csv
+graphs       presets whose steps wait for launches, trained and profiled as they are and with `train.compile: graphs`
 preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
 speedrun     the preset cifar10-speedrun beside airbench
 
-It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. `--data` is a folder with
+It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. A machine without a package registry needs
+the wheels of these packages of requirements.lock and locks/dev.lock, beside torch, torchvision, numpy and safetensors: pydantic,
+pydantic-core, pydantic-settings, annotated-types, typing-inspection, python-dotenv, ruamel.yaml, rich, markdown-it-py, mdurl, pygments,
+nvidia-ml-py, psutil, pytest, pluggy, iniconfig, pytest-xdist and execnet. `--data` is a folder with
 `cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`), `tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per
 step and, after each step, the table.
 """
@@ -72,8 +77,13 @@ PRESETS = {
     "shakespeare-transformer": {"source.root": "data/raw/tinyshakespeare.txt"},
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
+LAUNCH_BOUND: dict[str, dict[str, object]] = {
+    "digits": {},
+    "cifar10-mlp": {"source": CIFAR10},
+    "shakespeare-transformer": PRESETS["shakespeare-transformer"],
+}
 COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --fit-batch", "profile --speedup")
-PARTS = ("preflight", *GPU_TESTS, *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
+PARTS = ("preflight", *GPU_TESTS, "launches", "graphs", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
     "tests": r"\d+ (?:passed|failed|skipped|error).*",
     "train": r"train: models/.*",
@@ -104,12 +114,14 @@ def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]
         folder = preset_project(top, preset, arguments.data, PRESETS[preset])
         for command in COMMANDS:
             yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
+    elif part == "graphs":
+        yield from graphs(top, arguments.data)
     elif part == "loops":
         yield from loops(arguments.model, arguments.output)
     elif part == "speedrun":
         yield from speedrun(top, arguments.data)
     else:
-        yield Step(part, (sys.executable, "-c", PREFLIGHT))
+        yield Step(part, python_module("tests.gpu.launches") if part == "launches" else (sys.executable, "-c", PREFLIGHT))
 
 
 def tests(part: str, processes: int) -> Iterator[Step]:
@@ -137,6 +149,14 @@ def loops(model: str, output: Path) -> Iterator[Step]:
         results = str((output / f"loops-{batch_size}").resolve())
         job = ("--models", model, "--batch-size", batch_size, "--rounds", "3", "--block-s", "1")
         yield Step(f"{model}: loops of {batch_size}", python_module("benchmarks", *job, "--output", results))
+
+
+def graphs(top: Path, data: Path) -> Iterator[Step]:
+    for name, changes in LAUNCH_BOUND.items():
+        for mode in ("off", "graphs"):
+            folder = preset_project(top / mode, name, data, {**changes, "train.compile": mode})
+            for verb in ("prepare", "train", "profile"):
+                yield Step(f"{name}, compile {mode}: {verb}", python_module("pipeline", verb), folder)
 
 
 def speedrun(top: Path, data: Path) -> Iterator[Step]:

@@ -1,6 +1,7 @@
 """Every model on a GPU: it resumes to equal bytes in each precision and compiled form, and learns what it learns on a CPU."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +73,17 @@ def interrupted(begin: Callable[..., Training], params, prepared: Prepared) -> T
 def assert_resumes_to_the_same_bytes(begin: Callable[..., Training], params, prepared: Prepared) -> None:
     whole = begin(params, "whole", prepared)
     list(whole.reports())
+    assert_trained(whole)
     assert_same_end(whole, interrupted(begin, params, prepared))
+
+
+def assert_trained(training: Training) -> None:
+    """The weights have moved from those that a CPU begins with, by less than these are large: equal bytes could be zeros everywhere."""
+    here = Machine(torch.device("cpu"), 1)
+    first = Training.begin(training.params, training.prepared, here, Checkpoints(Path("/nonexistent"), kept=1)).state.model
+    for (name, before), after in zip(first.named_parameters(), training.state.model.parameters(), strict=True):
+        moved = (after.detach().cpu().double() - before.detach().double()).norm()
+        assert not before.any() or 0 < moved < before.detach().double().norm(), name
 
 
 @EVERY_MODEL

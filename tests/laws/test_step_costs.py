@@ -28,7 +28,9 @@ from tests.train.engine import building
 VIEWS = {
     *("slice", "select", "split_with_sizes", "view", "alias", "detach", "as_strided"),
     *("permute", "t", "transpose", "unsqueeze", "expand", "unbind", "_unsafe_view"),
+    *("empty_like", "promote_types"),
 }
+"""Operations that neither compute nor copy."""
 CHANGES = {"train.batch_size": 16, "train.micro_batch_size": 16, "train.report_every_steps": 50, "train.validate_every_steps": 50}
 AUGMENTED = {
     "augment.crop_padding": 2,
@@ -95,7 +97,7 @@ def test_a_step_adds_few_operations_to_the_bare_one(train_params, prepared) -> N
     """Allowed are normalisation (3), accuracy (3) and a dtype check, and once per block gather and flip (4). A launch takes microseconds on a GPU."""
     params = train_params(CHANGES | AUGMENTED)
     added = ours(building.begin(params, prepared), steps=SOME).counts - times(SOME, bare(building.begin(params, prepared)).counts)
-    assert sum(added.values()) <= 8 * SOME, added
+    assert sum(added.values()) <= 7 * SOME, added
 
 
 @pytest.mark.parametrize(("data", "model", "most"), [("texts", texts.LSTM, 7), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, 9)])

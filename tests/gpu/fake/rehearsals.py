@@ -10,14 +10,11 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from pipeline.core.params import from_data
-from pipeline.core.prepared import Prepared, Split
+from pipeline.core.prepared import Prepared
 from pipeline.inference import precision
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
@@ -31,55 +28,16 @@ from tests import texts
 from tests.conftest import preset
 from tests.gpu.fake import library
 from tests.gpu.fake.library import Counts
+from tests.gpu.presets import BATCH_SIZE, CIFAR, PRECISIONS, PRESETS, STEPS, images, params_of
 from tests.laws import test_resuming as resuming
-from tests.specs import image_spec, text_spec
 
 if not hasattr(library.gpu(), "fake_gpu_clear"):
     pytest.skip("test_fake_gpu.py runs these with the library of a GPU that executes nothing", allow_module_level=True)
 
-STEPS = 14
 FIRST_WITHOUT_WAITING, FIRST_STEADY = 4, 10
 """The first steps make what is made once, and those up to the ninth have another form of the EMA. The last reports."""
 SAVED = 7
-BATCH_SIZE = 64
-COMMON = {
-    "train.steps": STEPS,
-    "train.epochs": None,
-    "train.report_every_steps": STEPS,
-    "train.validate_every_steps": STEPS,
-    "train.batch_size": BATCH_SIZE,
-    "train.micro_batch_size": BATCH_SIZE,
-    "train.compile": "off",
-}
 Begin = Callable[..., Training]
-
-
-def images(shape: tuple[int, int, int], samples: int = 1100) -> Prepared:
-    """Return random images of ten classes."""
-    random = np.random.default_rng(0)
-
-    def split(count: int) -> Split:
-        return Split(random.integers(0, 256, (count, *shape), dtype=np.uint8), np.arange(count) % 10)
-
-    spec = image_spec(shape=shape, classes=tuple("abcdefghij"), mean=(0.4,) * shape[2], std=(0.3,) * shape[2])
-    return Prepared(spec, "images", {"train": split(samples), "valid": split(130)})
-
-
-def words(length: int, classes: tuple[str, ...] | None) -> Prepared:
-    """Return random texts of the length of a preset: of `classes`, or without them for a language model."""
-    random = np.random.default_rng(0)
-    spec = text_spec(length=length, letters="abcdefghijklmnopqrstuvwxyz", classes=classes)
-
-    def split(count: int) -> Split:
-        if classes is None:
-            return Split(random.integers(3, 26, (count, length), dtype=np.int32), np.zeros((count, 0), np.uint8), None, per_token=True)
-        rows = random.integers(3, 26, (count, length), dtype=np.int32)
-        return Split(rows, np.arange(count) % len(classes), np.full(count, length))
-
-    return Prepared(spec, "texts", {"train": split(800), "valid": split(80)})
-
-
-CIFAR, DIGITS = images((32, 32, 3)), images((8, 8, 1))
 
 
 @pytest.fixture(autouse=True)
@@ -140,10 +98,6 @@ def rehearse(begin: Begin, params: TrainParams, data: Prepared, *, cudnn: bool =
     return found
 
 
-def params_of(changes: dict[str, Any], base: str = "digits") -> TrainParams:
-    return from_data(preset(COMMON | changes, base), TrainParams, "test")
-
-
 def bare(training: Training) -> Counts:
     """Return what a step of a loop without the pipeline asks of the GPU, on a batch that is ready.
 
@@ -175,21 +129,6 @@ def bare(training: Training) -> Counts:
     return library.counts()
 
 
-PRESETS: dict[str, tuple[Prepared, bool]] = {
-    "digits": (DIGITS, True),
-    **{f"cifar10-{name}": (CIFAR, True) for name in ("mlp", "cnn", "resnet", "mobilenet", "speedrun")},
-    "trec-lstm": (words(40, texts.CLASSES), False),
-    "trec-transformer": (words(40, texts.CLASSES), True),
-    "shakespeare-lstm": (words(128, None), False),
-    "shakespeare-transformer": (words(128, None), True),
-}
-"""The data of each preset that trains without a download, and whether cuDNN is on. The fake cuDNN has no recurrent networks."""
-PRECISIONS = {
-    "fp32": {"train.precision": "fp32"},
-    "bf16": {"train.precision": "bf16"},
-    "fp16": {"train.precision": "fp16"},
-    "bf16, skip": {"train.precision": "bf16", "train.on_nonfinite": "skip"},
-}
 TABLE = Path(os.environ.get("FAKE_GPU_TABLE", os.devnull))
 
 

@@ -80,7 +80,7 @@ def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_
     assert counts == ([16 * 16] if limit else [16] * 3)
     counts.clear()
     list(batches[0].parts(6))
-    assert counts == [6, 5, 5], "a batch that is cut needs no room for a block"
+    assert counts == ([] if limit else [6, 5, 5]), "a batch that is cut is gathered only once, if the limit allows it"
 
 
 def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device) -> None:

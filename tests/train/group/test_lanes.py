@@ -91,7 +91,7 @@ def test_the_gradients_of_all_lanes_are_those_of_the_whole_batch(lanes: int, max
     expected = torch.nn.functional.cross_entropy(network(inputs), targets)
     wanted = torch.autograd.grad(expected, list(network.parameters()))
     loss, found = gradients(network, lanes, max_size=max_size, dtype=torch.float64)
-    assert abs(loss - expected) < 1e-12
+    assert abs(loss / SIZE - expected) < 1e-12
     assert all(torch.allclose(one, other, rtol=0, atol=1e-12) for one, other in zip(found, wanted, strict=True))
 
 
