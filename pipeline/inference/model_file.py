@@ -77,7 +77,7 @@ class Manifest(BaseModel):
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
-    fingerprint: dict[str, str | int | dict[str, str]]
+    fingerprint: dict[str, str | int | dict[str, str | int | None]]
 
     @cached_property
     def inference(self) -> InferenceParams:

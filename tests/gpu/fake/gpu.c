@@ -137,7 +137,7 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *at
 }
 
 static int copy(void *to, const void *from, size_t size) {
-    if (on_gpu(to)) ADD(counts[on_gpu(from) ? ON_GPU : TO_GPU], 1);
+    if (on_gpu(to)) ADD(counts[on_gpu(from) ? ON_GPU : TO_GPU], on_gpu(from) || is_watched);
     else if (on_gpu(from)) { ADD(counts[TO_HOST], 1); memset(to, 0, size); }
     else memmove(to, from, size);
     return 0;
@@ -360,6 +360,20 @@ size_t cudnnGetVersion(void) { return 92600; }
 size_t cudnnGetCudartVersion(void) { return VERSION; }
 const char *cudnnGetErrorString(int status) { return "error of the fake GPU"; }
 void cudnnGetLastErrorString(char *text, size_t size) { if (size) *text = 0; }
+
+/* CUPTI, which the profiler asks for the times of kernels: there are none --------------------------------------------------------------- */
+
+SUCCEEDS(cuptiActivityDisable) SUCCEEDS(cuptiActivityEnable) SUCCEEDS(cuptiActivityEnableCudaEventDeviceTimestamps)
+SUCCEEDS(cuptiActivityEnableDriverApi) SUCCEEDS(cuptiActivityEnableRuntimeApi) SUCCEEDS(cuptiActivityFlushAll)
+SUCCEEDS(cuptiActivityPopExternalCorrelationId) SUCCEEDS(cuptiActivityPushExternalCorrelationId) SUCCEEDS(cuptiActivityRegisterCallbacks)
+SUCCEEDS(cuptiActivityRegisterTimestampCallback) SUCCEEDS(cuptiActivitySetAttribute) SUCCEEDS(cuptiEnableCallback)
+SUCCEEDS(cuptiEnableDomain) SUCCEEDS(cuptiFinalize) SUCCEEDS(cuptiUnsubscribe)
+int cuptiActivityGetNextRecord() { return 12; } /* no further record */
+int cuptiActivityGetNumDroppedRecords(void *context, uint32_t stream, size_t *number) { *number = 0; return 0; }
+int cuptiGetCallbackName(int domain, uint32_t id, const char **name) { *name = ""; return 0; }
+int cuptiGetResultString(int result, const char **text) { *text = "error of the fake GPU"; return 0; }
+int cuptiGetVersion(uint32_t *version) { *version = 130200; return 0; }
+int cuptiSubscribe(void **subscriber) { *subscriber = new_handle(); return 0; }
 
 /* NVML -------------------------------------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 """PyTorch's CUDA code runs without a GPU: trainings never wait, allocate nothing once they are steady, and launch little more than a bare loop."""
 
 import csv
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import project
 from tests.gpu.fake import library
 from tests.imports import TOP
 
@@ -23,18 +25,22 @@ NORM = {"cifar10-mlp": 11, "cifar10-cnn": 9}
 """Operations beyond this with `on_nonfinite: skip`: these presets do not clip, so the bare loop does not measure the norm of the gradient."""
 
 
-def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
-    """Run rehearsals.py in a process with the library of the GPU, and return what it printed. Its table of launches is in `folder`."""
+def variables(folder: Path) -> dict[str, str]:
+    """Build the library of the GPU in `folder`, and return the environment of a process that finds it. Skip the test where it cannot be built."""
     if reason := library.obstacle():
         pytest.skip(reason)
     if torch.version.cuda is None:
         pytest.skip("this build of PyTorch has no CUDA code")
-    built = library.build(folder)
-    variables = {"LD_PRELOAD": str(built), "TRITON_LIBCUDA_PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
-    variables |= {"FAKE_GPU_TABLE": str(folder / TABLE.name), "TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    found = {"LD_PRELOAD": str(library.build(folder)), "TRITON_LIBCUDA_PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
+    return os.environ | found | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+
+
+def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
+    """Run rehearsals.py in a process with the library of the GPU, and return what it printed. Its table of launches is in `folder`."""
+    environment = variables(folder) | {"FAKE_GPU_TABLE": str(folder / TABLE.name)}
     arguments = ["-q", "-p", "no:cacheprovider", "-m", marked, str(FOLDER / "rehearsals.py")]
     command = [sys.executable, "-m", "pytest", *arguments]
-    done = subprocess.run(command, cwd=TOP, env=os.environ | variables, capture_output=True, text=True, timeout=limit_s, check=False)
+    done = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -50,7 +56,7 @@ def test_trainings_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
 
 def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> None:
     too_many = []
-    for row in csv.DictReader(TABLE.open()):
+    for row in csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()):
         more, bare = int(row["pipeline"]) - int(row["bare loop"]), int(row["bare loop"])
         allowed = max(8, math.ceil(MOST_MORE[row["precision"]] * bare))
         allowed += NORM.get(row["preset"], 0) if "skip" in row["precision"] else 0
@@ -62,3 +68,32 @@ def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> No
 @pytest.mark.slow
 def test_compiled_trainings_and_torchvision_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
     rehearse(tmp_path, "slow", limit_s=1500)
+
+
+@pytest.mark.slow
+def test_the_tools_run_on_several_gpus_that_execute_nothing(tmp_path: Path) -> None:
+    changes = {
+        "train.steps": 20,
+        "train.report_every_steps": 20,
+        "train.validate_every_steps": 20,
+        "source.valid": 0.0,
+        "train.export_weights": "last",
+    }
+    folder = project.make(tmp_path / "project", changes)
+    environment = variables(tmp_path) | {"FAKE_GPUS": "3", "PIPELINE_DEVICE": "cuda:2", "PIPELINE_TRACKING_MIRROR": "false"}
+
+    def run(*words: str, code: int = 0, **more: str) -> str:
+        command = [sys.executable, "-m", "pipeline", *words]
+        done = subprocess.run(command, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    run("prepare")
+    assert "on cuda:2 (NVIDIA H100 that executes nothing) in bf16" in run("train")
+    assert "on 359 samples" in run("evaluate")
+    assert "the GPU waits for Python code" in run("profile")
+    assert "train.micro_batch_size: " in run("profile", "--fit-batch")
+    assert "| deterministic: false " in run("profile", "--speedup")
+    found = {each["name"]: each["text"] for each in json.loads(run("doctor", "--json", code=1))["findings"]}
+    assert found["gpus"].count("NVIDIA H100 that executes nothing") == 3
+    assert "this machine has 3 GPUs, numbered from 0" in run("train", code=2, PIPELINE_DEVICE="cuda:5")
