@@ -255,7 +255,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(begin: Begin, capsys: pytes
     most, least = reserved(begin(whole, "whole", CIFAR)), reserved(begin(half, "half", CIFAR))
     expected = steady(steps(begin(half, "expected", CIFAR)))
     release()
-    library.gpu().fake_gpu_limit((most + least) // 2)
+    library.gpu().fake_gpu_limit(most - (most - least) // 4)
     try:
         training = begin(whole, "limited", CIFAR)
         found = steady(steps(training))
