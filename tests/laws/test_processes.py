@@ -309,7 +309,9 @@ def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_o
     server.train(folder, verb="prepare")
     variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "20"}
     pids = server.start(folder, 2, **variables)
+    end_s = time.monotonic() + 120
     while not newest_step(folder):
+        assert time.monotonic() < end_s, (folder / "rank-0.log").read_text()
         time.sleep(0.01)
     params.write_bytes(before.replace(b"batch_size:", b"batch_size: 1 #", 1))
     assert server.wait(*pids) == [2, 0], "only the first process fails: its message is the one that is shown"

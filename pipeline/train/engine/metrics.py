@@ -22,7 +22,7 @@ class StepValues:
     """Holds the metrics of the steps since the last report of the training, copied to the host. Each sequence has one value per step."""
 
     loss: Sequence[float]
-    """The training loss, summed over the targets."""
+    """The mean training loss."""
     norm: Sequence[float]
     """The gradient norm; 0 if it was not measured."""
     skipped: Sequence[float]
@@ -53,9 +53,10 @@ class StepValues:
         row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
+            row["train/objective"] = sum(self.loss[index] for index in applied) / len(applied)
             applied_targets = num_targets * len(applied) / self.steps
-            sums = {name: sum(values[index] for index in applied) for name, values in {LOSS: self.loss, **self.sums}.items()}
-            row["train/objective"] = sums[LOSS] / applied_targets
+            sums = {name: sum(values[index] for index in applied) for name, values in self.sums.items()}
+            sums[LOSS] = row["train/objective"] * applied_targets
             row |= {f"train/{name}": value for name, value in objective.averages(sums, applied_targets).items()}
         if math.isfinite(self.norm[-1]):
             row["train/gradient_norm"] = self.norm[-1]
@@ -64,7 +65,7 @@ class StepValues:
 
 @dataclass
 class StepMetrics:
-    """Collects the metrics of each step on the device: the loss, the gradient norm, and 1.0 or 0.0 for whether the step was skipped. It
+    """Collects the metrics of each step on the device: the summed loss, the gradient norm, and 1.0 or 0.0 for whether the step was skipped. It
     also collects the sums that `Objective.sums` returns, from which the task's metrics are computed.
     """
 
@@ -86,6 +87,7 @@ class StepMetrics:
         This makes the host wait for the device; `add` does not. At least one step must have been added.
         """
         tensors = self.tensors()
+        tensors[LOSS] = tensors[LOSS] / (self.num_targets / len(tensors[LOSS]))  # all steps have equally many targets
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 

@@ -382,6 +382,9 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) { snprintf(text, size,
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = VERSION; return 0; }
 int nvmlDeviceGetCount_v2(unsigned *number) { *number = num_gpus; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned number, void **device) { *device = (void *)(uintptr_t)(number + 1); return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) { *device = (void *)(uintptr_t)1; return 0; }
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *number, void *processes) { *number = 0; return 0; }
+SUCCEEDS(nvmlDeviceGetNvLinkRemoteDeviceType) SUCCEEDS(nvmlDeviceGetNvLinkRemotePciInfo_v2) SUCCEEDS(nvmlDeviceGetGpuFabricInfoV)
 int nvmlDeviceGetName(void *device, char *text, unsigned size) { snprintf(text, size, NAME); return 0; }
 int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) { /* total, free, used */
     memory[0] = capacity; memory[2] = used[(uintptr_t)device]; memory[1] = memory[0] - memory[2];
