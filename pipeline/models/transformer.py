@@ -279,7 +279,7 @@ def rotated(vectors: Tensor, rotation: Tensor) -> Tensor:
 
     The angles are those of `rotation`, which is what `rotations` returned: (a, b) becomes (a cos - b sin, b cos + a sin).
     """
-    cosine, sine = rotation
+    cosine, sine = rotation.unbind()
     return vectors * cosine + vectors.roll(vectors.shape[-1] // 2, -1) * sine
 
 

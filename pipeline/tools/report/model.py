@@ -199,7 +199,7 @@ def reproduction(evidence: Evidence) -> Section:
     variables = [f"{name}={shlex.quote(str(fingerprint[field]))}" for name, field in settings.items() if field in fingerprint]
     flags = fingerprint.get("flags", {})
     set_flags = {name: value for name, value in flags.items() if value} if isinstance(flags, dict) else {}
-    variables += [f"{shlex.quote(name)}={shlex.quote(value)}" for name, value in set_flags.items()]
+    variables += [f"{shlex.quote(name)}={shlex.quote(str(value))}" for name, value in set_flags.items()]
     lines = [
         f"git checkout {shlex.quote(commit)}" if commit else "# check out the commit with the code of this model",
         "make setup",

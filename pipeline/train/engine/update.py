@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -219,7 +219,7 @@ def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Ten
         found = scaler._found_inf_per_device(optimizer)
         scaler.update()
         (flag,) = found.values()  # the parameters are on one device
-        return flag
+        return cast("Tensor", flag)
     if not state.skip_nonfinite:
         optimizer.step()
         return None

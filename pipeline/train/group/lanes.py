@@ -33,11 +33,11 @@ class BufferSnapshot:
         self.kept, self.flat_kept = self.room()
         self.current, self.flat_current = self.room()
 
-    def room(self) -> tuple[Sequence[Tensor], Tensor]:
+    def room(self) -> tuple[list[Tensor], Tensor]:
         """Return memory for all buffers: for each buffer, and all of it as one tensor."""
         sizes = [buffer.numel() for buffer in self.live]
         flat = torch.empty(sum(sizes), dtype=torch.uint8, device=self.live[0].device if self.live else None)
-        return flat.split(sizes), flat
+        return list(torch.split(flat, sizes)), flat
 
     def keep(self) -> None:
         """Copy the module's buffers into the snapshot."""
