@@ -130,7 +130,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
                 bf16_weights=bf16_weights,
                 channels_last=channels_last,
             )
-            model.network.load_state_dict(weights)
+            networks.load(model.network, weights)
     except RuntimeError as error:
         raise Refusal(
             f"{path}: its weights do not match the model {settings.title} of this checkout ({untrusted.reason(error)}): train the model again with `dvc repro`"

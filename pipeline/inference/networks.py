@@ -1,5 +1,6 @@
 """Models: preprocessing and network in one module, networks without memory on torch's meta device, and forward passes without gradients."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, cast
 
@@ -59,6 +60,17 @@ class Model(nn.Module):
         if self.bf16_weights:
             return cast("Tensor", self.network(precision.as_bf16(prepared)).float())
         return cast("Tensor", self.network(prepared))
+
+
+def load(network: nn.Module, tensors: Tensors, *, strict: bool = True) -> None:
+    """Copy `tensors` into the parameters and buffers of `network`. Raises RuntimeError if shapes differ or, if `strict` is True, if names do.
+
+    The tensors count as written by the present code of each layer. torch keeps this version beside the tensors of a `state_dict`, and a
+    network such as torchvision's mnasnet refuses tensors without it.
+    """
+    versioned = OrderedDict(tensors)
+    setattr(versioned, "_metadata", getattr(network.state_dict(), "_metadata"))  # noqa: B009, B010  # an attribute that typing does not know
+    network.load_state_dict(versioned, strict=strict)
 
 
 # `arange` and similar functions are left out: the `build` of a model may compute widths or rates with them, and then needs their values

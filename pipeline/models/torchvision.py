@@ -14,6 +14,7 @@ from pipeline.core import untrusted
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.spec import Spec
+from pipeline.inference import networks
 from pipeline.inference.params import ModelSettings
 
 if TYPE_CHECKING:
@@ -171,5 +172,5 @@ def load_what_fits(network: nn.Module, pretrained: dict[str, Tensor]) -> None:
     """Load the tensors of `pretrained` that have the name and the shape of a tensor of `network`, and print their number."""
     own = network.state_dict()
     fitting = {name: tensor for name, tensor in pretrained.items() if name in own and tensor.shape == own[name].shape}
-    network.load_state_dict(fitting, strict=False)
+    networks.load(network, fitting, strict=False)
     print(f"train: {len(fitting)} of {len(own)} tensors start from pretrained weights")

@@ -56,7 +56,7 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
             refuse_misfit(tensors, fitting, own, model, path)
         if not fitting:
             raise Refusal(f"{path}: none of its tensors fits this {model.title}: choose another file, or write `weights: null`")
-    network.load_state_dict(fitting, strict=False)
+    networks.load(network, fitting, strict=False)
     untrained = frozenset(own.keys() - fitting.keys())
     print(f"train: {len(fitting)} of {len(own)} tensors start from {path}{remaining(untrained, tensors, own)}", flush=True)
     return untrained

@@ -13,6 +13,7 @@ from torchvision import models
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.inference import networks
 from pipeline.models.torchvision import Settings
 from tests.specs import image_spec
 
@@ -122,6 +123,11 @@ def test_pretrained_weights_are_taken_where_they_fit(cache: Path, capsys: pytest
     assert fresh == {"classifier.3.weight", "classifier.3.bias"}, "only the head of other classes begins anew"
     total = len(whole.state_dict())
     assert f"train: {total - 2} of {total} tensors start from pretrained weights" in capsys.readouterr().out
+
+
+def test_an_architecture_that_asks_for_its_version_takes_tensors_by_name() -> None:
+    network = settings("mnasnet0_5").build(spec_of(32, 32, 3))
+    networks.load(network, dict(network.state_dict()))
 
 
 def test_no_weights_means_nothing_is_looked_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeline.inference import networks
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision, scaler
 from pipeline.inference.tensor_file import Tensors
@@ -181,7 +182,7 @@ def like(parameter: Tensor, value: Tensor) -> Tensor:
 def load(network: nn.Module, tensors: Tensors) -> None:
     """Copy `tensors` into the parameters and buffers of `network`, or into their shards. Raises RuntimeError if names or shapes differ."""
     own = network.state_dict()
-    network.load_state_dict({name: divided_like(own.get(name, value), value) for name, value in tensors.items()})
+    networks.load(network, {name: divided_like(own.get(name, value), value) for name, value in tensors.items()})
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
