@@ -406,20 +406,15 @@ def test_every_family_of_torchvision_trains(begin: Begin, architecture: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of
-@pytest.mark.parametrize("name", [name for name, (_, cudnn) in PRESETS.items() if cudnn])
-def test_every_preset_is_compiled_as_one_graph(begin: Begin, name: str) -> None:
+@pytest.mark.parametrize("name", ["digits", "cifar10-mlp", "cifar10-resnet", "cifar10-speedrun", "shakespeare-transformer"])
+def test_a_preset_is_compiled_as_one_graph(begin: Begin, name: str) -> None:
     from torch._dynamo.utils import counters
 
     torch.compiler.reset()
     counters.clear()
     data, _ = PRESETS[name]
-    training = begin(
-        params_of(
-            {"train.compile": "default", "train.precision": "bf16"} if name != "cifar10-speedrun" else {"train.compile": "default"}, name
-        ),
-        "work",
-        data,
-    )
+    precision_of = {} if name == "cifar10-speedrun" else {"train.precision": "bf16"}  # that of the speedrun is bf16-true
+    training = begin(params_of({"train.compile": "default", **precision_of}, name), "work", data)
     compiled = steady(steps(training)).launches
     assert (counters["stats"]["unique_graphs"], dict(counters["graph_break"]), dict(counters["recompiles"])) == (1, {}, {})
-    assert compiled <= bare(begin(params_of({"train.precision": "bf16"}, name), "bare", data)).launches
+    assert compiled <= bare(begin(params_of(precision_of, name), "bare", data)).launches
