@@ -93,7 +93,8 @@ class BlockBatch:
     """One batch: the samples at `positions` of `block`, which may contain further batches.
 
     If `gathers_whole_block` is True, the inputs of the whole block are gathered when a batch of it first needs inputs, and a batch is mixed
-    as a whole. This takes fewer operations than gathering and mixing each micro-batch, but more memory.
+    as a whole. This takes fewer operations than gathering and mixing each micro-batch, but the inputs of the batch stay in memory until its
+    step ends.
 
     The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
     and CutMix, are in the block (see `Shard.of`).

@@ -63,7 +63,7 @@ class EMA:
             change = torch._foreach_sub(self.leading, self.trailing)
             torch._foreach_mul_(change, 1 - skipped)
             torch._foreach_add_(self.trailing, change, alpha=weight)
-        else:  # in the first nine steps, where `lerp` rounds otherwise
+        else:  # in the first nine steps, or in all if the decay is low: `lerp` rounds otherwise here
             for trailing, leading in zip(self.trailing, self.leading, strict=True):
                 trailing.lerp_(leading, (weight * (1 - skipped)).to(trailing.dtype))
         if self.counters:

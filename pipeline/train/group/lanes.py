@@ -29,7 +29,7 @@ class BufferSnapshot:
     """A copy of all buffers of a module. The buffers are copied as bytes, so that one foreach operation copies all of them."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.live = [buffer.detach().reshape(-1).view(torch.uint8) for buffer in module.buffers() if buffer.numel()]
+        self.live = [as_bytes(buffer) for buffer in module.buffers() if buffer.numel()]
         self.kept, self.flat_kept = self.room()
         self.current, self.flat_current = self.room()
 
@@ -58,6 +58,12 @@ class BufferSnapshot:
             torch._foreach_copy_(self.current, self.live)
             torch.where(undone > 0, self.flat_kept, self.flat_current, out=self.flat_current)
             torch._foreach_copy_(self.live, self.current)
+
+
+def as_bytes(buffer: Tensor) -> Tensor:
+    """Return the bytes of `buffer` in the order of memory, such as channels_last, as a view (n,). Raises RuntimeError if it has gaps."""
+    by_stride = sorted(range(buffer.ndim), key=buffer.stride, reverse=True)
+    return buffer.detach().permute(by_stride).view(-1).view(torch.uint8)
 
 
 Sums = tuple[Tensor, dict[str, Tensor]]

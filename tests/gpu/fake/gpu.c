@@ -46,7 +46,8 @@ static int launch(int kind, const void *function) {
     return 0;
 }
 
-static __thread int is_watched; /* 1 in the thread that has called `fake_gpu_clear`; a thread that reads data ahead may wait */
+static __thread int is_watched; /* 1 in the thread that has called `fake_gpu_clear`. Only there, copies to the device and waits for
+                                      events are counted: a thread that reads data ahead may do both. */
 
 void fake_gpu_clear(void) {
     is_watched = 1;

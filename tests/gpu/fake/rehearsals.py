@@ -376,6 +376,8 @@ def test_a_fault_in_cuda_code_is_seen(begin: Begin, monkeypatch: pytest.MonkeyPa
             if steady(steps(begin(params, fault.__name__, CIFAR))) == sound:
                 unseen.append(fault.__name__)
     assert unseen == []
+    release()
+    assert steady(steps(begin(params, "sound again", CIFAR))) == sound, "a fault has outlived its test"
 
 
 FAMILIES = [

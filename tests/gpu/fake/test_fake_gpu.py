@@ -49,7 +49,7 @@ def test_trainings_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
     printed = rehearse(tmp_path, "not slow", limit_s=600)
     passed = re.search(r"(\d+) passed", printed)
     assert passed
-    assert int(passed[1]) > 80
+    assert int(passed[1]) > 80, "most of them were not run"
     found = tmp_path / TABLE.name
     assert found.read_text() == TABLE.read_text(), f"if the change of the launches is meant: cp {found} {TABLE.relative_to(TOP)}"
 

@@ -1,5 +1,6 @@
 """The lanes of a batch in one process: their gradients, buffers, dropout, and an OOM among them. `laws/test_processes.py` has several processes."""
 
+import copy
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.inference.batch import Batch
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.update import StepSettings, accumulate_gradients, update
-from pipeline.train.group.lanes import ONE_LANE, Lanes, tree_sum
+from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, Lanes, tree_sum
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
 from tests import texts
@@ -128,6 +129,24 @@ def test_each_lane_begins_with_the_buffers_before_the_step() -> None:
     _, found = gradients(network, 4, max_size=SIZE, dtype=torch.float32)
     assert all(torch.equal(*pair) for pair in zip(found, plain, strict=True))
     assert network[1].factor == 0.5
+
+
+def test_a_snapshot_restores_buffers_of_every_type_and_memory_format() -> None:
+    module = nn.Module()
+    for name, buffer in {
+        "images": torch.zeros(1, 4, 2, 2).contiguous(memory_format=torch.channels_last),
+        "count": torch.tensor(3),
+        "flags": torch.tensor([True, False]),
+        "halves": torch.ones(3, dtype=torch.bfloat16),
+    }.items():
+        module.register_buffer(name, buffer)
+    before, snapshot = copy.deepcopy(module.state_dict()), BufferSnapshot(module)
+    for restore in (snapshot.put_back, lambda: snapshot.put_back_where(torch.tensor(1.0))):
+        snapshot.keep()
+        for buffer in module.buffers():
+            buffer.copy_(~buffer if buffer.dtype == torch.bool else buffer + 1)
+        restore()
+        assert same(before, module.state_dict())
 
 
 def test_the_buffers_are_those_of_the_first_lane() -> None:
