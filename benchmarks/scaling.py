@@ -18,6 +18,7 @@ from typing import NamedTuple
 from benchmarks.step_work import PRESETS, Work, billion, work_of_data
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
+from pipeline.tracking.table import markdown
 
 GPUS = tuple(2**power for power in range(11))
 ENOUGH = 0.5
@@ -181,18 +182,18 @@ def time_table(works: Sequence[Work], cluster: Cluster) -> str:
     """Return a Markdown table of the time of a step in ms, and of where and why each preset stops scaling."""
     shown = (1, 2, 8, 64, 512)
     titles = ("preset", "batch", "weights", "1 GPU", *map(str, shown[1:]), "bound on 1", "efficient up to", "limit")
-    lines = [row(*titles), row(*["---"] * len(titles))]
+    rows = []
     for work in works:
         times = [f"{1e3 * step(work, gpus, cluster).total_s:,.2f}" if gpus in possible_gpus(work) else "" for gpus in shown]
         bound, last = step(work, 1, cluster).bound, last_efficient(work, cluster)
-        lines.append(row(work.name, work.batch_size, f"{work.num_weights / 1e6:,.2f} M", *times, bound, last, limit(work, cluster)))
-    return "\n".join(lines)
+        rows.append((work.name, work.batch_size, f"{work.num_weights / 1e6:,.2f} M", *times, bound, last, limit(work, cluster)))
+    return markdown(titles, [[*map(str, row)] for row in rows])
 
 
 def switch_table(works: Sequence[Work], cluster: Cluster) -> str:
     """Return a Markdown table of the last efficient number of GPUs with each switch, and of the relative time of a step with lanes."""
     titles = ("preset", "as it is", f"batch x {LARGER}", "graphs", "bf16-true", "sharding: full", "lanes on 1 GPU", f"on {LARGER} GPUs")
-    lines = [row(*titles), row(*["---"] * len(titles))]
+    rows = []
     for work in works:
         micro = LARGER * work.batch_size if work.micro_batch_size == work.batch_size else work.micro_batch_size
         changes = (
@@ -202,8 +203,8 @@ def switch_table(works: Sequence[Work], cluster: Cluster) -> str:
             (replace(work, gradient_bytes=min(work.gradient_bytes, 2 * work.num_weights)), cluster),
         )
         last = [*(last_efficient(*changed) for changed in changes), last_efficient(work, cluster, sharded=True)]
-        lines.append(row(work.name, *last, *(lanes_cost(work, gpus, cluster) for gpus in (1, LARGER))))
-    return "\n".join(lines)
+        rows.append((work.name, *last, *(lanes_cost(work, gpus, cluster) for gpus in (1, LARGER))))
+    return markdown(titles, [[*map(str, row)] for row in rows])
 
 
 def lanes_cost(work: Work, gpus: int, cluster: Cluster) -> str:
@@ -211,10 +212,6 @@ def lanes_cost(work: Work, gpus: int, cluster: Cluster) -> str:
     if work.batch_size % LARGER:
         return ""
     return f"{step(work, gpus, cluster, lanes=LARGER).total_s / step(work, gpus, cluster).total_s:.2f}"
-
-
-def row(*cells: object) -> str:
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 def plot(path: Path, works: Sequence[Work], cluster: Cluster) -> None:

@@ -173,15 +173,13 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("ab") as file:
-            is_taken = False
+            is_free = True
             try:
                 with naming(path):
                     fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                is_taken = True
-            if is_taken:
-                yield False
-                return
-            if os.fstat(file.fileno()).st_nlink:  # 0 if the last holder unlinked the file while this process waited
-                yield True
+                is_free = False
+            # yield after the `except` block: inside it, an error of the caller would seem to follow from this one
+            if not is_free or os.fstat(file.fileno()).st_nlink:  # 0 if the last holder unlinked the file while this process waited
+                yield is_free
                 return

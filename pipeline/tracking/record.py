@@ -36,7 +36,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Record:
-    """What the journal in `folder` recorded about its run. The journal is read when the first of its events is needed."""
+    """Reads what the journal in `folder` recorded about its run. The journal is read when the first of its events is needed."""
 
     folder: Path
 

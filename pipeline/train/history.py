@@ -1,4 +1,4 @@
-"""What a training writes beside the model: its history as CSV, its last and best metrics as JSON, and a batch that gave a non-finite loss."""
+"""Writes what a training leaves beside the model: its history as CSV, its last and best metrics as JSON, and a batch that gave a non-finite loss."""
 
 import csv
 import io

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.training import Training
@@ -42,7 +43,10 @@ def launches(name: str, precision: str, machine: Machine) -> float:
 
 def main() -> int:
     os.environ["PIPELINE_DEVICE"] = "cuda"
-    machine = Machine.set_up(Environment.read())
+    try:
+        machine = Machine.set_up(Environment.read())
+    except Refusal as refusal:
+        sys.exit(f"error: {refusal}")
     print("| preset | precision | launches on this GPU | in the table |", "| --- | --- | --- | --- |", sep="\n")
     more = 0
     with TABLE.open(encoding="utf-8") as file:

@@ -56,6 +56,14 @@ def test_the_same_error_outside_of_the_model_stays_as_it_is() -> None:
             RuntimeError("adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but"),
             "train.deterministic: the model has an operation that is not deterministic: write `train.deterministic: false`",
         ),
+        (
+            RuntimeError("libcuda.so cannot found!"),
+            "train.compile: the compiler does not find libcuda.so.1 of the NVIDIA driver: set TRITON_LIBCUDA_PATH",
+        ),
+        (
+            RuntimeError("Failed to find C compiler. Please specify via CC environment variable"),
+            "train.compile: the compiler needs a C compiler",
+        ),
     ],
 )
 def test_an_error_with_a_remedy_is_refused_with_both(error: Exception, remedy: str) -> None:

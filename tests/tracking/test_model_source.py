@@ -1,5 +1,6 @@
 """A model is found by what people call it: a version in the registry, a logged model, a run; the file comes from MLflow if it is not here."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.tracking import subject
+from pipeline.tracking import journal, subject
 from pipeline.tracking.store import MODEL_TAG
 from tests.tracking.conftest import Tracked, turned_to
 
@@ -51,6 +52,19 @@ def test_a_model_is_downloaded_by_each_of_its_names(
             assert files.digest(path) == files.digest(tracked.model)
         assert not path.exists()
     assert capsys.readouterr().out == ""
+
+
+def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(
+    tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path
+) -> None:
+    """A training that did not finish and a later one have one run, if MLFLOW_RUN_ID names it for both."""
+    unfinished = journal.journals_folder(tmp_path) / "run-000001-20261123T060949Z-00000000"
+    shutil.copytree(tracked.journal, unfinished)
+    (unfinished / journal.MODEL_DIGEST).unlink()
+    (unfinished / journal.MODEL).unlink(missing_ok=True)
+    assert subject.journal_named(names["id of the run"], tmp_path) == unfinished
+    with subject.located(names["id of the run"], Paths(tmp_path), elsewhere) as path:
+        assert files.digest(path) == files.digest(tracked.model)
 
 
 def test_a_run_whose_journal_is_here_is_downloaded_when_its_copy_was_delivered(tracked: Tracked, names: Names, tmp_path: Path) -> None:

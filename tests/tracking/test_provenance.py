@@ -71,6 +71,13 @@ def test_no_git_in_the_image(checkout: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert what_git_says() == {"unknown: git is not installed"}
 
 
+def test_a_git_that_cannot_be_run(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "git").write_bytes(b"\0 no program")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert what_git_says() == {"unknown: git cannot be run (Exec format error)"}
+
+
 def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may declare every folder safe
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")

@@ -148,7 +148,7 @@ class BoundedHeaders:
         self.file = file
         self.left_bytes = MAX_HEADER_BYTES
         self.last = b""
-        """What was read last."""
+        """The bytes that were read last."""
 
     def read(self, size: int) -> bytes:
         if not 0 <= size <= self.left_bytes:

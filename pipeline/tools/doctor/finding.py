@@ -20,7 +20,7 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found. The status is `problem` if a training would fail.
+    """Holds what a check has found. The status is `problem` if a training would fail.
 
     `remedy` says what to do, with commands in backticks; "" if there is nothing to do. `name` is that of the check; `diagnosis` sets it.
     """

@@ -71,10 +71,10 @@ class Table:
     caption: str = ""
     summary: str = ""
 
-    def without_empty_columns(self, *, even_with_heading: bool = True) -> "Table":
-        """Return the table without the columns that are empty in every row. A column with a heading stays if `even_with_heading` is False."""
-        keeps = [not even_with_heading and heading != "" for heading in self.header]
-        kept = [column for column in range(len(self.header)) if keeps[column] or any(row[column] != "" for row in self.rows)]
+    def without_empty_columns(self, *, keep_titled: bool = False) -> "Table":
+        """Return the table without the columns that are empty in every row. With `keep_titled`, columns with a heading stay."""
+        rows = (self.header, *self.rows) if keep_titled else self.rows
+        kept = [column for column in range(len(self.header)) if any(row[column] != "" for row in rows)]
         rows = tuple(tuple(row[column] for column in kept) for row in self.rows)
         return replace(self, header=tuple(self.header[column] for column in kept), rows=rows)
 

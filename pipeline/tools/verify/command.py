@@ -30,7 +30,7 @@ from pipeline.train.training import Training
 
 
 class Subject(NamedTuple):
-    """What a user named: the path of the model file, and the record of the run, or None if the user named a file."""
+    """Holds what a user named: the path of the model file, and the record of the run, or None if the user named a file."""
 
     model: Path
     record: Record | None

@@ -148,7 +148,9 @@ def table() -> Iterator[list[dict[str, str | int]]]:
 
 @pytest.mark.parametrize("precision_name", PRECISIONS)
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_trains_with_few_more_launches_than_a_bare_loop(begin: Begin, table, name: str, precision_name: str) -> None:
+def test_a_preset_trains_and_its_launches_are_counted_beside_those_of_a_bare_loop(
+    begin: Begin, table, name: str, precision_name: str
+) -> None:
     data, cudnn = PRESETS[name]
     params = params_of(PRECISIONS[precision_name], name)
     ours, least = rehearse(begin, params, data, cudnn=cudnn).launches, bare(begin(params, "bare", data)).launches

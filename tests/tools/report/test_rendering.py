@@ -70,6 +70,12 @@ def everything(text: str) -> Page:
     return Page(text, (Section(text, (text,)),), (model, model))
 
 
+def test_a_column_without_values_is_left_out_unless_its_heading_says_something() -> None:
+    table = Table(("", "parameter", "A"), (("", "prompt", ""), ("", "seed", "")))
+    assert table.without_empty_columns().header == ("parameter",)
+    assert table.without_empty_columns(keep_titled=True).header == ("parameter", "A")
+
+
 def test_hostile_text_does_not_change_the_structure_of_the_page() -> None:
     harmless = Read(render_html(everything("word")))
     for text in HOSTILE:
