@@ -76,3 +76,9 @@ def test_every_key_knows_its_line_and_a_missing_one_that_of_its_section(tmp_path
         (): 1,
     }
     assert {location: document.line(location) for location in lines} == lines
+
+
+def test_a_reference_of_dvc_is_no_bracket(tmp_path: Path) -> None:
+    path = tmp_path / "dvc.yaml"
+    path.write_text("plots:\n" + "".join(f"- a/${{name{number}}}\n" for number in range(300)))
+    assert len(Document.read(path).data["plots"]) == 300

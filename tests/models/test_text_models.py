@@ -221,3 +221,12 @@ def test_pooling_is_for_classifiers_and_needed_by_them(settings: dict[str, Any])
         )
     with pytest.raises(Refusal, match=r"model\.pooling: a classifier needs one vector for each text: set it to"):
         MODELS.settings(settings["name"])(**settings | {"pooling": None}).build(spec_for(settings))
+
+
+def test_pairs_of_elements_turn_by_angles_that_grow_with_the_position() -> None:
+    """As complex numbers: a later change of direction would make model files answer otherwise."""
+    vectors = torch.randn(2, 5, 8, dtype=torch.float64)
+    angles = torch.arange(3, 8)[:, None] * 10_000.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
+    expected = torch.complex(*vectors.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+    found = transformer.rotated(vectors, transformer.rotations(torch.arange(3, 8), 8, torch.float64))
+    assert torch.allclose(found, torch.cat((expected.real, expected.imag), dim=-1))
