@@ -33,6 +33,8 @@ class Setting(NamedTuple):
 
     preset: str
     changes: dict[str, Any]
+    removed: tuple[str, ...] = ()
+    """Keys of `source` to leave out, because the changed source does not have them."""
 
 
 SETTINGS = {
@@ -74,17 +76,19 @@ SETTINGS = {
             "model.depth": 1,
             "train.ema_decay": 0.9,
         },
+        removed=("divide",),
     ),
 }
-REMOVED = {"code-lstm": ("divide",)}
-"""Keys of `source` that a setting does not have, because its source is another one than the preset's."""
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 """The files that a training writes."""
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")
 
 
-def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False, setting: str = "digits") -> Path:
-    """Write `params.yaml`, which is a setting with `changes`, and its data. Link the code, or copy it for a test that edits it."""
+def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = False, setting: str | Setting = "digits") -> Path:
+    """Write `params.yaml`, which is a setting, or one of `SETTINGS` by its name, with `changes`, and its data.
+
+    Link the code, or copy it for a test that edits it.
+    """
     for name in COPIED:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(TOP / name, folder / name)
@@ -98,10 +102,10 @@ def make(folder: Path, changes: dict[str, Any] | None = None, *, copy: bool = Fa
     return folder
 
 
-def write_params(folder: Path, changes: dict[str, Any] | None = None, *, setting: str = "digits") -> None:
-    name, quick = SETTINGS[setting]
+def write_params(folder: Path, changes: dict[str, Any] | None = None, *, setting: str | Setting = "digits") -> None:
+    name, quick, removed = SETTINGS[setting] if isinstance(setting, str) else setting
     params = preset({**quick, **(changes or {})}, name)
-    for key in REMOVED.get(setting, ()):
+    for key in removed:
         del params["source"][key]
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(params, file)

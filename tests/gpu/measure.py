@@ -138,8 +138,7 @@ def tests(part: str, processes: int) -> Iterator[Step]:
 def preset_project(top: Path, name: str, data: Path, changes: dict[str, object]) -> Path:
     from tests import project  # late: it changes the environment of this process
 
-    project.SETTINGS[name] = project.Setting(name, changes)
-    folder = project.make(top / name, setting=name)
+    folder = project.make(top / name, setting=project.Setting(name, changes))
     (folder / "data/raw").symlink_to(data.resolve())
     return folder
 
