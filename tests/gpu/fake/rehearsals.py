@@ -176,6 +176,11 @@ def test_every_optimizer_trains_in_every_precision(begin: Begin, precision_name:
     rehearse(begin, params_of(changes), CIFAR)
 
 
+def test_muon_updates_a_network_of_many_shapes_in_few_batches(begin: Begin) -> None:
+    launches = rehearse(begin, params_of({"optimizer": MUON, "train.on_nonfinite": "skip"}, "cifar10-mobilenet"), CIFAR).launches
+    assert launches <= 1200, "MobileNetV3 has 52 hidden weights in 40 shapes"
+
+
 MIXED = {
     "augment.crop_padding": 0,
     "augment.resized_crop": 0.3,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
-from pipeline.train.engine import optimizers
+from pipeline.train.engine import muon, optimizers
 from pipeline.train.optimizer_params import MuonSettings
 from tests.train.engine.building import MUON
 
@@ -57,22 +57,31 @@ def test_weights_between_the_first_and_the_last_layer_are_turned_also_if_the_fir
 
 def of_torch(batch: torch.Tensor, ns_steps: int) -> torch.Tensor:
     return torch.stack(
-        [_zeropower_via_newtonschulz(matrix, optimizers.NS_COEFFICIENTS, ns_steps, optimizers.SMALLEST_NORM) for matrix in batch]
+        [_zeropower_via_newtonschulz(matrix, muon.NS_COEFFICIENTS, ns_steps, muon.SMALLEST_NORM) for matrix in batch]
     ).float()
 
 
 @pytest.mark.parametrize(("shape", "ns_dtype"), [((2, 16, 40), torch.bfloat16), ((1, 40, 16), torch.float32)])
 def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest.MonkeyPatch, shape, ns_dtype: torch.dtype) -> None:
-    monkeypatch.setattr(optimizers, "ns_dtype", lambda _: ns_dtype)
+    monkeypatch.setattr(muon, "ns_dtype", lambda _: ns_dtype)
     batch = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found, expected = optimizers.orthogonalized(batch, 5), of_torch(batch, 5)
+    found, expected = muon.orthogonalized(batch, 5), of_torch(batch, 5)
     assert found.dtype == torch.float32
     assert (found - expected).norm() / expected.norm() < 0.03
 
 
+@pytest.fixture(params=[False, True], ids=["sizes of a CPU", "padded as on a GPU"])
+def padded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a batch hold matrices of equal size, or on this CPU matrices of several sizes that are padded."""
+    if request.param:
+        size_of = muon.batch_size_of
+        monkeypatch.setattr(muon, "batch_size_of", lambda shape, _: size_of(shape, torch.device("cuda")))
+
+
+@pytest.mark.usefixtures("padded")
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_hidden_weights_move_as_with_the_muon_of_torch(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
-    monkeypatch.setattr(optimizers, "orthogonalized", of_torch)
+    monkeypatch.setattr(muon, "orthogonalized", of_torch)
     ours, theirs = network(), network()
     updated(ours, SETTINGS.model_copy(update={"nesterov": nesterov}))
     views = {name: nn.Parameter(parameter.detach().flatten(1)) for name, parameter in theirs.named_parameters() if name in HIDDEN}
@@ -102,6 +111,7 @@ def test_all_other_parameters_move_as_with_sgd() -> None:
         assert torch.allclose(ours.get_parameter(name), parameter, rtol=1e-5, atol=1e-7), name
 
 
+@pytest.mark.usefixtures("padded")
 def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_they_move() -> None:
     module = network()
     before = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
@@ -114,6 +124,7 @@ def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_th
         assert torch.allclose(module.get_parameter(name), at + way, rtol=1e-5, atol=1e-6), name
 
 
+@pytest.mark.usefixtures("padded")
 def test_a_weight_of_zeros_stays_finite() -> None:
     module = network()
     nn.init.zeros_(module[2].weight)
