@@ -62,12 +62,11 @@ class Muon(torch.optim.Optimizer):
         old_momentum, weights, gradient = map(packing.matrices, (buffers, parameters, gradients(parameters)))
         momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
-        step_sizes = (packing.scales * group["lr"]).to(weights.dtype)
         start = weights * (1 - group["lr"] * group["weight_decay"])
         if group["normalize_weights"]:
             # an update has a norm of about the learning rate times the root of its rows, so the rate is the relative size of the update
             start = weights / norms(weights) * packing.root_rows
-        new_weights = start - step_sizes * update
+        new_weights = start - packing.scales * group["lr"] * update
         packing.write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
         packing.write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
 
@@ -129,14 +128,16 @@ class Packing:
 
     def __init__(self, shapes: Sequence[torch.Size], device: torch.device) -> None:
         sizes = [(shape[0], shape[1:].numel()) for shape in shapes]
-        self.root_rows = torch.tensor([math.sqrt(rows) for rows, _ in sizes], device=device).view(-1, 1, 1)
+        root_rows = [math.sqrt(rows) for rows, _ in sizes]
         scales = [math.sqrt(max(1.0, rows / columns)) for rows, columns in sizes]
-        self.scales = torch.tensor(scales, dtype=torch.float64, device=device).view(-1, 1, 1)
+        self.root_rows: Tensor | float = root_rows[0]
+        self.scales: Tensor | float = scales[0]
         """Each update is multiplied by the learning rate and this."""
-        size = batch_size_of(shapes[0], device)
-        self.padded = any(each != size for each in sizes)
+        self.padded = len(set(sizes)) > 1
         if not self.padded:
             return
+        self.root_rows, self.scales = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (root_rows, scales))
+        size = batch_size_of(shapes[0], device)
         self.sizes = [rows * columns for rows, columns in sizes]
         # number the values of all weights from 1, in the places where they stand in the batch
         numbers = torch.zeros(len(sizes), *size, dtype=torch.int64)

@@ -49,23 +49,9 @@ class EMA:
         self.counted = [leading for _, leading in pairs if not leading.is_floating_point()]
 
     @torch.no_grad()
-    def update(self, step: int, skipped: Tensor | None) -> None:
-        """Update the averages after step `step`, which is counted from 0.
-
-        `skipped` is a scalar on the device. If it is 1.0, the step was skipped and the averages do not change. None means that the step
-        was not skipped.
-        """
-        weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        if skipped is None:
-            torch._foreach_lerp_(self.trailing, self.leading, weight)
-        elif weight < 0.5:
-            # what `lerp` computes, in three operations for all tensors; there is none with a weight on the device
-            change = torch._foreach_sub(self.leading, self.trailing)
-            torch._foreach_mul_(change, 1 - skipped)
-            torch._foreach_add_(self.trailing, change, alpha=weight)
-        else:  # in the first nine steps, or in all if the decay is low: `lerp` rounds otherwise here
-            for trailing, leading in zip(self.trailing, self.leading, strict=True):
-                trailing.lerp_(leading, (weight * (1 - skipped)).to(trailing.dtype))
+    def update(self, step: int) -> None:
+        """Update the averages after step `step`, which is counted from 0. A step that was skipped counts as one that changed no weight."""
+        torch._foreach_lerp_(self.trailing, self.leading, 1 - min(self.decay, (1 + step) / (10 + step)))
         if self.counters:
             torch._foreach_copy_(self.counters, self.counted)
 

@@ -103,7 +103,7 @@ class StepSettings:
     learning_rate: float
     clip_norm: float | None
     measures_norm: bool = True
-    """False if neither a report follows this step, nor clipping or skipping needs the gradient norm."""
+    """False if neither a report follows this step, nor clipping needs the gradient norm."""
     whole: bool = False
     """True if the batch must not be split: with CUDA graphs, each micro-batch would overwrite the gradients of the previous micro-batch."""
 
@@ -124,7 +124,7 @@ def update(
     if skipped is not None:
         state.buffers.put_back_where(skipped)
     if state.ema:
-        state.ema.update(state.step, skipped)
+        state.ema.update(state.step)
     assert sums.keys().isdisjoint((LOSS, NORM, SKIPPED))
     progress.window.add(batch.num_targets, {LOSS: loss, NORM: norm, SKIPPED: skipped, **sums})
     state.step += 1
@@ -193,7 +193,7 @@ def optimizer_step(state: TrainState, loss: Tensor, step_settings: StepSettings)
     # unscale first: the norm must be that of the true gradients
     state.scaler.unscale_(state.optimizer)
     norm = clip_gradients(state, step_settings.clip_norm) if step_settings.measures_norm else None
-    return norm, apply_gradients(state, loss, norm)
+    return norm, apply_gradients(state, loss, norm if step_settings.clip_norm is not None else None)
 
 
 def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
@@ -206,11 +206,11 @@ def clip_gradients(state: TrainState, max_norm: float | None) -> Tensor:
 
 
 def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Tensor | None:
-    """Let the optimizer apply the gradients of its parameters, given the loss and the gradient norm, which is None if it was not measured.
+    """Let the optimizer apply the gradients of its parameters, given the loss and the norm by which they were clipped, or None.
 
     With fp16, the gradient scaler skips the update if a gradient overflowed, that is, if it is not finite. With `train.on_nonfinite: skip`,
-    the update is skipped if the loss or the norm is not finite. Returns a flag on the device: 1.0 if the step was skipped, else 0.0; or None
-    if no step is ever skipped.
+    the update is skipped if the loss, the norm or a gradient is not finite. Returns a flag on the device: 1.0 if the step was skipped, else
+    0.0; or None if no step is ever skipped.
     """
     optimizer, scaler = state.optimizer, state.scaler
     if scaler.is_enabled():
@@ -223,10 +223,20 @@ def apply_gradients(state: TrainState, loss: Tensor, norm: Tensor | None) -> Ten
     if not state.skip_nonfinite:
         optimizer.step()
         return None
-    assert norm is not None
-    # 0 times infinity or NaN is NaN, which differs from 0; `isfinite` takes four operations
-    bad = torch.ne((norm + loss) * 0, 0, out=torch.empty_like(norm, dtype=torch.float32))
+    # a gradient that is not finite makes the norm not finite
+    gradients = [parameter.grad for parameter in state.parameters if parameter.grad is not None] if norm is None else [norm]
+    bad = nonfinite([loss, *gradients])
     # fused optimizers change nothing if this flag is 1, so skipping needs no host synchronisation
     optimizer.found_inf = bad  # type: ignore[attr-defined]
     optimizer.step()
     return bad
+
+
+def nonfinite(tensors: list[Tensor]) -> Tensor:
+    """Return a scalar on the device: 1.0 if a value of `tensors` is not finite, else 0.0."""
+    found = torch.zeros((), device=tensors[0].device)
+    for dtype in {tensor.dtype: None for tensor in tensors}:
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        # the kernel of torch's gradient scaler: one operation for all tensors, which it multiplies by 1 here
+        torch._amp_foreach_non_finite_check_and_unscale_(same, found, constant(1.0, found.dtype, found.device))
+    return found

@@ -38,7 +38,7 @@ if not hasattr(library.gpu(), "fake_gpu_clear"):
     pytest.skip("test_fake_gpu.py runs these with the library of a GPU that executes nothing", allow_module_level=True)
 
 FIRST_WITHOUT_WAITING, FIRST_STEADY = 4, 10
-"""The first steps make what is made once, and those up to the ninth have another form of the EMA. The last reports."""
+"""The first steps make what is made once. The last reports."""
 SAVED = 7
 Begin = Callable[..., Training]
 
@@ -262,7 +262,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(begin: Begin, capsys: pytes
     most, least = reserved(begin(whole, "whole", CIFAR)), reserved(begin(half, "half", CIFAR))
     expected = steady(steps(begin(half, "expected", CIFAR)))
     release()
-    library.gpu().fake_gpu_limit(most - (most - least) // 4)
+    library.gpu().fake_gpu_limit((most + least) // 2)
     try:
         training = begin(whole, "limited", CIFAR)
         found = steady(steps(training))
@@ -335,7 +335,7 @@ def count_without_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def average_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def update_each(self, step: int, _skipped) -> None:
+    def update_each(self, step: int) -> None:
         for trailing, leading in zip(self.trailing, self.leading, strict=True):
             trailing.data.lerp_(leading.data, 0.1 + 0 * step)
 

@@ -1,6 +1,5 @@
 """Averaged weights against their formula."""
 
-import pytest
 import torch
 from torch import nn
 
@@ -13,7 +12,7 @@ def test_parameters_and_floating_buffers_trail_and_counters_follow() -> None:
     expected = module.running_mean.clone()
     for step in range(20):
         module(torch.randn(8, 3))
-        average.update(step, None)
+        average.update(step)
         weight = 1 - min(0.5, (1 + step) / (10 + step))
         expected = expected + weight * (module.running_mean - expected)
     assert torch.allclose(average.module.running_mean, expected, rtol=1e-5)
@@ -26,22 +25,8 @@ def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> Non
     average = EMA(module, decay=0.999)
     with torch.no_grad():
         module.weight.fill_(1.0)
-    average.update(0, None)
+    average.update(0)
     assert average.module.weight.mean().item() > 0.85
-
-
-@pytest.mark.parametrize("step", [5, 20])
-@pytest.mark.parametrize("skipped", [0.0, 1.0])
-def test_a_skipped_step_moves_nothing_and_another_gives_the_bits_as_if_none_could_be_skipped(step: int, skipped: float) -> None:
-    """In the first nine steps and after them, which are computed by different operations."""
-    module = nn.Linear(33, 47)
-    plain, flagged = EMA(module, decay=0.9), EMA(module, decay=0.9)
-    before = plain.module.weight.clone()
-    with torch.no_grad():
-        module.weight.normal_()
-    plain.update(step, None)
-    flagged.update(step, torch.tensor(skipped))
-    assert torch.equal(flagged.module.weight, before if skipped else plain.module.weight)
 
 
 def test_the_average_is_not_trained_and_is_in_inference_mode() -> None:

