@@ -59,6 +59,11 @@ class Delivery:
         self.stage = ""
         """The stage of the last event `start` or `reopen` that this delivery has sent; "" if it has sent none."""
 
+    @property
+    def is_delayed(self) -> bool:
+        """True if MLflow temporarily failed to store an event, which will be sent again."""
+        return self._cursor.has_failed
+
     def catch_up(self) -> bool:
         """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
 

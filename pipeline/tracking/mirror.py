@@ -133,8 +133,9 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
             sampler = Sampler(folder)
             sampler.start()
         else:
-            pause_s = min(DELIVER_EVERY_S * 2**failures, LONGEST_PAUSE_S) if is_written else DELIVER_EVERY_S
-            pause(pause_s, folder, is_written=is_written)
+            is_read = not (is_written or failures or delivery.is_delayed)  # then another stage has added events meanwhile
+            doublings = failures * is_written  # pauses grow only while the stage runs
+            pause(0 if is_read else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
     return False
 
 

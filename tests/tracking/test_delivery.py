@@ -223,6 +223,33 @@ def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with
     assert order == [own, left, failed]
 
 
+def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, finish_run, pauses = write_journal(tmp_path, "a"), Delivery._finish, []
+
+    def finished(self: Delivery, run: object) -> None:
+        if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered
+            finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+        finish_run(self, run)
+
+    def pause(pause_s: float, *_: object, **__: object) -> None:
+        pauses.append(pause_s)
+        if pause_s == mirror.DELIVER_EVERY_S:
+            server.failing.clear()
+
+    monkeypatch.setattr(Delivery, "_finish", finished)
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
+    assert pauses == [mirror.START_AFTER_S, 0]
+    other, server.failing = write_journal(tmp_path, "b"), {"b"}
+    assert mirror.follow(other, without_mirror, tiny.build) == 0
+    assert pauses[2:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
+
+
 @pytest.mark.parametrize("is_down", [True, False])
 def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
