@@ -133,9 +133,9 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
             sampler = Sampler(folder)
             sampler.start()
         else:
-            is_read = not (is_written or failures or delivery.is_delayed)  # then another stage has added events meanwhile
-            doublings = failures * is_written  # pauses grow only while the stage runs
-            pause(0 if is_read else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
+            has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
+            doublings = failures if is_written else 0
+            pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
     return False
 
 

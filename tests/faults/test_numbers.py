@@ -1,4 +1,4 @@
-"""NaN and infinity: the step is named, its batch is saved, and a skipped step changes nothing."""
+"""NaN and infinity: the step is named, its batch is saved, and a skipped step changes no weight."""
 
 import math
 from pathlib import Path

@@ -81,13 +81,13 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
     Adds the metrics to the history in `progress`, and starts new averages.
 
     Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Refusal if a metric is not finite, or if
-    every step since the last report was skipped (see `refuse_endless_skipping`). If the gradients are not checked at every step, a
+    every step since the last report was skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
     report at which a validation is due also checks the weights and the optimizer states: it raises Refusal if one of them is not finite.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
-        raise NotFinite(bad_step, or_before=not plan.checks_all and bad_step > state.step - values.steps + 1)
+        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
     refuse_endless_skipping(state, values)
     row: Row = {
         "step": state.step,
@@ -95,7 +95,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
         **values.averages(progress.window.num_targets, objective),
     }
     due = plan.due(state.step, settings.validate_every_steps)
-    if due and not plan.checks_all:
+    if due and not plan.measures_all:
         refuse_nonfinite_state(state)
     if due and validate:
         row |= {f"valid/{name}": value for name, value in validate().items()}
@@ -115,9 +115,8 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     Always returns None with fp16. Occasional overflows are normal there, because the gradient scaler uses them to adjust the loss
     scale.
     """
-    if values.first_bad is None or state.scaler.is_enabled():
-        return None
-    return state.step - values.steps + values.first_bad + 1
+    first = values.first_skipped if state.skip_nonfinite else values.first_bad
+    return None if first is None or state.scaler.is_enabled() else state.step - values.steps + first + 1
 
 
 def refuse_nonfinite_state(state: TrainState) -> None:

@@ -40,11 +40,12 @@ class StepValues:
 
     @property
     def first_bad(self) -> int | None:
-        """Return the index of the first step that was skipped or has a non-finite loss or gradient norm, or None if there is no such step."""
-        finite = [
-            math.isfinite(loss + norm) and not skipped for loss, norm, skipped in zip(self.loss, self.norm, self.skipped, strict=True)
-        ]
-        return None if all(finite) else finite.index(False)
+        """Return the index of the first step with a non-finite loss or gradient norm, or None if there is no such step."""
+        return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
+
+    @property
+    def first_skipped(self) -> int | None:
+        return next((index for index, skipped in enumerate(self.skipped) if skipped), None)
 
     def averages(self, num_targets: int, objective: Objective) -> Row:
         """Return a row of the report: the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.

@@ -53,7 +53,7 @@ class Muon(torch.optim.Optimizer):
                 self.muon_step(similar, group, found_inf)
 
     def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
-        """Apply Muon to `parameters`, which must all have the same `batch_size_of`. Nothing changes if `found_inf` is 1.0.
+        """Apply Muon to `parameters`, a group of `by_size`. Nothing changes if `found_inf` is 1.0.
 
         The parameters are computed as one batch of matrices, so that fewer kernels are launched.
         """
@@ -62,10 +62,11 @@ class Muon(torch.optim.Optimizer):
         old_momentum, weights, gradient = map(packing.matrices, (buffers, parameters, gradients(parameters)))
         momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
-        start = weights * (1 - group["lr"] * group["weight_decay"])
         if group["normalize_weights"]:
             # an update has a norm of about the learning rate times the root of its rows, so the rate is the relative size of the update
             start = weights / norms(weights) * packing.root_rows
+        else:
+            start = weights * (1 - group["lr"] * group["weight_decay"])
         new_weights = start - packing.scales * group["lr"] * update
         packing.write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
         packing.write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
@@ -96,77 +97,80 @@ def gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     return [cast("Tensor", parameter.grad) for parameter in parameters]
 
 
-LARGEST_PADDED = 2**17
-"""The largest number of values of a matrix that is padded on a GPU. The arithmetic of larger ones takes longer than launching it."""
+LARGEST_PADDED = 2**18
+"""The largest number of values of a padded matrix. The arithmetic of larger ones takes longer than launching it."""
 
 
-def batch_size_of(shape: torch.Size, device: torch.device) -> tuple[int, int]:
-    """Return the rows and columns that a weight of this shape, (outputs, ...), has in a batch of matrices.
+def padded_size(shape: torch.Size, device: torch.device) -> tuple[int, int] | None:
+    """Return the rows and columns to which a weight of this shape is padded, or None if it is not padded.
 
-    All dimensions after the first are flattened into columns. A convolution thus becomes a matrix that multiplies image patches. On a GPU,
-    a small matrix is laid on its long side and padded with zeros to powers of 4, at least 16, so that few batches hold the many shapes of a
-    network. Zeros change neither its norm nor its orthogonalised form.
+    On a GPU, a small matrix is laid on its long side and padded with zeros to powers of 4, at least 16, so that few batches hold the many
+    shapes of a network. Zeros change neither its norm nor its orthogonalised form.
     """
-    rows, columns = shape[0], shape[1:].numel()
-    if device.type == "cpu" or rows * columns > LARGEST_PADDED:
-        return rows, columns
-    padded = [max(16, 4 ** math.ceil(math.log(size, 4))) for size in (rows, columns)]
-    return min(padded), max(padded)
+    padded = sorted(max(16, 4 ** math.ceil(math.log(size, 4))) for size in (shape[0], shape[1:].numel()))
+    return None if device.type == "cpu" or math.prod(padded) > LARGEST_PADDED else (padded[0], padded[1])
 
 
 def by_size(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Group the parameters by size in a batch, dtype and device. Within a group, the order is that of `parameters`."""
+    """Group the parameters by padded size or else shape, dtype and device. Within a group, the order is that of `parameters`."""
     groups: dict[Any, list[nn.Parameter]] = {}
     for parameter in parameters:
-        size = batch_size_of(parameter.shape, parameter.device)
+        size = padded_size(parameter.shape, parameter.device) or parameter.shape
         groups.setdefault((size, parameter.dtype, parameter.device), []).append(parameter)
     return list(groups.values())
 
 
 class Packing:
-    """How n weights of the given shapes stand in a batch of matrices (n, rows, columns). See `batch_size_of`."""
+    """How n weights of a group (see `by_size`) stand in a batch of matrices (n, rows, columns), padded if their shapes differ.
+
+    All dimensions of a weight after the first are flattened into columns. A convolution thus becomes a matrix that multiplies image patches.
+    """
 
     def __init__(self, shapes: Sequence[torch.Size], device: torch.device) -> None:
         sizes = [(shape[0], shape[1:].numel()) for shape in shapes]
         root_rows = [math.sqrt(rows) for rows, _ in sizes]
         scales = [math.sqrt(max(1.0, rows / columns)) for rows, columns in sizes]
         self.root_rows: Tensor | float = root_rows[0]
+        """The norm of each matrix after it was normalised."""
         self.scales: Tensor | float = scales[0]
         """Each update is multiplied by the learning rate and this."""
-        self.padded = len(set(sizes)) > 1
-        if not self.padded:
-            return
-        self.root_rows, self.scales = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (root_rows, scales))
-        size = batch_size_of(shapes[0], device)
-        self.sizes = [rows * columns for rows, columns in sizes]
-        # number the values of all weights from 1, in the places where they stand in the batch
-        numbers = torch.zeros(len(sizes), *size, dtype=torch.int64)
-        first = 1
-        for matrix, (rows, columns) in zip(numbers, sizes, strict=True):
-            values = torch.arange(first, first + rows * columns).view(rows, columns)
-            values = values if rows <= columns else values.mT
-            matrix[: len(values), : values.shape[1]] = values
-            first += rows * columns
-        self.is_padding = (numbers == 0).to(device)
-        self.sources = (numbers - 1).clamp(min=0).flatten().to(device)
-        """For each place in the batch, the position of its value in the vector of all values."""
-        self.places = numbers.flatten().argsort()[-sum(self.sizes) :].to(device)
-        """For each value, its place in the batch: the inverse."""
+        self.padded = padded_size(shapes[0], device) if len(set(sizes)) > 1 else None
+        if self.padded:
+            self.root_rows, self.scales = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (root_rows, scales))
+            self.counts = [rows * columns for rows, columns in sizes]
+            self.value_of_place, self.place_of_value = (positions.to(device) for positions in places(sizes, self.padded))
+            self.zero = torch.zeros(1, device=device)
 
     def matrices(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the weights `tensors`, or tensors of their shapes, as a batch of matrices (n, rows, columns) in at least float32."""
         flat = [tensor.flatten(1) for tensor in tensors]
         if self.padded:
-            values = torch.cat([matrix.flatten() for matrix in flat])
-            batch = values[self.sources].view(self.is_padding.shape).masked_fill_(self.is_padding, 0)
+            values = torch.cat([self.zero, *(matrix.flatten() for matrix in flat)])
+            batch = values.index_select(0, self.value_of_place).view(-1, *self.padded)
         else:
             batch = torch.stack(flat)
         return batch.to(torch.promote_types(batch.dtype, torch.float32))
 
     def write(self, tensors: Sequence[Tensor], batch: Tensor) -> None:
         """Copy each matrix of `batch` (n, rows, columns) into the tensor at the same index, in place."""
-        matrices = torch.split(batch.flatten()[self.places], self.sizes) if self.padded else batch.unbind()
+        matrices = torch.split(batch.flatten().index_select(0, self.place_of_value), self.counts) if self.padded else batch.unbind()
         torch._foreach_copy_(list(tensors), [matrix.view(tensor.shape) for matrix, tensor in zip(matrices, tensors, strict=True)])
+
+
+def places(sizes: Sequence[tuple[int, int]], padded: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return for each place in a batch of matrices of size `padded` the position of its value, and for each value its place.
+
+    The values are those of matrices of `sizes`, one matrix after the other, behind a zero, which fills the places of padding. Matrices with
+    more rows than columns are transposed.
+    """
+    numbers = torch.zeros(len(sizes), *padded, dtype=torch.int32)
+    first = 1
+    for matrix, (rows, columns) in zip(numbers, sizes, strict=True):
+        values = torch.arange(first, first + rows * columns, dtype=torch.int32).view(rows, columns)
+        values = values if rows <= columns else values.mT
+        matrix[: len(values), : values.shape[1]] = values
+        first += rows * columns
+    return numbers.flatten(), numbers.flatten().argsort(stable=True)[1 - first :].int()
 
 
 def orthogonalized(batch: Tensor, ns_steps: int) -> Tensor:

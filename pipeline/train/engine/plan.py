@@ -63,15 +63,14 @@ class Plan:
             seed=self.seed,
             learning_rate=self.learning_rate(step),
             clip_norm=self.settings.clip_norm,
-            measures_norm=self.settings.clip_norm is not None or self.due(step + 1, self.settings.report_every_steps),
+            measures_norm=self.measures_all or self.due(step + 1, self.settings.report_every_steps),
             whole=self.settings.compile == "graphs",
         )
 
     @property
-    def checks_all(self) -> bool:
-        """True if a gradient that is not finite is noticed at every step, not only at steps with a report."""
-        settings = self.settings
-        return settings.clip_norm is not None or settings.on_nonfinite == "skip" or settings.report_every_steps == 1
+    def measures_all(self) -> bool:
+        """True if the gradient norm is measured at every step, not only at steps with a report."""
+        return self.settings.clip_norm is not None or self.settings.report_every_steps == 1
 
     def due(self, step: int, every: int) -> bool:
         """Return True if `step` is a multiple of `every`, or the last step of the training."""

@@ -237,6 +237,8 @@ def nonfinite(tensors: list[Tensor]) -> Tensor:
     found = torch.zeros((), device=tensors[0].device)
     for dtype in {tensor.dtype: None for tensor in tensors}:
         same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        if dtype == torch.bfloat16:  # the kernel has no form for it
+            same = [torch.nn.utils.get_total_norm(same).float()]
         # the kernel of torch's gradient scaler: one operation for all tensors, which it multiplies by 1 here
         torch._amp_foreach_non_finite_check_and_unscale_(same, found, constant(1.0, found.dtype, found.device))
     return found

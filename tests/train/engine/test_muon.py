@@ -74,8 +74,8 @@ def test_the_iteration_is_that_of_torch_but_for_its_rounding(monkeypatch: pytest
 def padded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a batch hold matrices of equal size, or on this CPU matrices of several sizes that are padded."""
     if request.param:
-        size_of = muon.batch_size_of
-        monkeypatch.setattr(muon, "batch_size_of", lambda shape, _: size_of(shape, torch.device("cuda")))
+        size_of = muon.padded_size
+        monkeypatch.setattr(muon, "padded_size", lambda shape, _: size_of(shape, torch.device("cuda")))
 
 
 @pytest.mark.usefixtures("padded")
