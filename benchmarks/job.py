@@ -80,6 +80,7 @@ RECIPE: dict[str, Any] = {
         "momentum": 0.9,
         "nesterov": True,
     },
+    "loss": {"name": "cross_entropy", "class_weights": "none", "label_smoothing": 0.0},
     "schedule": {"name": "constant", "warmup_ratio": 0.0},
     "augment": {
         "crop_padding": CROP,
@@ -99,7 +100,6 @@ RECIPE: dict[str, Any] = {
         "precision": "auto",
         "compile": "off",
         "activation_checkpointing": False,
-        "label_smoothing": 0.0,
         "clip_norm": None,
         "on_nonfinite": "stop",
         "ema_decay": 0.0,

@@ -37,7 +37,7 @@ TRANSFORMER: dict[str, Any] = {
 PREDICTING = {"pooling": None, "tied_embeddings": True}
 LSTM_LANGUAGE_MODEL = LSTM | PREDICTING | {"bidirectional": False}
 TRANSFORMER_LANGUAGE_MODEL = TRANSFORMER | PREDICTING | {"positions": "rotary", "activation": "gelu"}
-UNAUGMENTED = {"augment": None, "train.label_smoothing": 0.0, "train.metric": "valid/loss"}
+UNAUGMENTED = {"augment": None, "loss.label_smoothing": 0.0, "train.metric": "valid/loss"}
 
 
 def texts() -> Prepared:

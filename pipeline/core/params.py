@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, rewording
 from pipeline.core.registry import Registry
-from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, NONE, SECTIONS, SIMILARITY, Section, ValueOf, suggestion
+from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, NONE, SECTIONS, SIMILARITY, Section, filled, moved, suggestion
 from pipeline.core.yaml_document import MAX_BYTES, Document, Location
 
 Params = TypeVar("Params", bound=BaseModel)
@@ -99,13 +99,16 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
 
 def upgraded(data: Mapping[str, Any], params: type[BaseModel]) -> tuple[dict[str, Any], dict[Location, Any]]:
     """Add to `data`, the sections of an older file by name, the keys that its sections in `params` lack, where their classes state in `ADDED`
-    the value that keeps the result. Return the pair (all sections, added values by location). What else is missing stays missing.
+    the value that keeps the result, and remove those that have moved. Return the pair (all sections, added values by location). What else is
+    missing stays missing.
     """
     content, added = dict(data), dict[Location, Any]()
     while found := {location: value for location, value in additions(content, params) if location not in added}:
         for location, value in found.items():
             content = with_value(content, location, value)
         added |= found
+    for section, key in moved(added):
+        content[section] = {name: value for name, value in content[section].items() if name != key}
     return content, added
 
 
@@ -116,9 +119,8 @@ def additions(data: Mapping[str, Any], params: type[BaseModel]) -> Iterator[tupl
     for *section, key in missing:
         values = added_keys(section_at(tuple(section), resolved))
         if key in values:
-            value = values[key]
             with suppress(LookupError, TypeError):  # the key whose value is needed is missing, too
-                yield (*section, key), value.found_in(data) if isinstance(value, ValueOf) else value
+                yield (*section, key), filled(values[key], data)
 
 
 def with_value(data: Any, location: Location, value: Any) -> Any:

@@ -23,9 +23,11 @@ Patterns = tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]
 """Patterns of names, in the form of `fnmatch`."""
 
 
-SECTIONS = ("seed", "source", "model", "optimizer", "schedule", "augment", "train", "evaluate")
+SECTIONS = ("seed", "source", "model", "loss", "optimizer", "schedule", "augment", "train", "evaluate")
 """The top-level keys of `params.yaml`. They are listed here, and not collected from the sections' classes, so that a stage imports only the
 modules of the sections that it reads."""
+MOVED = {"train.label_smoothing": "loss.label_smoothing"}
+"""Maps each key of earlier versions that has moved to the key that has its value now. `python -m pipeline set --upgrade` moves it."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,13 @@ class ValueOf:
         for part in self.key.split("."):
             data = data[part]
         return data
+
+
+def filled(value: Any, data: Any) -> Any:
+    """Return `value`, a value of `Section.ADDED`, with that of the other key in place of each `ValueOf`. Raises like `ValueOf.found_in`."""
+    if isinstance(value, Mapping):
+        return {key: filled(item, data) for key, item in value.items()}
+    return value.found_in(data) if isinstance(value, ValueOf) else value
 
 
 class Section(BaseModel):
@@ -104,6 +113,13 @@ def leaves(value: Any, separator: str = ".", path: str = "") -> Iterator[tuple[s
         yield path, value
 
 
+def moved(added: Mapping[tuple[str | int, ...], Any]) -> list[tuple[str, str]]:
+    """Return the section and the name of each key in MOVED whose new key is among those that an upgrade has `added`, by location."""
+    new = flatten({".".join(map(str, location)): value for location, value in added.items()})
+    pairs = {key: old.partition(".") for old, key in MOVED.items()}
+    return [(section, name) for key, (section, _, name) in pairs.items() if key in new]
+
+
 SIMILARITY = 0.7
 REMEDIES = {
     "write `train.precision`": "amp use_amp mixed_precision fp16 bf16 dtype",
@@ -112,6 +128,8 @@ REMEDIES = {
     ),
     "write `train.activation_checkpointing`": "gradient_checkpointing checkpoint_activations",
     "write `train.clip_norm`": "max_grad_norm grad_clip clip_grad_norm gradient_clip_val",
+    "write `loss.label_smoothing`, with `loss.name: cross_entropy`": "label_smoothing",
+    "write `loss.class_weights`": "class_weight class_weights",
     "write `train.epochs`": "num_epochs max_epochs",
     "write `train.steps`": "max_steps num_steps",
     "write `train.patience`": "early_stopping",

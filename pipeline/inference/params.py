@@ -1,4 +1,4 @@
-"""The section `model`: the base class of every architecture's settings."""
+"""The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -94,3 +94,50 @@ class ModelSettings(Section):
 
         Raises Refusal with the remedy if the download or the reading fails. This base class does nothing.
         """
+
+
+class LossSettings(Section):
+    """The settings and methods that every loss of a training has. Each loss adds its own settings in its module, in `pipeline/losses/`.
+
+    In all methods, `logits` are (n, classes), in float32 at least. All losses are computed on the device, without host synchronisation.
+    """
+
+    name: str
+    """The loss that a training minimises: a module of `pipeline/losses/`."""
+    class_weights: Literal["none", "balanced"]
+    """Weights of the classes in this loss: `none` for equal ones. With `balanced`, the weight of a class is inversely proportional to its number
+    of train samples, and the mean weight of these samples is 1. Must be `none` for a task without classes."""
+
+    RECOMMENDED: ClassVar = {"class_weights": "none"}
+
+    def of_classes(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
+        """Return the loss (n, classes) that each class would have if it were the target."""
+        raise Refusal(
+            f"pipeline/losses/{self.name}.py: its class `Settings` has no method `of_classes(self, logits)`: define it, as docs/extending.md explains"
+        )
+
+    def summed(self, logits: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
+        """Return the loss, summed over all targets that are not IGNORED.
+
+        `targets` are class numbers (n,), or class probabilities (n, classes) in floating point, which weight the losses of the classes.
+        `weights` (classes,) multiply the losses of the classes; None is for equal weights.
+        """
+        from torch.nn import functional  # late: parameters are read without torch
+
+        losses = self.of_classes(logits)
+        if targets.is_floating_point():
+            return (losses * targets if weights is None else losses * targets * weights).sum()
+        return functional.nll_loss(-losses, targets, weights, reduction="sum")
+
+    def of_guessing(self, num_classes: int) -> float:
+        """Return the loss of a target for a model that has learned nothing: one that gives all classes equal probability."""
+        import torch
+
+        return float(self.summed(torch.zeros(1, num_classes, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), None))
+
+    def refuse_misfit(self, *, has_classes: bool) -> None:
+        """Raise Refusal if this loss cannot be used for the task. `has_classes` is False for a task without classes, such as a language model."""
+        if not has_classes:
+            raise Refusal(
+                f"loss.name: {self.name} needs a task with classes, but this task has none: run `python -m pipeline set loss=cross_entropy`"
+            )

@@ -17,7 +17,7 @@ from pipeline.core import files
 from pipeline.core.section import Scalar
 from pipeline.tracking import events
 
-SECTIONS = ("seed", "model", "optimizer", "train", "schedule", "augment", "evaluate", "source")
+SECTIONS = ("seed", "model", "loss", "optimizer", "train", "schedule", "augment", "evaluate", "source")
 """The order of parameters in the names of runs and in their comparison: those that people vary most come first."""
 
 

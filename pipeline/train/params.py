@@ -1,16 +1,16 @@
 """The sections that the stage `train` reads, and the section `train` itself: length, batch size, precision, reports, validation and export."""
 
 from collections.abc import Container, Iterable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
 from pipeline.core import untrusted
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import MODELS
-from pipeline.core.section import Count, Patterns, Section, Share, Steps
-from pipeline.inference.params import ModelSettings, Precision
+from pipeline.core.registry import LOSSES, MODELS
+from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueOf
+from pipeline.inference.params import LossSettings, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
 
 Strength = Annotated[float, Field(ge=0, le=1)]
@@ -108,8 +108,6 @@ class LoopSettings(Section):
     """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
     activation_checkpointing: bool
     """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
-    label_smoothing: Share
-    """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
     clip_norm: PositiveFloat | None
     """Clip the gradient to this 2-norm; null for no clipping."""
     on_nonfinite: Literal["stop", "skip"]
@@ -257,11 +255,15 @@ class TrainParams(Section):
     """Seed of the random numbers of a training: of sample order, initial weights, dropout and augmentation. `source.seed` draws the splits."""
     model: Annotated[ModelSettings, MODELS]
     """The architecture: a module of `pipeline/models/`."""
+    loss: Annotated[LossSettings, LOSSES]
+    """The loss that a training minimises: a module of `pipeline/losses/`."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
     augment: AugmentSettings | None
     """Random changes to training images; null for none. Must be null if the inputs are not images."""
     train: LoopSettings
+
+    ADDED: ClassVar = {"loss": {"name": "cross_entropy", "class_weights": "none", "label_smoothing": ValueOf("train.label_smoothing")}}
 
     @field_validator("train")
     @classmethod

@@ -22,7 +22,7 @@ from pipeline.train.augment.augmentation import Augmentation, images_of
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import fit, metrics
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
-from pipeline.train.engine.objective import Objective
+from pipeline.train.engine.objective import Objective, balanced_weights
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.train.engine.update import WholeBatch
@@ -74,7 +74,11 @@ class Training:
         settings.refuse_unknown_metric(targets.metrics)
         if params.augment:
             params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
-        objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, settings)
+        params.loss.refuse_misfit(has_classes=targets.has_classes)
+        weights = None
+        if params.loss.class_weights == "balanced":
+            weights = balanced_weights(prepared.train.targets, prepared.spec.num_outputs).to(machine.device)
+        objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, params.loss, weights)
         state = begin_state(params, prepared, machine.device, group)
         plan = Plan(
             settings,

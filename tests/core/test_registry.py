@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import MODELS, SOURCES, Registry
+from pipeline.core.registry import LOSSES, MODELS, SOURCES, Registry
 from pipeline.inference.params import ModelSettings
 from pipeline.prepare.params import SourceSettings
 from tests.imports import TOP
@@ -16,7 +16,7 @@ from tests.specs import image_spec
 
 
 def test_the_names_are_the_modules() -> None:
-    for registry, folder in ((MODELS, "models"), (SOURCES, "sources")):
+    for registry, folder in ((MODELS, "models"), (LOSSES, "losses"), (SOURCES, "sources")):
         modules = {path.stem for path in (TOP / "pipeline" / folder).glob("*.py")} - {"__init__"}
         assert set(registry.names) == modules
         for name in registry.names:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.core.registry import MODELS, SOURCES
+from pipeline.core.registry import LOSSES, MODELS, SOURCES
 from pipeline.core.section import Section, flatten, formatted, leaves
 from pipeline.core.yaml_document import Document
 from pipeline.train.params import LoopSettings
@@ -13,7 +13,7 @@ from tests.imports import TOP
 
 def sections() -> Iterator[type[Section]]:
     """Yield every section of params.yaml, those of the registries included."""
-    for family in (MODELS, SOURCES):
+    for family in (MODELS, LOSSES, SOURCES):
         for name in family.names:
             family.settings(name)
     waiting = [Section]

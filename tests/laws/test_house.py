@@ -11,7 +11,7 @@ FLOORS = [
     ["__main__"],
     ["tools"],
     ["tracking"],
-    ["sources", "models", "train", "evaluate"],
+    ["sources", "models", "losses", "train", "evaluate"],
     ["prepare", "inference"],
     ["core"],
 ]
@@ -78,10 +78,10 @@ def test_imports_point_down() -> None:
     assert wrong == []
 
 
-def test_the_house_has_twelve_entries_at_most() -> None:
+def test_the_house_has_thirteen_entries_at_most() -> None:
     entries = {room(path) for path in FILES}
     assert entries == {*RANK, "__init__"}
-    assert len(entries) <= 12
+    assert len(entries) <= 13
 
 
 def test_no_module_comes_to_import_itself() -> None:

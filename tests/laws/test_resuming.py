@@ -57,7 +57,7 @@ VARIANTS = {
     "activation checkpointing": {"model": CONVNET, "train.activation_checkpointing": True},
     "bf16-true": {"model": AIRBENCH, "optimizer": MUON, **BF16_TRUE},
     "bf16-true with sgd": {"model": CONVNET, "optimizer": SGD, **BF16_TRUE},
-    "airbench": {"model": AIRBENCH, "optimizer": MUON, "train.label_smoothing": 0.2},
+    "airbench": {"model": AIRBENCH, "optimizer": MUON, "loss.label_smoothing": 0.2},
     "frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], **GROUPED},
     "muon, frozen, in groups": {"model": CONVNET, "train.freeze": ["0.*"], "optimizer": {**MUON, "normalize_weights": False}, **GROUPED},
     "fp16, frozen, recomputed": {
@@ -83,7 +83,7 @@ TEXT_VARIANTS = {
     "lstm": ("texts", {"model": texts.LSTM}),
     "lstm in fp16, frozen": ("texts", {"model": texts.LSTM, "train.precision": "fp16", "train.freeze": ["embedding.*"]}),
     "gru, recomputed": ("texts", {"model": texts.LSTM | {"cell": "gru"}, "train.activation_checkpointing": True}),
-    "transformer": ("texts", {"model": texts.TRANSFORMER, "train.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
+    "transformer": ("texts", {"model": texts.TRANSFORMER, "loss.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
     "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **BF16_TRUE}),
     "language model: transformer": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.metric": "valid/perplexity"}),

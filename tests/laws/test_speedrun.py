@@ -68,7 +68,7 @@ def test_the_preset_takes_the_steps_of_airbench() -> None:
         inputs, targets = images[step * 50 : step * 50 + 50], torch.arange(50) % 10
         for network, scale in ((ours, 1), (theirs, BATCH_SIZE)):
             network.zero_grad()
-            (scale * cross_entropy(network(inputs), targets, label_smoothing=params.train.label_smoothing)).backward()
+            (scale * cross_entropy(network(inputs), targets, label_smoothing=params.loss.label_smoothing)).backward()
         for group in optimizer.param_groups:
             group["lr"] = params.optimizer.learning_rate * group["lr_scale"] * plan.factor(step, NUM_STEPS, params.schedule)
         optimizer.step()

@@ -37,7 +37,7 @@ AUGMENTED = {
     "augment.flip": "random",
     "train.clip_norm": None,
     "train.ema_decay": 0.0,
-    "train.label_smoothing": 0.0,
+    "loss.label_smoothing": 0.0,
 }
 
 

@@ -146,6 +146,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     assert environment
     params = problems.gather(load, document, TrainParams)
     if params:
+        problems.gather(params.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
         problems.gather(refuse_unfit_network, params, prepare.source)
     device = problems.gather(describe_machine, train, environment)
     problems.refuse()  # before anything is downloaded
@@ -192,13 +193,10 @@ def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
     train.train.refuse_unknown_metric(targets.metrics)
     if train.augment is not None and source.inputs != "image":
         raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
-    if not targets.has_classes:
-        if train.train.label_smoothing:
-            raise Refusal("train.label_smoothing: needs a task with classes, but this task has none: write `train.label_smoothing: 0.0`")
-        if train.augment and (train.augment.mixup or train.augment.cutmix):
-            raise Refusal(
-                "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
-            )
+    if not targets.has_classes and train.augment and (train.augment.mixup or train.augment.cutmix):
+        raise Refusal(
+            "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
+        )
 
 
 def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
@@ -217,6 +215,7 @@ def refuse_misfits(document: Document) -> None:
     prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
     problems = Problems()
     problems.gather(refuse_unusable, train, prepare.source)
+    problems.gather(train.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
     problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())
     problems.gather(refuse_unfit_network, train, prepare.source)
     problems.refuse()

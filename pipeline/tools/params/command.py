@@ -1,18 +1,19 @@
 """`set`: change parameters in params.yaml after validating them; comments and order stay. `set preset=NAME`: copy a preset to params.yaml.
 
-`set --upgrade [FILE ...]` adds the keys that files of earlier versions lack.
+`set --upgrade [FILE ...]` adds the keys that files of earlier versions lack, and moves those that have another place now.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline.core import files
 from pipeline.core.environment import Paths
 from pipeline.core.params import dotted
 from pipeline.core.refusal import Refusal
-from pipeline.core.yaml_document import Document, Location, read_text
+from pipeline.core.section import MOVED, moved
+from pipeline.core.yaml_document import Document, read_text
 from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
@@ -143,24 +144,31 @@ def uncommitted(path: Path) -> str | None:
 
 
 def add_keys(paths: Sequence[Path]) -> None:
-    """Upgrade all files, or none if one cannot be upgraded, and print the keys that were added."""
+    """Upgrade all files, or none if one cannot be upgraded, and print the keys that were added, removed and renamed."""
     results = {path: upgraded(path) for path in paths}
-    for path, (text, added) in results.items():
-        if not added:
+    for path, (text, lines) in results.items():
+        if not lines:
             print(f"set: {path} has all keys already")
             continue
         write(path, text) if path == Paths().params else files.write_text(path, text)
-        for location, value in added.items():
-            print(f"set: {path}: added {dotted(location)}: {on_one_line(value)}")
+        for line in lines:
+            print(f"set: {path}: {line}")
 
 
-def upgraded(path: Path) -> tuple[str, dict[Location, Any]]:
-    """Return the text of the parameter file or search file `path` with the keys that it lacks, and the added values by location."""
-    text = read_text(path)
+def upgraded(path: Path) -> tuple[str, list[str]]:
+    """Return the text of the parameter file or search file `path` with the keys of this version, and a line for each change."""
+    text, renamed = read_text(path), list[str]()
     if "space" not in Document.of(text, path).data:
-        return upgraded_text(text, path, STAGE_PARAMS.values(), problems)
-    search = tool("search.settings")  # late: most files are parameter files
-    return upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
+        text, added = upgraded_text(text, path, STAGE_PARAMS.values(), problems)
+    else:
+        search = tool("search.settings")  # late: most files are parameter files
+        for old, new in MOVED.items():
+            text, count = re.subn(rf"^(\s+){re.escape(old)}:", rf"\1{new}:", text, flags=re.MULTILINE)
+            renamed += [f"renamed {old} to {new}"] * count
+        text, added = upgraded_text(text, path, [search.SearchSettings], lambda data: search.checked(data, search.SearchSettings)[1])
+    lines = [f"added {dotted(location)}: {on_one_line(value)}" for location, value in added.items()]
+    removed = [f"removed {section}.{key}, which is {MOVED[f'{section}.{key}']} now" for section, key in moved(added)]
+    return text, [*lines, *removed, *renamed]
 
 
 def assigned(text: str, assignments: Sequence[str]) -> str:

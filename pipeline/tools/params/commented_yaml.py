@@ -78,6 +78,18 @@ def replace(container: Any, key: Any, value: Any) -> None:
         comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
 
 
+def remove(container: CommentedMap, key: str) -> None:
+    """Remove `container[key]`. Comments and blank lines below it stay below the key before it."""
+    comments, position = comments_after(container, key)
+    _, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
+    keys = [*container]
+    del container[key]
+    container.ca.items.pop(key, None)
+    if below and keys[0] != key:
+        comments, position = comments_after(container, keys[keys.index(key) - 1])
+        comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
+
+
 def comments_after(container: Any, key: Any) -> tuple[list[Any], int]:
     """Return the list in which ruamel keeps the comments after the last line of `container[key]`, and the index in this list."""
     value = container.get(key) if isinstance(container, CommentedMap) else container[key]

@@ -26,7 +26,7 @@ from pipeline.core.params import (
 )
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
-from pipeline.core.section import COMMON_KEYS, SECTIONS, suggestion
+from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, Location, to_plain_data
 from pipeline.tools.params import commented_yaml
@@ -102,6 +102,7 @@ def edited(text: str, assignments: Sequence[str]) -> str:
 
 def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check: Check) -> tuple[str, dict[Location, Any]]:
     """Add to `text`, the text of the older parameter file or search file `path`, the keys that it lacks, with the values in `Section.ADDED`.
+    Remove those that have moved.
 
     Return the pair (text, added values by location). `kinds` are the classes of all sections. Everything else stays as in `edited`. Raises
     Refusal if `check` then finds problems, for example because a key was removed since, or if a section to change has an anchor.
@@ -115,6 +116,8 @@ def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check
         if isinstance(new, CommentedMap):  # a section, with a blank line above it, as in the presets
             new.fa.set_block_style()
             content.yaml_set_comment_before_after_key(location[0], before="\n")
+    for section, key in moved(added):
+        commented_yaml.remove(content[section], key)
     return written(content, before, text, [], check), added
 
 

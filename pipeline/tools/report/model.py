@@ -165,7 +165,7 @@ def code_of(evidence: Evidence) -> tuple[str | None, list[str]]:
         if code != evidence.manifest.inputs.get("code"):
             return None, []
         return provenance.git("rev-parse", "HEAD"), provenance.difference().splitlines()[1:]
-    except (Unknown, Refusal, OSError):
+    except (Unknown, Refusal, OSError, LookupError):  # LookupError: the model file of an earlier version lacks a parameter
         return None, []
 
 

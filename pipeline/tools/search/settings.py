@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -241,9 +242,10 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
     """
     settings, document = search.settings, params.data
     code = {}
-    for name in model_names(search, params):
-        listed = identity.dependencies("train", {**document, "model": {**document["model"], "name": name}}, paths.top)
-        code[f"the code of {name}"] = identity.code_digest(listed, paths.top)
+    for model, loss in product(names_of("model", search, params), names_of("loss", search, params)):
+        chosen = {section: {**document[section], "name": name} for section, name in (("model", model), ("loss", loss))}
+        listed = identity.dependencies("train", document | chosen, paths.top)
+        code[f"the code of {model} with {loss}"] = identity.code_digest(listed, paths.top)
     fixed = {key: value for key, value in flatten(document).items() if not is_searched(search, key)}
     return {
         **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
@@ -262,7 +264,7 @@ def is_searched(search: Search, key: str) -> bool:
     return any(key == searched or key.startswith(f"{searched}.") for searched in search.space)
 
 
-def model_names(search: Search, params: Document) -> list[str]:
-    """Return the value of `model.name` in every trial, or all of its choices."""
-    chosen = search.space.get("model") or search.space.get("model.name")
-    return [str(name) for name in chosen.choices] if isinstance(chosen, Choices) else [params.data["model"]["name"]]
+def names_of(section: str, search: Search, params: Document) -> list[str]:
+    """Return the value of the key `name` of a section in every trial, or all of its choices."""
+    chosen = search.space.get(section) or search.space.get(f"{section}.name")
+    return [str(name) for name in chosen.choices] if isinstance(chosen, Choices) else [params.data[section]["name"]]

@@ -1,6 +1,5 @@
-"""The interface between a task and the engine: a loss, and sums from which metrics are computed. The cross-entropy that the tasks share."""
+"""The interface between a task and the engine: a loss, and sums from which metrics are computed. The plain cross-entropy that the tasks share."""
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -10,18 +9,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipeline.core.refusal import Refusal
+from pipeline.inference.params import LossSettings
 
 
 class Objective:
-    """The loss and the metrics of a task. This base class has the cross-entropy of classes or tokens as the loss; each task adds its metrics.
+    """The loss and the metrics of a task. This base class has the losses of classes or tokens; each task adds its metrics.
+
+    A training minimises the loss that the section `loss` chooses. A validation reports the plain cross-entropy, so that all trainings can be
+    compared.
 
     All methods except `averages` and `count_metrics` work on the device, without host synchronisation.
     """
 
-    def __init__(self, num_outputs: int, label_smoothing: float = 0.0) -> None:
-        self.num_outputs, self.label_smoothing = num_outputs, label_smoothing
-        self.chance_loss = math.log(num_outputs)
-        """The mean loss of a model that has learned nothing: that of guessing all classes or tokens with equal probability."""
+    def __init__(self, num_outputs: int, minimised: LossSettings, class_weights: Tensor | None = None) -> None:
+        self.num_outputs, self.minimised, self.class_weights = num_outputs, minimised, class_weights
+        self.chance_loss = minimised.of_guessing(num_outputs)
+        """The mean training loss of a model that has learned nothing: that of guessing all classes or tokens with equal probability."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss to minimise, summed over the targets, in float32 at least.
@@ -29,11 +32,14 @@ class Objective:
         Raises Refusal if `outputs` do not have one output for each class or token.
         """
         refuse_misfit(outputs, self.num_outputs)
-        return summed(outputs, targets, self.label_smoothing)
+        logits, targets = flattened(outputs, targets)
+        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
+        return self.minimised.summed(logits, targets, weights)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss to report for a validation or test split, summed over the targets: without label smoothing."""
-        return summed(outputs, targets)
+        """Return the loss to report for a validation or test split, summed over the targets: the plain cross-entropy."""
+        logits, targets = flattened(outputs, targets)
+        return functional.cross_entropy(logits, targets, reduction="sum")
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the sums from which `averages` computes the metrics, by name, such as the number of correct predictions.
@@ -62,14 +68,23 @@ class Objective:
         return {}
 
 
-def summed(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Return the cross-entropy in nats, summed over all targets that are not IGNORED, in float32 at least.
+def flattened(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits (n, classes), in float32 at least, and targets (n,) or (n, classes).
 
     `logits` are (..., classes); `targets` are class numbers (...), or class probabilities (..., classes) in floating point.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    targets = targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
-    return functional.cross_entropy(logits.flatten(0, -2), targets, reduction="sum", label_smoothing=label_smoothing)
+    return logits.flatten(0, -2), targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
+
+
+def balanced_weights(targets: NDArray[np.int64], num_classes: int) -> Tensor:
+    """Return a weight for each class (classes,), inversely proportional to its number of `targets`. The mean weight of the targets is 1.
+
+    A class without targets has the weight 0: its target probability, from label smoothing, then counts nowhere.
+    """
+    counts = np.bincount(targets, minlength=num_classes)
+    per_class = len(targets) / np.count_nonzero(counts)
+    return torch.tensor(np.divide(per_class, counts, out=np.zeros(num_classes), where=counts > 0), dtype=torch.float32)
 
 
 def refuse_misfit(logits: Tensor, num_outputs: int) -> None:

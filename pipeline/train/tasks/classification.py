@@ -1,7 +1,6 @@
 """Loss and metrics of a classification."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,20 +9,18 @@ from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.inference import scores
+from pipeline.inference.params import LossSettings
 from pipeline.train.engine import objective
-
-if TYPE_CHECKING:
-    from pipeline.train.params import LoopSettings
 
 
 class Objective(objective.Objective):
-    """Cross-entropy and accuracy, and the macro F1 of a validation.
+    """The loss that `loss.name` chooses and accuracy, and the macro F1 of a validation.
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
     """
 
-    def __init__(self, spec: Spec, settings: "LoopSettings") -> None:
-        super().__init__(spec.num_outputs, settings.label_smoothing)
+    def __init__(self, spec: Spec, loss: LossSettings, class_weights: Tensor | None = None) -> None:
+        super().__init__(spec.num_outputs, loss, class_weights)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return a dict with one entry: `correct`, the number of correct predictions, as a tensor on the device of `outputs`.

@@ -1,7 +1,6 @@
 """Loss and metrics of a language model."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -9,21 +8,19 @@ from torch import Tensor
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.inference.params import LossSettings
 from pipeline.inference.scores import rates
 from pipeline.train.engine import objective
 
-if TYPE_CHECKING:
-    from pipeline.train.params import LoopSettings
-
 
 class Objective(objective.Objective):
-    """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing.
+    """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing and no weight of a token.
 
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """
 
-    def __init__(self, spec: Spec, settings: "LoopSettings") -> None:  # noqa: ARG002  # the interface is that of every task
-        super().__init__(spec.num_outputs)
+    def __init__(self, spec: Spec, loss: LossSettings, class_weights: Tensor | None = None) -> None:  # noqa: ARG002  # the interface is that of every task
+        super().__init__(spec.num_outputs, loss)
         assert isinstance(spec.inputs, TextInputs)
         tokenizer = Tokenizer(spec.inputs.tokenizer)
         self.sizes = torch.stack([torch.from_numpy(tokenizer.num_characters), torch.from_numpy(tokenizer.num_bytes)], dim=1)

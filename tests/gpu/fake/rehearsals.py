@@ -117,7 +117,7 @@ def bare(training: Training) -> Counts:
         state.optimizer.zero_grad()
         with precision.autocast(state.precision, state.device):
             outputs = state.model.network(inputs).flatten(0, -2)
-            loss = torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=settings.label_smoothing)
+            loss = torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=training.params.loss.label_smoothing)
         state.scaler.scale(loss).backward()
         state.scaler.unscale_(state.optimizer)
         if settings.clip_norm is not None:

@@ -251,10 +251,10 @@ def test_recommended_values_are_complete_and_valid_for_every_member(preset: str)
             assert data(edited(text, [name]))[section]["name"] == member
 
 
-def test_every_source_and_model_states_valid_values() -> None:
-    from pipeline.core.registry import MODELS, SOURCES
+def test_every_source_model_and_loss_states_valid_values() -> None:
+    from pipeline.core.registry import LOSSES, MODELS, SOURCES
 
-    for section, registry in {"source": SOURCES, "model": MODELS}.items():
+    for section, registry in {"source": SOURCES, "model": MODELS, "loss": LOSSES}.items():
         for name in registry.names:
             found = data(edited(TEXT, [f"{section}={name}"]))[section]
             assert [*found] == [*registry.settings(name).model_fields]

@@ -21,8 +21,8 @@ PARAMS = Path("params.yaml")
 SHORT = ("train.epochs=null", "train.steps=24", "train.report_every_steps=4", "train.validate_every_steps=24", "train.metric=valid/loss")
 SETTINGS = {
     "digits": [
-        "model=convnet optimizer=sgd schedule=constant",
-        "model=mlp optimizer=adam schedule=linear",
+        "model=convnet loss=cross_entropy optimizer=sgd schedule=constant",
+        "model=mlp loss=focal optimizer=adam schedule=linear",
         "model=resnet model.width=16 optimizer=adamw schedule=cosine",
         "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
@@ -67,7 +67,7 @@ def test_windows_line_ends_stay(parameters: Parameters) -> None:
         (["seed=2", "optimizer=adamm"], ["optimizer=adamm: there is no optimizer \"adamm\": did you mean `adam`?"]),
         (["evaluate.top_k=11"], ["evaluate.top_k: 11 is more than the 10 classes of this dataset"]),
         (["train.freeze=[nothing.*]"], ["train.freeze: "]),
-        (["source=package_source"], ["augment: ", "evaluate.name: ", "model.name: ", "train.label_smoothing: ", "train.metric: "]),
+        (["source=package_source"], ["augment: ", "evaluate.name: ", "model.name: ", "loss.label_smoothing: ", "train.metric: "]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_refused_and_nothing_is_written(
@@ -82,7 +82,7 @@ def test_what_is_wrong_is_refused_and_nothing_is_written(
 
 def test_another_dataset_and_task_are_chosen_in_one_command(parameters: Parameters) -> None:
     words = ["source=package_source", "model=recurrent", "augment=null", "evaluate=language_modeling", "train.metric=valid/loss"]
-    assert main(["set", *words, "train.label_smoothing=0.0"]) == 0
+    assert main(["set", *words, "loss=cross_entropy"]) == 0
     assert main(["check"]) == 0
 
 
@@ -149,7 +149,7 @@ def test_every_member_of_a_family_is_trained_by_a_test() -> None:
     from pipeline.tools.params.editing import types_of
 
     tested = " ".join([*(assignments for several in SETTINGS.values() for assignments in several), *(slow for _, slow in SLOW)]).split()
-    for section in ("model", "optimizer", "schedule"):
+    for section in ("model", "loss", "optimizer", "schedule"):
         types = types_of(section)
         assert types
         assert {f"{section}={name}" for name in types.names} <= {*tested}

@@ -172,7 +172,34 @@ def test_every_earlier_preset_is_upgraded(tmp_path: Path) -> None:
         mine.write_text(before, encoding="utf-8")
     assert main(["set", "--upgrade", *map(str, copies)]) == 0
     for mine, before in copies.items():
-        after = mine.read_text(encoding="utf-8")
-        assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines(), mine
-        if "space" not in Document.read(mine).data:
-            assert edited(after, []) == after
+        after, old, new = mine.read_text(encoding="utf-8"), Document.of(before, mine).data, Document.read(mine).data
+        kept = [line for line in before.splitlines() if line and "label_smoothing" not in line]
+        assert [line for line in after.splitlines() if line in kept] == kept, mine
+        if "space" in new:
+            assert [key.replace("train.label", "loss.label") for key in old["space"]] == [*new["space"]]
+            continue
+        assert edited(after, []) == after
+        smoothing = old["train"].pop("label_smoothing")
+        assert new["loss"] == {"name": "cross_entropy", "class_weights": "none", "label_smoothing": smoothing}
+        assert new["train"] == old["train"]
+
+
+def test_a_key_that_has_moved_is_named_and_its_comments_stay(
+    parameters: Parameters, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parameters.delete("loss")
+    parameters.lines.insert(parameters.line("train.clip_norm") - 1, "  label_smoothing: 0.1 # mine\n  # below")
+    parameters.write()
+    assert refused("check")[1].endswith(
+        "train.label_smoothing: is not a key here: write `loss.label_smoothing`, with `loss.name: cross_entropy`"
+    )
+    capsys.readouterr()
+    assert main(["set", "--upgrade"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "set: params.yaml: added loss: {name: cross_entropy, class_weights: none, label_smoothing: 0.1}",
+        "set: params.yaml: removed train.label_smoothing, which is loss.label_smoothing now",
+    ]
+    written = PARAMS.read_text(encoding="utf-8")
+    assert "  activation_checkpointing: false\n  # below\n  clip_norm: 1.0\n" in written
+    assert written.endswith("\nloss:\n  name: cross_entropy\n  class_weights: none\n  label_smoothing: 0.1\n")
+    assert main(["check"]) == 0

@@ -117,6 +117,7 @@ def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameter
     def make_older(_: dict, metadata: dict) -> None:
         metadata["inputs"]["code"] = "0" * 64
         del metadata["params"]["train"]["micro_batch_size"]
+        metadata["params"]["train"]["label_smoothing"] = metadata["params"].pop("loss")["label_smoothing"]
 
     expected = verify("--retrain")
     reseal(make_older)

@@ -17,13 +17,14 @@ from pipeline.core.spec import Spec
 from pipeline.inference.batch import Batch
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.networks import Model, preprocessing
+from pipeline.losses.cross_entropy import Settings as CrossEntropy
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
 from pipeline.train.engine.state import TrainState
 from pipeline.train.group.lanes import ONE_LANE, Lanes
 from pipeline.train.group.processes import ALONE
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, SgdSettings
-from pipeline.train.params import LoopSettings, TrainParams
+from pipeline.train.params import TrainParams
 from pipeline.train.tasks.classification import Objective
 from pipeline.train.training import Training
 from tests.specs import image_spec
@@ -107,7 +108,7 @@ def model_of(network: nn.Module, spec: Spec, *, channels_last: bool = False, bf1
 def objective_of(label_smoothing: float = 0.0, num_classes: int = 3) -> Objective:
     """Return the objective of a classification."""
     spec = image_spec(shape=(1, 1, 1), classes=tuple(map(str, range(num_classes))), mean=(0.5,), std=(0.5,))
-    return Objective(spec, LoopSettings.model_construct(label_smoothing=label_smoothing))
+    return Objective(spec, CrossEntropy(name="cross_entropy", class_weights="none", label_smoothing=label_smoothing))
 
 
 class Parts:

@@ -109,7 +109,7 @@ def test_epochs_count_whole_passes(train_params) -> None:
 
 def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, capsys) -> None:
     for used in ("fp16", "bf16"):
-        changes = {"train.precision": used, "train.channels_last": True, "train.ema_decay": 0.0, "train.label_smoothing": 0.0}
+        changes = {"train.precision": used, "train.channels_last": True, "train.ema_decay": 0.0, "loss.label_smoothing": 0.0}
         training = begin(train_params({**steps(20, 10), **changes}), prepared)
         first, *_, last = [report.metrics["train/objective"] for report in run(training) if report.metrics]
         output = capsys.readouterr().out

@@ -11,7 +11,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.inference.batch import IGNORED, num_targets
 from pipeline.inference.scores import rates
-from pipeline.train.params import LoopSettings
+from pipeline.losses.cross_entropy import Settings as CrossEntropy
 from pipeline.train.tasks.language_modeling import Objective
 
 SPEC = Spec(
@@ -22,7 +22,7 @@ TARGETS = torch.tensor([[A, BB, EE, END], [BB, IGNORED, IGNORED, IGNORED]])
 
 
 def objective() -> Objective:
-    return Objective(SPEC, LoopSettings.model_construct())
+    return Objective(SPEC, CrossEntropy(name="cross_entropy", class_weights="none", label_smoothing=0.0))
 
 
 def test_a_model_has_an_output_for_each_token_and_guessing_costs_its_logarithm() -> None:

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.core.spec import Spec
-from pipeline.train.params import LoopSettings
+from pipeline.inference.params import LossSettings
 
 
 class Objective:
     chance_loss = 1.0
 
-    def __init__(self, spec: Spec, settings: LoopSettings) -> None:
+    def __init__(self, spec: Spec, loss: LossSettings, class_weights: Tensor | None) -> None:
         pass
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The losses: each module implements one value of `loss.name`."""

@@ -1,0 +1,27 @@
+"""Cross-entropy, with label smoothing: the usual loss of classes, and that of a language model."""
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Share
+from pipeline.inference.params import LossSettings
+
+
+class Settings(LossSettings):
+    name: Literal["cross_entropy"]
+    label_smoothing: Share
+    """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
+
+    RECOMMENDED: ClassVar = {"label_smoothing": 0.0}
+
+    def summed(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+        return functional.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=self.label_smoothing)
+
+    def refuse_misfit(self, *, has_classes: bool) -> None:
+        """Raise Refusal if the task has no classes, unless this is the plain cross-entropy, which is the loss of a language model."""
+        for key, plain in {"class_weights": "none", "label_smoothing": 0.0}.items():
+            if not has_classes and getattr(self, key) != plain:
+                raise Refusal(f"loss.{key}: needs a task with classes, but this task has none: write `loss.{key}: {plain}`")

@@ -1,0 +1,150 @@
+"""The losses and the weights of the classes, against their definitions and in trainings."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import pipeline.losses
+from pipeline.__main__ import main
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.registry import LOSSES
+from pipeline.inference.params import LossSettings
+from pipeline.train.engine import update
+from pipeline.train.engine.objective import balanced_weights
+from tests import project
+from tests.imports import TOP
+from tests.train.engine.building import begin, run, steps
+
+LOGITS = torch.randn(6, 3, generator=torch.Generator().manual_seed(1)) * 4
+CLASSES = torch.tensor([0, 2, 1, 1, 0, 2])
+SHARES = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+WEIGHTS = torch.tensor([0.5, 2.0, 1.25])
+FOCAL: dict[str, Any] = {"name": "focal", "class_weights": "balanced", "gamma": 2.0}
+BALANCED = {"name": "cross_entropy", "class_weights": "balanced", "label_smoothing": 0.1}
+
+
+def loss(name: str, **settings: float) -> LossSettings:
+    found: LossSettings = LOSSES.settings(name)(name=name, class_weights="none", **settings)
+    return found
+
+
+def with_gradient(chosen: LossSettings, logits: Tensor, targets: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    logits = logits.clone().requires_grad_()
+    found = chosen.summed(logits, targets, weights)
+    found.backward()
+    assert logits.grad is not None
+    return found.detach(), logits.grad
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["equal", "weighted"])
+@pytest.mark.parametrize("targets", [CLASSES, SHARES], ids=["classes", "shares"])
+def test_the_focal_loss_with_gamma_0_is_the_cross_entropy_to_the_bit(targets: Tensor, weights: Tensor | None) -> None:
+    focal = with_gradient(loss("focal", gamma=0.0), LOGITS, targets, weights)
+    expected = with_gradient(loss("cross_entropy", label_smoothing=0.0), LOGITS, targets, weights)
+    assert all(torch.equal(one, other) for one, other in zip(focal, expected, strict=True))
+
+
+@pytest.mark.parametrize("targets", [CLASSES, SHARES], ids=["classes", "shares"])
+def test_weights_and_probabilities_multiply_the_loss_of_each_class(targets: Tensor) -> None:
+    shares = targets if targets.is_floating_point() else torch.eye(3)[targets]
+    logarithms = LOGITS.double().log_softmax(-1)
+    for gamma in (0.5, 2.0):
+        expected = -(shares * WEIGHTS * (1 - logarithms.exp()) ** gamma * logarithms).sum()
+        assert loss("focal", gamma=gamma).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(expected.item(), rel=1e-5)
+    smooth = -((0.9 * shares + 0.1 / 3) * WEIGHTS * logarithms).sum()
+    assert loss("cross_entropy", label_smoothing=0.1).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(smooth.item(), rel=1e-5)
+
+
+def test_the_focal_loss_of_a_certain_prediction_has_a_finite_gradient() -> None:
+    certain = torch.tensor([[200.0, 0.0, 0.0]])
+    for target in ([0], [1]):
+        assert all(part.isfinite().all() for part in with_gradient(loss("focal", gamma=0.5), certain, torch.tensor(target), None))
+
+
+def test_guessing_costs_a_target_the_loss_of_equal_probabilities() -> None:
+    assert loss("focal", gamma=2.0).of_guessing(4) == pytest.approx(0.75**2 * np.log(4))
+
+
+def test_balanced_weights_have_mean_1_over_the_targets_and_an_absent_class_has_none() -> None:
+    targets = np.repeat([0, 1, 3], [60, 30, 10])
+    weights = balanced_weights(targets, 4)
+    assert weights[targets].mean().item() == pytest.approx(1.0)
+    assert (weights / weights[0]).tolist() == pytest.approx([1, 2, 0, 6])
+
+
+@pytest.fixture
+def uneven(prepared: Prepared) -> Prepared:
+    """Return the data of `prepared` without most train samples of the last class."""
+    train = prepared.train
+    kept = (train.targets < 2) | (np.arange(len(train)) < 10)
+    return Prepared(prepared.spec, "uneven", {**prepared.splits, "train": Split(train.inputs[kept], train.targets[kept])})
+
+
+def gradient(train_params, prepared: Prepared, changes: dict[str, Any], micro_batch_size: int) -> Tensor:
+    """Return the gradient of the first batch and its loss, in float64."""
+    training = begin(train_params({"train.batch_size": 16, "train.micro_batch_size": 16, **changes}), prepared)
+    training.state.model.double()
+    settings: dict[str, Any] = {"objective": training.objective, "forward": training.state.model}
+    batches = training.batches(0)
+    found, _ = update.accumulate_gradients(
+        training.state, next(batches), micro_batch_size, step_settings=training.plan.step_settings(0), **settings
+    )
+    batches.close()
+    return torch.cat([*(parameter.grad.flatten() for parameter in training.state.parameters if parameter.grad is not None), found[None]])
+
+
+@pytest.mark.parametrize("chosen", [FOCAL, BALANCED], ids=lambda chosen: chosen["name"])
+def test_a_weighted_batch_has_the_same_gradient_in_micro_batches_and_lanes(train_params, uneven: Prepared, chosen: dict[str, Any]) -> None:
+    changes = {"loss": chosen, "augment.mixup": 0.4}
+    whole = gradient(train_params, uneven, changes, 16)
+    assert not torch.allclose(whole, gradient(train_params, uneven, changes | {"loss": chosen | {"class_weights": "none"}}, 16), rtol=1e-3)
+    for lanes, size in ((1, 5), (1, 1), (4, 4), (4, 3)):
+        assert torch.allclose(gradient(train_params, uneven, changes | {"train.lanes": lanes}, size), whole, rtol=0, atol=1e-12)
+
+
+def test_the_loss_of_a_validation_is_the_plain_cross_entropy(train_params, uneven: Prepared) -> None:
+    rows = []
+    for chosen in (FOCAL, BALANCED | {"class_weights": "none", "label_smoothing": 0.0}):
+        [report] = run(begin(train_params({**steps(1), "loss": chosen, "optimizer.learning_rate": 1e-30}), uneven))
+        rows.append(report.metrics)
+    assert rows[0]["valid/loss"] == rows[1]["valid/loss"]
+    assert rows[0]["train/objective"] < 0.9 * rows[1]["train/objective"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": FOCAL}, "loss.name: focal needs a task with classes, but this task has none: run `python -m pipeline set loss=cross_entropy`"),
+        ({"loss.class_weights": "balanced"}, "loss.class_weights: needs a task with classes, but this task has none: write `loss.class_weights: none`"),
+        ({"loss.label_smoothing": 0.1}, "loss.label_smoothing: needs a task with classes, but this task has none: write `loss.label_smoothing: 0.0`"),
+    ],
+    ids=["focal", "weights", "smoothing"],
+)  # fmt: skip
+def test_a_language_model_has_the_plain_cross_entropy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path, changes, setting="code"))
+    assert main(["check"]) == 2
+    assert re.fullmatch(rf"error: params\.yaml:\d+: {re.escape(message)}\n", capsys.readouterr().err)
+
+
+def test_the_loss_of_the_docs_is_one_file_and_trains(
+    train_params, uneven: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"`pipeline/losses/generalised\.py`.*?```python\n(.*?class Settings\(LossSettings\).*?)```", text, re.DOTALL)
+    (tmp_path / "generalised.py").write_text(example, encoding="utf-8")
+    monkeypatch.setattr(pipeline.losses, "__path__", [*pipeline.losses.__path__, str(tmp_path)])
+    monkeypatch.setitem(LOSSES.__dict__, "names", (*LOSSES.names, "generalised"))
+    section = {"name": "generalised", "class_weights": "balanced", "q": 0.7}
+    expected = (1 - LOGITS.softmax(-1)[range(6), CLASSES] ** 0.7).sum() / 0.7
+    assert LOSSES.settings("generalised")(**section).summed(LOGITS, CLASSES, None).item() == pytest.approx(expected.item(), rel=1e-5)
+    objectives = [
+        each.metrics["train/objective"] for each in run(begin(train_params({**steps(40, 20), "loss": section}), uneven)) if each.metrics
+    ]
+    assert objectives[-1] < 0.8 * objectives[0]
