@@ -38,8 +38,7 @@ class Objective:
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss to report for a validation or test split, summed over the targets: the plain cross-entropy."""
-        logits, targets = flattened(outputs, targets)
-        return functional.cross_entropy(logits, targets, reduction="sum")
+        return summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the sums from which `averages` computes the metrics, by name, such as the number of correct predictions.
@@ -66,6 +65,11 @@ class Objective:
     def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:  # noqa: ARG002  # for tasks that count
         """Return further metrics of a validation by name, on the host. `counts` are the results of the method `counts`, added up."""
         return {}
+
+
+def summed(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross-entropy in nats, summed over all targets that are not IGNORED, in float32 at least. The shapes are those of `flattened`."""
+    return functional.cross_entropy(*flattened(logits, targets), reduction="sum")
 
 
 def flattened(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
