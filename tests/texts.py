@@ -34,6 +34,7 @@ TRANSFORMER: dict[str, Any] = {
     "tied_embeddings": False,
     "dropout": 0.2,
 }
+NGRAMS: dict[str, Any] = {"name": "ngrams", "weights": None, "width": 8, "max_n": 2, "buckets": 40, "dropout": 0.2}
 PREDICTING = {"pooling": None, "tied_embeddings": True}
 LSTM_LANGUAGE_MODEL = LSTM | PREDICTING | {"bidirectional": False}
 TRANSFORMER_LANGUAGE_MODEL = TRANSFORMER | PREDICTING | {"positions": "rotary", "activation": "gelu"}

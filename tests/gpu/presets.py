@@ -56,6 +56,7 @@ PRESETS: dict[str, tuple[Prepared, bool]] = {
     **{f"cifar10-{name}": (CIFAR, True) for name in ("mlp", "cnn", "resnet", "mobilenet", "speedrun")},
     "trec-lstm": (words(40, texts.CLASSES), False),
     "trec-transformer": (words(40, texts.CLASSES), True),
+    "trec-ngrams": (words(40, texts.CLASSES), True),
     "shakespeare-lstm": (words(128, None), False),
     "shakespeare-transformer": (words(128, None), True),
 }

@@ -25,6 +25,7 @@ TEXT_MODELS = {
     "lstm": ("texts", texts.LSTM),
     "gru": ("texts", texts.LSTM | {"cell": "gru"}),
     "transformer": ("texts", texts.TRANSFORMER),
+    "ngrams": ("texts", texts.NGRAMS),
     "language model: lstm": ("corpus", texts.LSTM_LANGUAGE_MODEL),
     "language model: transformer": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL),
 }

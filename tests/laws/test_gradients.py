@@ -62,7 +62,7 @@ def test_gradients_are_right_and_the_same_every_time(section) -> None:
         assert_exact_and_equal(model_of(network, spec, channels_last=channels_last), images)
 
 
-@pytest.mark.parametrize("section", text_models.CLASSIFIERS + text_models.LANGUAGE_MODELS, ids=text_models.title)
+@pytest.mark.parametrize("section", [*text_models.CLASSIFIERS, *text_models.LANGUAGE_MODELS, text_models.NGRAMS], ids=text_models.title)
 def test_gradients_of_text_models_are_right_and_the_same_every_time(section) -> None:
     model = Model(text_models.build(section, length=16), torch.nn.Identity())
     assert_exact_and_equal(model, text_models.texts([16, 9, 1, 0, 16, 5, 12, 16], padded_to=16))
@@ -73,6 +73,7 @@ TEXT_MODELS = {
     "gru, mean": ("texts", texts.LSTM | {"cell": "gru", "pooling": "mean"}),
     "transformer": ("texts", texts.TRANSFORMER),
     "transformer, first": ("texts", texts.TRANSFORMER | {"pooling": "first", "positions": "rotary"}),
+    "ngrams": ("texts", texts.NGRAMS),
     "language model: lstm": ("corpus", texts.LSTM_LANGUAGE_MODEL),
     "language model: transformer": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL),
 }
@@ -107,7 +108,7 @@ def test_a_batch_of_texts_has_the_same_gradient_in_micro_batches_of_any_size(tra
             assert torch.allclose(gradient_of_step(training, step, size), whole, rtol=0, atol=1e-12), size
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru, mean", "transformer"])
+@pytest.mark.parametrize("name", ["lstm", "gru, mean", "transformer", "ngrams"])
 def test_padding_changes_no_gradient_of_the_loop(train_params, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     training = text_training(train_params, *TEXT_MODELS[name], batch_size=2)
     widths = {next(next(training.batches(step)).parts(2)).inputs.shape[1] for step in range(6)}

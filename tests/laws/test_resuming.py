@@ -83,6 +83,7 @@ TEXT_VARIANTS = {
     "lstm": ("texts", {"model": texts.LSTM}),
     "lstm in fp16, frozen": ("texts", {"model": texts.LSTM, "train.precision": "fp16", "train.freeze": ["embedding.*"]}),
     "gru, recomputed": ("texts", {"model": texts.LSTM | {"cell": "gru"}, "train.activation_checkpointing": True}),
+    "ngrams": ("texts", {"model": texts.NGRAMS}),
     "transformer": ("texts", {"model": texts.TRANSFORMER, "loss.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
     "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **BF16_TRUE}),

@@ -14,11 +14,12 @@ from pipeline.inference import model_file, networks
 from pipeline.models import recurrent, transformer
 from pipeline.train import blocks
 from tests.conftest import preset
-from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, build, spec_for, texts, title
+from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, NGRAMS, build, spec_for, texts, title
 from tests.specs import image_spec
 
-ONE_OF_EACH = [CLASSIFIERS[1], CLASSIFIERS[-1], LANGUAGE_MODELS[1], LANGUAGE_MODELS[-2]]
+WITH_BLOCKS = [CLASSIFIERS[1], CLASSIFIERS[-1], LANGUAGE_MODELS[1], LANGUAGE_MODELS[-2]]
 """A bidirectional LSTM and a transformer that classify, and two language models with tied embeddings."""
+ONE_OF_EACH = [*WITH_BLOCKS, NGRAMS]
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor:UserWarning"
 )  # torch's compiler hides it only if it is no error
@@ -30,12 +31,12 @@ def test_texts_of_every_length_become_outputs_of_the_task_and_the_seed_alone_dec
     for length in (1, 5, 12):
         tokens = texts([length, 1], padded_to=length)
         outputs = first(tokens)
-        assert outputs.shape == ((2, len(CLASSES)) if settings["pooling"] else (2, length, 11))
+        assert outputs.shape == ((2, len(CLASSES)) if settings.get("pooling", True) else (2, length, 11))
         assert torch.equal(outputs, second(tokens))
         assert not torch.equal(outputs, other(tokens))
 
 
-@pytest.mark.parametrize("settings", CLASSIFIERS, ids=title)
+@pytest.mark.parametrize("settings", [*CLASSIFIERS, NGRAMS], ids=title)
 def test_a_padded_text_has_the_outputs_of_the_text_alone(settings: dict[str, Any]) -> None:
     network = build(settings).double()
     lengths = [12, 1, 7, 2]
@@ -83,14 +84,14 @@ def test_every_token_attends_to_at_least_one(settings: dict[str, Any], monkeypat
     assert [mask.sum(-1).flatten().tolist() for mask in masks] == [[1, 3, 12]] * 2
 
 
-@pytest.mark.parametrize("settings", CLASSIFIERS[-2:], ids=title)
+@pytest.mark.parametrize("settings", [*CLASSIFIERS[-2:], NGRAMS], ids=title)
 def test_the_order_of_the_tokens_matters(settings: dict[str, Any]) -> None:
     network = build(settings).double()
     tokens = texts([12], padded_to=12)
     changed = tokens.clone()
     changed[0, [3, 4]] = tokens[0, [4, 3]]
     assert tokens[0, 3] != tokens[0, 4]
-    first, second = (network(rows) if settings["pooling"] else network(rows)[:, -1] for rows in (tokens, changed))
+    first, second = (network(rows) if settings.get("pooling", True) else network(rows)[:, -1] for rows in (tokens, changed))
     assert (first - second).abs().max() > 1e-9
 
 
@@ -114,7 +115,7 @@ def test_cuts_into_micro_batches_change_the_gradient_by_rounding_alone(settings:
         assert (gradient(network, tokens, size=size) - whole).norm() / whole.norm() < 1e-12
 
 
-@pytest.mark.parametrize("settings", ONE_OF_EACH, ids=title)
+@pytest.mark.parametrize("settings", WITH_BLOCKS, ids=title)
 def test_recomputed_activations_give_the_same_bytes(settings: dict[str, Any]) -> None:
     settings = settings | {"dropout": 0.3}
     found = []
@@ -171,7 +172,7 @@ def test_a_network_is_built_without_memory_and_a_model_file_restores_it(settings
     assert torch.equal(loaded(tokens), network.eval().requires_grad_(False)(tokens))
 
 
-@pytest.mark.parametrize("settings", [CLASSIFIERS[0], *CLASSIFIERS[-2:], *LANGUAGE_MODELS[:3], LANGUAGE_MODELS[-2]], ids=title)
+@pytest.mark.parametrize("settings", [CLASSIFIERS[0], *CLASSIFIERS[-2:], *LANGUAGE_MODELS[:3], LANGUAGE_MODELS[-2], NGRAMS], ids=title)
 def test_an_exported_network_takes_any_number_of_texts_of_any_length(settings: dict[str, Any]) -> None:
     network = build(settings).eval().requires_grad_(False)
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=12)
@@ -194,7 +195,7 @@ def test_a_compiled_network_gives_the_same_outputs_and_gradients(settings: dict[
 
 def test_images_are_refused() -> None:
     spec = image_spec(shape=(8, 8, 1), classes=CLASSES, mean=(0.5,), std=(0.5,))
-    for settings in (CLASSIFIERS[0], CLASSIFIERS[-1]):
+    for settings in (CLASSIFIERS[0], CLASSIFIERS[-1], NGRAMS):
         with pytest.raises(Refusal, match=r"model\.name: this model does not accept inputs of the kind image"):
             MODELS.settings(settings["name"])(**settings).build(spec)
 

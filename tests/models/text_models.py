@@ -27,6 +27,7 @@ LANGUAGE_MODELS: list[dict[str, Any]] = [
     TRANSFORMER | {"positions": "rotary", "activation": "swiglu", "pooling": None, "tied_embeddings": True},
     TRANSFORMER | {"positions": "learned", "activation": "gelu", "pooling": None, "tied_embeddings": False},
 ]
+NGRAMS: dict[str, Any] = {"name": "ngrams", "weights": None, "width": 6, "max_n": 3, "buckets": 50, "dropout": 0.0}
 CLASSES = ("a", "b", "c")
 CPU = torch.device("cpu")
 
@@ -37,13 +38,15 @@ def title(settings: dict[str, Any]) -> str:
 
 
 def spec_for(settings: dict[str, Any], length: int = 12) -> Spec:
-    return text_spec(length=length, classes=CLASSES if settings["pooling"] else None)
+    return text_spec(length=length, classes=CLASSES if settings.get("pooling", True) else None)
 
 
 def build(settings: dict[str, Any], *, length: int = 12, seed: int = 1) -> nn.Module:
-    """Return the network, initialised for one seed, in float32 and in training mode."""
+    """Return the network, initialised for one seed, in float32 and in training mode. Vectors that begin at zero are drawn, as if trained."""
     seeding.reseed(CPU, seed, "weights")
     network: nn.Module = MODELS.settings(settings["name"])(**settings).build(spec_for(settings, length))
+    if settings["name"] == "ngrams":
+        nn.init.normal_(network.get_parameter("embedding.weight"))
     return network
 
 

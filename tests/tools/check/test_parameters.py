@@ -18,7 +18,11 @@ Refused = Callable[..., list[str]]
 MISTAKES = [
     ("seed", "-1", "should be greater than or equal to 0, not -1"),
     ("source.name", "digit", 'there is no dataset "digit": did you mean `digits`?'),
-    ("model.name", "[mlp]", 'there is no model ["mlp"]: choose one of airbench, convnet, mlp, recurrent, resnet, torchvision, transformer'),
+    (
+        "model.name",
+        "[mlp]",
+        'there is no model ["mlp"]: choose one of airbench, convnet, mlp, ngrams, recurrent, resnet, torchvision, transformer',
+    ),
     ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
     ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),
     ("train.epochs", "30.5", "should be a whole number, not 30.5"),

@@ -21,7 +21,7 @@ from pipeline.tools.export.formats import FORMATS
 from pipeline.tools.verbs import VERBS
 from tests import project
 from tests.imports import TOP
-from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
+from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, NGRAMS, build, spec_for
 from tests.tools.export import models
 from tests.train.engine.building import model_of
 
@@ -266,13 +266,14 @@ NETWORKS = {
     "encoder": CLASSIFIERS[6],
     "bidirectional-classifier": CLASSIFIERS[1],
     "classifier": CLASSIFIERS[3],
+    "ngrams": NGRAMS,
 }
 
 
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        *(("onnx", network) for network in ("classifier", "encoder", "decoder")),
+        *(("onnx", network) for network in ("classifier", "encoder", "decoder", "ngrams")),
         ("pt2", "decoder"),
         *(pytest.param("onnx", network, marks=SLOW) for network in ("bidirectional-classifier", "lstm", "gru", "rnn")),
         *(pytest.param("aoti", network, marks=[SLOW, COMPILER]) for network in ("bidirectional-classifier", "decoder")),

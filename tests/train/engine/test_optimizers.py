@@ -110,10 +110,12 @@ def test_of_a_layer_the_matrices_alone_decay_however_they_are_parametrized(layer
     assert chosen(module, MUON, lambda group: group["hidden"]) == hidden
 
 
-@pytest.mark.parametrize("name", ["cifar10-cnn", "cifar10-resnet", "cifar10-speedrun", "image-folder", "trec-lstm", "code-transformer"])
+@pytest.mark.parametrize(
+    "name", ["cifar10-cnn", "cifar10-resnet", "cifar10-speedrun", "image-folder", "trec-lstm", "trec-ngrams", "code-transformer"]
+)
 def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_embeds_no_token(name: str) -> None:
     params = load(Document.read(TOP / f"presets/{name}.yaml"), TrainParams)
-    reads_text = params.model.name in ("recurrent", "transformer")
+    reads_text = params.model.name in ("ngrams", "recurrent", "transformer")
     module = params.model.build(text_models.spec_for(params.model.model_dump()) if reads_text else SPEC)
     tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
     named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in tables}
