@@ -26,7 +26,7 @@ SETTINGS = {
         "model=resnet model.width=16 optimizer=adamw schedule=cosine",
         "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
-    "texts": ["model=transformer", "model=recurrent source=text_classification"],
+    "texts": ["model=transformer", "model=ngrams", "model=recurrent source=text_classification"],
     "code": ["model=recurrent model.width=64 model.embedding_width=32"],
 }
 SLOW = [("digits", "model=torchvision"), ("code", "model=transformer source=package_source")]
