@@ -1,44 +1,14 @@
 """Images by class, `SPLIT/CLASS/image` or `CLASS/image`, in a folder or in a tar or zip archive."""
 
-import hashlib
-import math
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import islice
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
-
-from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
-from pipeline.core.refusal import Refusal, listed
-from pipeline.core.tasks.classification import described
-from pipeline.core.untrusted import shown
-from pipeline.prepare.inputs.image import Statistics
-from pipeline.prepare.params import Duplicates, SourceSettings
+from pipeline.prepare.image_files import ImageFileSettings
 from pipeline.prepare.reading import archives
-from pipeline.prepare.reading.class_folders import ClassFolders, Sample, find_classes
-from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
-from pipeline.prepare.reading.images import Chunk, Decoder
-from pipeline.prepare.reading.workers import on_processes, on_threads
-
-Result = TypeVar("Result")
-CHUNK_BYTES = 2 * 2**20
-CHUNK_SAMPLES = 128
-CLUSTER_CHUNK = 8
-"""How many times larger the chunks for a cluster are: its scheduler needs milliseconds for each."""
-MOST_NAMED = 3
-MANY, WORKERS_OF_MANY = 4096, 4
-"""From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
-processes takes more time than they save. Threads contend for the GIL in Pillow's Python code, which takes most of the time of
-a small image.
-"""
+from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
+from pipeline.prepare.reading.file_tree import Tree
 
 
-class Settings(SourceSettings):
+class Settings(ImageFileSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
     SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train. A missing validation or
@@ -48,170 +18,11 @@ class Settings(SourceSettings):
     are rotated by their EXIF orientation, and transparency is replaced by white.
     """
 
-    untrusted: ClassVar[bool] = True
     name: Literal["image_folder"]
-    duplicates: Duplicates
-    size: Annotated[int, Field(ge=1, le=4096)]
-    """Side of the square images in pixels. Each image is resized so that its shorter side has this length, then centre-cropped."""
-    channels: Literal[1, 3]
-    """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
-    on_corrupt: Literal["fail", "skip"]
-    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first three; `skip` leaves the image out, prints its name and counts it."""
-    max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
-    """Largest number of pixels of an image. A larger image is refused before it is decoded, because a file of kilobytes can decompress to
-    gigabytes.
-    """
 
-    RECOMMENDED: ClassVar = {
-        "root": "data/raw/images",
-        "duplicates": "together",
-        "size": 224,
-        "channels": 3,
-        "on_corrupt": "fail",
-        "max_pixels": 100_000_000,
-    }
+    RECOMMENDED: ClassVar = {"root": "data/raw/images"}
     ADDED: ClassVar = {"duplicates": "keep"}
 
-    def open(self, *, workers: int) -> RawDataset:
+    def files(self) -> tuple[Tree, ClassFolders]:
         tree = archives.open_tree(self.root)
-        layout = find_classes(tree.listing(), str(self.root))
-        decode_and_store = partial(self.decode_and_store, tree, layout, workers)
-        task, statistics = described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels))
-        together = self.duplicates == "together"
-        return RawDataset(
-            task,
-            statistics,
-            layout.targets,
-            partial(decode_and_store, InMemory),
-            decode_and_store=decode_and_store,
-            drawing_keys=partial(contents, tree, layout.names()[TRAIN], workers) if together else layout.paths,
-            together=together,
-            sample_keys=layout.names,
-        )
-
-    def refuse_damaged(self, *, workers: int, within_s: float) -> None:
-        """Decode the images as `prepare` does, for at most `within_s` seconds. Raise Refusal if `prepare` would refuse one of them."""
-        if self.on_corrupt == "fail":
-            tree, until_s = archives.open_tree(self.root), time.monotonic() + within_s
-            layout = find_classes(tree.listing(), str(self.root))
-            for _ in self.decode_and_store(tree, layout, workers, InMemory, until_s=until_s):
-                pass
-
-    def decode_and_store(
-        self,
-        tree: Tree,
-        layout: ClassFolders,
-        workers: int,
-        place: Place[Result],
-        cluster: Cluster | None = None,
-        *,
-        until_s: float = math.inf,
-    ) -> Generator[Result]:
-        """Yield what the destinations of all images return, or of those that are decoded when `time.monotonic()` reaches `until_s`.
-
-        Raises Refusal at the end if `on_corrupt` is `fail` and images cannot be decoded, so that one message tells of all of them.
-        """
-        decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
-        decoder.prepare()
-        ordered, larger = partial(on_threads, workers=workers), 1
-        if cluster:
-            from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
-
-            cluster = replace(cluster, shared=(self.root.absolute(), *cluster.shared))
-            ordered, larger = partial(on_cluster, cluster=cluster, prepare=decoder.prepare), CLUSTER_CHUNK
-            tree = archives.with_absolute_path(tree)
-        elif workers > 1 and len(layout.samples) >= MANY:
-            enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
-            ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
-        with tree.contents([sample.name for sample in layout.samples]) as members:
-            chunks = placed(chunked(members, self.size**2 * self.channels, larger), layout.samples, place)
-            num_decoded, problems = 0, list[str]()
-            for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
-                num_decoded += len(chunk.members)
-                problems += self.report(chunk.members, corrupt)
-                yield from results
-                if time.monotonic() > until_s:
-                    break
-        if problems and self.on_corrupt == "fail":
-            raise Refusal(
-                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}: "
-                "repair or remove them, or write `source.on_corrupt: skip`"
-            )
-
-    def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> list[str]:
-        """Return a text for each file of a chunk that cannot be decoded, and print its name if `on_corrupt` is `skip`.
-
-        `corrupt` maps the positions of these files in `members` to the reasons. The texts are in the order of the samples, even if the workers
-        decoded them in another order.
-        """
-        if self.on_corrupt == "skip":
-            for number in sorted(corrupt):
-                print(f"prepare: skipped {shown(members[number].name)} in {self.root}: cannot be decoded ({corrupt[number]})")
-        return [f"{shown(members[number].name)}: cannot be decoded ({corrupt[number]})" for number in sorted(corrupt)]
-
-    @property
-    def place(self) -> str:
-        return f"source.root: {self.root}"
-
-
-def contents(tree: Tree, names: Sequence[str], workers: int) -> list[bytes]:
-    """Return the SHA-256 of each of the files `names`, read on `workers` threads. Of a file that cannot be read, return the name."""
-    with tree.contents(names) as members:
-        return [digest for _, digests in on_threads(digests_of, chunked(members, 0), workers=workers) for digest in digests]
-
-
-def digests_of(members: Sequence[Member]) -> list[bytes]:
-    return [digest_of(member) for member in members]
-
-
-def digest_of(member: Member) -> bytes:
-    try:
-        return hashlib.sha256(member.read()).digest()
-    except Refusal:
-        raise
-    except READ_ERRORS:  # the decoder reports the file
-        return name_bytes(member.name)
-
-
-def chunked(members: Iterable[Member], image_bytes: int, larger: int = 1) -> Iterator[list[Member]]:
-    """Yield `members` (image files) in chunks, lists of at most CHUNK_SAMPLES files.
-
-    A chunk also ends when its files that are already in memory, and the images decoded from all its files, need CHUNK_BYTES bytes together.
-    `image_bytes` is the size of one decoded image. Both limits are multiplied by `larger`.
-    """
-    chunk: list[Member] = []
-    held_bytes = 0
-    for member in members:
-        chunk.append(member)
-        held_bytes += member.held_bytes + image_bytes
-        if len(chunk) == larger * CHUNK_SAMPLES or held_bytes >= larger * CHUNK_BYTES:
-            yield chunk
-            chunk, held_bytes = [], 0
-    if chunk:
-        yield chunk
-
-
-def placed(chunks: Iterable[list[Member]], samples: Sequence[Sample], place: Place[Result]) -> Iterator[Chunk[Result]]:
-    """Yield a Chunk for each list of files, with their destinations. `samples` has the split and the position of each file, in order.
-
-    An archive may mix the splits, so a chunk may have several destinations: one for each split that occurs in it.
-    """
-    remaining = iter(samples)
-    for members in chunks:
-        chunk = list(islice(remaining, len(members)))
-        numbers = np.array([SPLITS.index(sample.split) for sample in chunk])
-        positions = np.array([sample.position for sample in chunk])
-        occurring, numbers = np.unique(numbers, return_inverse=True)
-        yield Chunk(members, numbers, [place(SPLITS[split], positions[numbers == row]) for row, split in enumerate(occurring)])
-    assert next(remaining, None) is None
-
-
-@dataclass(frozen=True)
-class InMemory:
-    """Keeps the samples in memory, as a SampleBlock."""
-
-    split: str
-    positions: NDArray[np.int64]
-
-    def store(self, inputs: NDArray[np.uint8], kept: NDArray[np.bool_]) -> SampleBlock:
-        return SampleBlock(self.split, self.positions[kept], inputs)
+        return tree, find_classes(tree.listing(), str(self.root))

@@ -42,7 +42,7 @@ Samples = Mapping[str, list[Sample]]
 class Settings(TextSettings):
     """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
 
-    - a table: a `.tsv`, `.csv`, `.jsonl` or `.ndjson` file;
+    - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson` or `.parquet` file;
     - a folder with a table called `train`, and optionally tables called `valid` (or `val`, `validation`) and `test`, each with one of the
       suffixes above;
     - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
@@ -81,7 +81,8 @@ class Settings(TextSettings):
                 f"source.text_column: {self.root} holds its texts in a table: "
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
-        rows = {split: tables.read(path, text=self.text_column, label=self.label_column) for split, path in paths.items()}
+        columns = {"text_column": self.text_column, "label_column": self.label_column}
+        rows = {split: tables.read(path, columns) for split, path in paths.items()}
         if isinstance(self.text_column, int):
             refuse_names(rows[TRAIN], paths[TRAIN])
         classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))

@@ -10,6 +10,7 @@ from PIL import Image
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
+from pipeline.prepare import image_files
 from pipeline.prepare.reading import archives, file_tree
 from pipeline.sources import image_folder
 
@@ -61,8 +62,8 @@ def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monke
     root = write(tmp_path / "all", contents)
     found = []
     for many in (10**9, 1):
-        monkeypatch.setattr(image_folder, "MANY", many)
-        monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 16)
+        monkeypatch.setattr(image_files, "MANY", many)
+        monkeypatch.setattr(image_files, "CHUNK_SAMPLES", 16)
         raw_dataset = settings(root, on_corrupt="skip").open(workers=2)
         blocks = [(block.split, block.positions.tolist(), block.inputs.tobytes()) for block in raw_dataset.blocks()]
         found.append((blocks, capsys.readouterr().out, refusal(root), refusal(root, max_pixels=10)))
@@ -84,8 +85,8 @@ def test_many_images_are_decoded_by_processes_and_no_more_than_are_worth_their_s
         asked.append(workers)
         return ((item, function(item)) for item in items)
 
-    monkeypatch.setattr(image_folder, "MANY", 8)
-    monkeypatch.setattr(image_folder, "on_processes", recorded)
+    monkeypatch.setattr(image_files, "MANY", 8)
+    monkeypatch.setattr(image_files, "on_processes", recorded)
     root = write_folder(tmp_path, {f"{'cd'[number % 2]}/{number:03}.png": picture(number) for number in range(samples)})
     assert sum(len(block.positions) for block in settings(root).open(workers=workers).blocks()) == samples
     assert asked[-1] == processes

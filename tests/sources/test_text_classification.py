@@ -3,6 +3,8 @@
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.environment import Environment, Paths
@@ -112,13 +114,27 @@ def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_pa
     ],
 )
 def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
-    rows = tables.read(write(tmp_path / name, content), text=columns["text_column"], label=columns["label_column"])
+    rows = tables.read(write(tmp_path / name, content), columns)
     assert [row[1:] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
+
+
+def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
+    path, texts = tmp_path / "a.parquet", ['"fine", he said', "rain"]
+    pq.write_table(pa.table({"more": [[1], [2]], "label": [0, 1], "text": texts}), path)
+    assert [(row.line, row.text, row.label) for row in tables.read(path, NAMED)] == [(1, texts[0], "0"), (2, texts[1], "1")]
+    with pytest.raises(Refusal, match="the column more has nested values"):
+        tables.read(path, {**NAMED, "text_column": "more"})
+    with pytest.raises(Refusal, match="has 0 columns called words: write one of its columns, more, label, text"):
+        tables.read(path, {**NAMED, "text_column": "words"})
+    content = path.read_bytes()
+    path.write_bytes(content[:20] + bytes(20) + content[40:-8])
+    with pytest.raises(Refusal, match=r"a\.parquet: cannot be read as Parquet"):
+        tables.read(path, NAMED)
 
 
 def test_a_row_has_the_line_where_it_begins(tmp_path):
     path = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nx,2\n')
-    assert [(row.line, row.text, row.label) for row in tables.read(path, text="text", label="label")] == [
+    assert [(row.line, row.text, row.label) for row in tables.read(path, NAMED)] == [
         (2, "two\nlines", "1"),
         (4, "x", "2"),
     ]

@@ -28,6 +28,7 @@ from pipeline.prepare.reading.file_tree import (
     refuse_too_large,
     sorted_by_bytes,
 )
+from pipeline.prepare.reading.parquet import ParquetImages
 
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 32
@@ -59,7 +60,7 @@ def open_tree(root: Path) -> Tree:
 
 def with_absolute_path(tree: Tree) -> Tree:
     """Return `tree` for workers that run in another working folder."""
-    assert isinstance(tree, Folder | Zip | Tar)
+    assert isinstance(tree, Folder | Zip | Tar | ParquetImages)
     return replace(tree, path=tree.path.absolute())
 
 

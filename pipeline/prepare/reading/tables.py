@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,6 +13,7 @@ from pydantic import Field
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
+from pipeline.prepare.reading import parquet
 
 MOST_BYTES = 256 * 2**20
 """Upper bound for a file of text, which is read into memory as a whole."""
@@ -53,8 +54,12 @@ LONGEST_FIELD = 2**20
 """Upper bound for the number of characters of a field."""
 LONGEST_LABEL = 255
 JSON_SUFFIXES = (".jsonl", ".ndjson")
+NAMED_SUFFIXES = (*JSON_SUFFIXES, parquet.SUFFIX)
+"""Tables whose columns always have names."""
 Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
 """A column by its name in the first line, or by its number from 1 in a file without such a line."""
+Columns = Mapping[str, Column]
+"""Columns to read, by the key of the section `source` that names each: first that of the text, or path, and then that of the label."""
 Record = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
 
@@ -67,23 +72,23 @@ class Row(NamedTuple):
     label: str
 
 
-def read(path: Path, *, text: Column, label: Column) -> list[Row]:
+def read(path: Path, columns: Columns) -> list[Row]:
     """Return the labelled texts of a table. The suffix of `path` must be one of FORMATS. Blank lines are skipped.
 
-    `text` and `label` are the columns of the text and of the label: two names, or two numbers. Raises Refusal if the file cannot be parsed,
-    has no rows, or lacks a column. Raises Refusal with the line if a row has more or fewer columns than the first row, or if its text or
-    label is invalid.
+    `columns` has the column of the text and that of the label, in this order: two names, or two numbers. Raises Refusal if the file cannot be
+    parsed, has no rows, or lacks a column. Raises Refusal with the line if a row has more or fewer columns than the first row, or if its
+    text or label is invalid.
     """
     place = f"source.root: {shown(path)}"
-    if path.suffix.lower() in JSON_SUFFIXES and isinstance(text, int):
+    (text_key, text), (label_key, label) = columns.items()
+    if path.suffix.lower() in NAMED_SUFFIXES and isinstance(text, int):
         raise Refusal(
-            f"source.text_column: {shown(path)} has JSON objects, whose columns are keys, not numbers: "
-            "set source.text_column and source.label_column to the keys of the text and the label"
+            f"source.{text_key}: the columns of {shown(path)} have names, not numbers: "
+            f"set source.{text_key} and source.{label_key} to names of its columns"
         )
-    records = FORMATS[path.suffix.lower()](read_text(path), place, text, label)
     rows = [
         Row(line, checked_text(fields[text], f"{place}:{line}"), checked_label(fields[label], f"{place}:{line}"))
-        for line, fields in records
+        for line, fields in FORMATS[path.suffix.lower()](path, place, columns)
     ]
     if not rows:
         raise Refusal(f"{place}: has no rows: add some, or remove the file")
@@ -117,13 +122,17 @@ def checked_label(label: object, place: str) -> str:
     return name
 
 
-def tsv(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
-    lines = enumerate(content.split("\n"), 1)
-    return keyed(((line, fields.removesuffix("\r").split("\t")) for line, fields in lines), place, text, label)
+def tsv(path: Path, place: str, columns: Columns) -> Iterator[Record]:
+    return keyed(parsed_tsv(read_text(path)), place, columns)
 
 
-def csv_rows(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
-    return keyed(parsed_csv(content, place), place, text, label)
+def parsed_tsv(content: str) -> Iterator[tuple[int, list[str]]]:
+    for line, fields in enumerate(content.split("\n"), 1):
+        yield line, fields.removesuffix("\r").split("\t")
+
+
+def csv_rows(path: Path, place: str, columns: Columns) -> Iterator[Record]:
+    return keyed(parsed_csv(read_text(path), place), place, columns)
 
 
 def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
@@ -138,45 +147,56 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
         raise Refusal(f"{place}:{line}: is not valid CSV ({reason(error)}): quote fields with line breaks, quotes or commas") from None
 
 
-def keyed(rows: Iterator[tuple[int, list[str]]], place: str, text: Column, label: Column) -> Iterator[Record]:
-    """Yield the line number of each row, and a dict with its two fields: `{text: its text, label: its label}`.
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -> Iterator[Record]:
+    """Yield the line number of each row, and a dict with its fields in `columns`.
 
-    `rows` gives the line number and all fields of each row. Raises Refusal if the column `text` or `label` does not occur exactly once, or
-    if a row has more or fewer fields than the first row.
+    `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
+    more or fewer fields than the first row.
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
-    by_name = isinstance(text, str)
+    by_name = all(isinstance(column, str) for column in columns.values())
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for key, column in {"text_column": text, "label_column": label}.items():
+    for key, column in columns.items():
         if known.count(column) != 1:
             raise Refusal(
                 f"source.{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
             )
-    positions = {column: known.index(column) for column in (text, label)}
+    positions = {column: known.index(column) for column in columns.values()}
     for line, fields in filled if by_name else chain([(first, names)], filled):
         if len(fields) != len(names):
             raise Refusal(f"{place}:{line}: has {len(fields)} columns, but line {first} has {len(names)}: make them equal")
         yield line, {column: fields[position] for column, position in positions.items()}
 
 
-def json_lines(content: str, place: str, text: Column, label: Column) -> Iterator[Record]:
+def json_lines(path: Path, place: str, columns: Columns) -> Iterator[Record]:
+    for line, fields in parsed_json(read_text(path), place):
+        missing = [column for column in columns.values() if not isinstance(fields, dict) or column not in fields]
+        if missing:
+            keys = " and ".join(map(str, columns.values()))
+            raise Refusal(f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}")
+        yield line, fields
+
+
+def parsed_json(content: str, place: str) -> Iterator[tuple[int, Any]]:
     for line, item in enumerate(content.split("\n"), 1):
         if item.strip():
             try:
                 fields = json.loads(item)
             except (ValueError, RecursionError) as error:
                 raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
-            missing = [key for key in (text, label) if not isinstance(fields, dict) or key not in fields]
-            if missing:
-                raise Refusal(f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {text} and {label}")
             yield line, fields
 
 
-FORMATS: dict[str, Callable[[str, str, Column, Column], Iterator[Record]]] = {
+def parquet_rows(path: Path, place: str, columns: Columns) -> Iterator[Record]:  # noqa: ARG001  # as the other formats
+    return parquet.rows(path, [*columns.values()])
+
+
+FORMATS: dict[str, Callable[[Path, str, Columns], Iterator[Record]]] = {
     ".tsv": tsv,
     ".csv": csv_rows,
     **dict.fromkeys(JSON_SUFFIXES, json_lines),
+    parquet.SUFFIX: parquet_rows,
 }
 """The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks."""

@@ -6,6 +6,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 from pipeline.core import files
@@ -17,12 +18,14 @@ from pipeline.core.yaml_document import Document, read_text
 from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.editing import changes, edited, problems, upgraded_text
+from pipeline.tools.params.data import look
+from pipeline.tools.params.editing import Assignment, changes, edited, problems, upgraded_text
+from pipeline.tools.params.recommending import recommendation
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tracking import provenance
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
-PRESET = "preset="
+PRESET, DATA = "preset=", "data="
 RECORD = Path(".pipeline/written-params")
 """Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the writer.
 
@@ -46,7 +49,13 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         add_keys([Path(name) for name in upgrade] or [target])
         return
     names = [given.removeprefix(PRESET).strip() for given in assignments if given.startswith(PRESET)]
-    values = [given for given in assignments if not given.startswith(PRESET)]
+    roots = [given.removeprefix(DATA).strip() for given in assignments if given.startswith(DATA)]
+    values = [given for given in assignments if not given.startswith((PRESET, DATA))]
+    if roots:
+        if names or len(roots) > 1:
+            raise Refusal("set: data=PATH chooses all parameters: write one of it, and no preset")
+        apply_data(Path(roots[0]), values)
+        return
     if names:
         apply_preset(names, values)
         return
@@ -80,6 +89,31 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
     for line in changed:
         print(f"set: {line}")
+
+
+def apply_data(root: Path, assignments: Sequence[str]) -> None:
+    """Look at the data at `root`, and write the parameters that suit them, with the values of `assignments` in place of some.
+
+    Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
+    """
+    parsed = [Assignment.parse(given) for given in assignments]
+    # of `source=NAME`, and of `source.KEY=VALUE`
+    given = {str((*each.location, "name")[1]): each.value for each in parsed if each.location[0] == "source"}
+    finding = look(root, given)
+    for line in finding.lines:
+        print(f"set: {line}")
+    preset, values = recommendation(finding)
+    schema, *lines = texts()[preset].splitlines(keepends=True)
+    header = [f"# Chosen by `set data={root}`.\n"]
+    text = assigned("".join([schema, *header, *dropwhile(lambda line: line.startswith("#"), lines)]), [*values, *assignments])
+    target = Paths().params
+    changed = differences(read_text(target), text) if target.exists() else []
+    refuse_loss(target, text)
+    record(text, "preset")
+    files.write_text(target, text)
+    for line in changed:
+        print(f"set: {line}")
+    print(f"set: {target} is written: `make repro` trains")
 
 
 def texts() -> dict[str, str]:

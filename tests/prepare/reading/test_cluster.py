@@ -18,7 +18,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare import stage
+from pipeline.prepare import image_files, stage
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import cluster
 from pipeline.prepare.reading.cluster import on_cluster
@@ -30,7 +30,7 @@ from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 pytest.importorskip("distributed")
 SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "size": 64, "channels": 3}
 SOURCE |= {"max_pixels": 10**6, "seed": 1, "duplicates": "keep"}
-RUN = "import sys; from pipeline.sources import image_folder; image_folder.CLUSTER_CHUNK = 1; image_folder.CHUNK_SAMPLES = 4"
+RUN = "import sys; from pipeline.prepare import image_files; image_files.CLUSTER_CHUNK = 1; image_files.CHUNK_SAMPLES = 4"
 RUN += "; from pipeline.__main__ import main; sys.exit(main(['prepare']))"
 
 
@@ -72,8 +72,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     contents = {f"{'ab'[number % 2]}/{number}.png": picture(number % 251, side=80) for number in range(200)}
     write_folder(tmp_path / "images", contents | {"a/17.png": b"no image", "b/150.png": b""})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(image_folder, "CLUSTER_CHUNK", 1)
-    monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 4)
+    monkeypatch.setattr(image_files, "CLUSTER_CHUNK", 1)
+    monkeypatch.setattr(image_files, "CHUNK_SAMPLES", 4)
     return tmp_path
 
 

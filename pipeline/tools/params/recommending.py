@@ -1,0 +1,78 @@
+"""Chooses the parameters with which a first training on data of the user's own should do well, from what `data.look` has found."""
+
+from pathlib import Path
+
+from pipeline.core.raw_dataset import VALID
+from pipeline.tools.params.commented_yaml import on_one_line
+from pipeline.tools.params.data import CORPUS, LARGE, Finding
+
+IMAGES_PRESET, TEXTS_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "shakespeare-transformer"
+FEW = 1000
+"""With fewer samples, larger shares are split off for validation and test."""
+UNEVEN = 3
+"""Classes are uneven if the most frequent one has so many times the samples of the rarest."""
+SMALLEST_FOR_RESNET = 24
+
+
+def recommendation(finding: Finding) -> tuple[str, list[str]]:
+    """Return the name of the preset to begin with, and the assignments `KEY=VALUE` in which the parameters differ from it."""
+    source = {key: str(value) if isinstance(value, Path) else value for key, value in finding.source.items()}
+    values = {"source": source.pop("name"), **{f"source.{key}": value for key, value in source.items()}}
+    if finding.source["name"] == CORPUS:
+        return CORPUS_PRESET, written({**values, **{f"source.{key}": value for key, value in CORPUS_SOURCE.items() if key not in source}})
+    if finding.num_samples < FEW:
+        values |= {"source.valid": 0.15, "source.test": 0.2}
+    shares = 1.0 if VALID in finding.splits else 0.8
+    values |= of_texts(finding) if finding.longest_words else of_images(finding)
+    values |= of_length(round(shares * finding.num_samples), steps=int(values.pop("steps")), small=values.pop("small", False))
+    counts = finding.class_counts
+    if max(counts) >= UNEVEN * max(1, min(counts)):
+        values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best", "loss.class_weights": "balanced"}
+    values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
+    return (TEXTS_PRESET if finding.longest_words else IMAGES_PRESET), written(values)
+
+
+CORPUS_SOURCE = {"max_length": 128, "normalization": []}
+
+
+def of_texts(finding: Finding) -> dict[str, object]:
+    """Return the values for labelled texts, and under `steps` the number of steps of the training."""
+    # punctuation makes more tokens than words
+    return {
+        "source.max_length": min(512, max(8, 3 * finding.longest_words // 2)),
+        "source.tokenizer": "word",
+        "source.vocabulary": 50_000,
+        "source.min_count": 1,
+        "source.normalization": ["lowercase"],
+        "steps": 500,
+    }
+
+
+def of_images(finding: Finding) -> dict[str, object]:
+    """Return the values for images, and under `steps` the number of steps of the training: few for a pretrained network."""
+    side, _ = finding.image_shape
+    if side > LARGE:
+        return {"steps": 600, "small": True, "augment.flip": "none"}
+    model = {"model": "resnet", "model.width": 32} if side >= SMALLEST_FOR_RESNET else {"model": "convnet", "model.width": 32}
+    return {**model, "optimizer.learning_rate": 3e-3, "augment.crop_padding": max(1, side // 8), "augment.flip": "none", "steps": 1000}
+
+
+def of_length(num_samples: int, *, steps: int, small: object) -> dict[str, object]:
+    """Return the batch size and the epochs that make about so many `steps`, and how often to report and to validate.
+
+    `small` limits the micro-batches, for networks that need much memory.
+    """
+    batch_size = 32 if num_samples < 2000 else 64 if num_samples < 20_000 else 128
+    epochs = min(60, max(5, round(steps * batch_size / num_samples)))
+    steps = -(-epochs * num_samples // batch_size)
+    return {
+        "train.batch_size": batch_size,
+        "train.micro_batch_size": min(batch_size, 32) if small else batch_size,
+        "train.epochs": epochs,
+        "train.report_every_steps": 10,
+        "train.validate_every_steps": max(10, steps // 200 * 10),
+    }
+
+
+def written(values: dict[str, object]) -> list[str]:
+    return [f"{key}={on_one_line(value)}" for key, value in values.items()]

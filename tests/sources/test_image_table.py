@@ -1,0 +1,80 @@
+"""Images that a table lists: paths in a folder, and encoded images in a Parquet file."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading import parquet
+from pipeline.sources import image_table
+
+from .pictures import gathered, picture, write_folder
+
+GREYS = [10, 200, 210, 20]
+LABELS = ["cat", "dog", "dog", "cat"]
+
+
+def settings(root: Path, **changes: object) -> image_table.Settings:
+    fields: dict[str, object] = {"size": 8, "channels": 1, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0, "seed": 1}
+    fields |= {"duplicates": "together", "table": None, "image_column": "image", "label_column": "label"}
+    return image_table.Settings(name="image_table", root=root, **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def values(source: image_table.Settings) -> list[tuple[str, int]]:
+    """Return the class and the grey value of each sample."""
+    dataset = source.open(workers=2)
+    names = [dataset.task.output_names[number] for number in dataset.targets[TRAIN]]
+    return list(zip(names, gathered(dataset)[TRAIN][:, 4, 4, 0].tolist(), strict=True))
+
+
+def write_table(root: Path, *paths: str) -> Path:
+    write_folder(root, {f"lists/pictures/{number}.png": picture(value) for number, value in enumerate(GREYS)})
+    rows = zip(paths or [f"pictures/{number}.png" for number in range(4)], LABELS, strict=True)
+    (root / "lists/all.csv").write_text("image,label\n" + "".join(f"{path},{label}\n" for path, label in rows), encoding="utf-8")
+    return Path("lists/all.csv")
+
+
+def write_parquet(path: Path, images: list[object]) -> Path:
+    pq.write_table(pa.table({"image": images, "label": LABELS}), path, row_group_size=3)
+    return path
+
+
+def test_the_paths_of_a_table_are_relative_to_its_folder(tmp_path: Path) -> None:
+    source = settings(tmp_path, table=write_table(tmp_path))
+    assert values(source) == list(zip(LABELS, GREYS, strict=True))
+    keys = source.open(workers=1).sample_keys
+    assert keys
+    assert keys()[TRAIN][1] == "lists/pictures/1.png"
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x.png", "pictures/../../x.png"])
+def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, path: str) -> None:
+    table = write_table(tmp_path, "pictures/0.png", path, "pictures/2.png", "pictures/3.png")
+    with pytest.raises(Refusal, match=r"all\.csv:3: .* is not below the folder of the table"):
+        settings(tmp_path, table=table).open(workers=1)
+
+
+def test_a_missing_image_is_told_as_a_corrupt_one(tmp_path: Path) -> None:
+    table = write_table(tmp_path, "pictures/0.png", "pictures/9.png", "pictures/2.png", "pictures/3.png")
+    with pytest.raises(Refusal, match=r"1 of 4 images cannot be used: lists/pictures/9\.png"):
+        values(settings(tmp_path, table=table))
+
+
+@pytest.mark.parametrize("as_struct", [False, True])
+def test_the_images_of_a_parquet_file_are_read_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_struct: bool
+) -> None:
+    monkeypatch.setattr(parquet, "BATCH_ROWS", 2)
+    images = [{"bytes": picture(value), "path": None} if as_struct else picture(value) for value in GREYS]
+    assert values(settings(write_parquet(tmp_path / "a.parquet", images))) == list(zip(LABELS, GREYS, strict=True))
+
+
+def test_a_column_without_images_is_refused_and_an_empty_image_named(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [picture(1), None, picture(2), picture(3)])
+    with pytest.raises(Refusal, match=r"source\.image_column: .* the column label has values of type string"):
+        settings(path, image_column="label").open(workers=1)
+    with pytest.raises(Refusal, match="1 of 4 images cannot be used: 2: cannot be decoded"):
+        values(settings(path))

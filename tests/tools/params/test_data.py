@@ -1,0 +1,190 @@
+"""`set data=PATH`: what it takes data for, what it asks, and that it loses nothing."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.core.yaml_document import Document
+from tests.imports import TOP
+from tests.sources.pictures import picture, write_folder, write_zip
+
+Refused = Callable[..., list[str]]
+GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+PICTURES = {f"{name}/{number}.png": picture(20 * number + 7) for name in ("cat", "dog") for number in range(6)}
+WORDS = ("red", "blue", "green", "round", "long", "old", "new")
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(TOP / "presets", "presets")
+    shutil.copy(TOP / "params.yaml", "params.yaml")
+    Path("data").mkdir()
+
+
+def text(number: int) -> str:
+    return f'the {WORDS[number % 7]} "thing", number {number}'
+
+
+def rows(count: int = 12, *, label: str = "label") -> list[dict[str, Any]]:
+    """Return rows with a number, one label of two, and a text."""
+    return [{"id": f"r{number}", label: ("fruit", "metal")[number % 4 == 0], "about": text(number)} for number in range(count)]
+
+
+def csv(path: str, found: list[dict[str, Any]], *, names: bool = True) -> Path:
+    def line(values: Any) -> str:
+        return ",".join('"' + str(value).replace('"', '""') + '"' for value in values) + "\n"
+
+    Path(path).write_text("".join([line(found[0])] * names + [line(row.values()) for row in found]), encoding="utf-8")
+    return Path(path)
+
+
+def source(*words: str) -> dict[str, Any]:
+    """Run `set`, and return the section `source` that it has written."""
+    assert main(["set", *words]) == 0
+    found: dict[str, Any] = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data["source"]
+    return found
+
+
+def test_a_table_of_texts_is_taken_by_its_values_with_and_without_names() -> None:
+    csv("data/a.csv", rows())
+    found = source("data=data/a.csv")
+    assert {key: found[key] for key in ("name", "root", "text_column", "label_column")} == {
+        "name": "text_classification",
+        "root": "data/a.csv",
+        "text_column": "about",
+        "label_column": "label",
+    }
+    csv("data/b.csv", rows(), names=False)
+    found = source("data=data/b.csv")
+    assert (found["text_column"], found["label_column"]) == (3, 2)
+
+
+def test_json_lines_and_a_folder_of_tables_are_tables_too() -> None:
+    Path("data/many").mkdir()
+    csv("data/many/train.csv", rows())
+    csv("data/many/test.csv", rows(4))
+    assert source("data=data/many")["root"] == "data/many"
+    Path("data/a.jsonl").write_text("".join(json.dumps({"text": text(n), "label": n % 2, "more": [1]}) + "\n" for n in range(9)))
+    found = source("data=data/a.jsonl")
+    assert (found["text_column"], found["label_column"]) == ("text", "label")
+
+
+def test_images_are_found_in_folders_archives_tables_and_parquet_files() -> None:
+    write_folder(Path("data/folder"), PICTURES)
+    write_zip(Path("data/all.zip"), PICTURES)
+    for root in ("data/folder", "data/all.zip"):
+        found = source(f"data={root}")
+        assert (found["name"], found["root"], found["size"], found["channels"]) == ("image_folder", root, 12, 3)
+    csv("data/folder/list.csv", [{"file": name, "kind": name[:3]} for name in PICTURES])
+    found = source("data=data/folder/list.csv")
+    assert [found[key] for key in ("name", "root", "table", "image_column", "label_column")] == [
+        "image_table",
+        "data/folder",
+        "list.csv",
+        "file",
+        "kind",
+    ]
+    pq.write_table(pa.table({"picture": list(PICTURES.values()), "kind": [name[:3] for name in PICTURES]}), "data/a.parquet")
+    found = source("data=data/a.parquet")
+    assert [found[key] for key in ("name", "table", "image_column", "label_column")] == ["image_table", None, "picture", "kind"]
+
+
+def test_arrays_and_plain_text_are_found() -> None:
+    np.savez("data/a.npz", inputs=np.zeros((9, 30, 30), np.uint8), targets=np.arange(9) % 3)
+    assert source("data=data/a.npz")["name"] == "arrays"
+    Path("data/story.txt").write_text("once upon a time " * 99, encoding="utf-8")
+    assert source("data=data/story.txt")["name"] == "text"
+
+
+def test_it_says_what_it_saw_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    table = csv("data/a.csv", [*rows(), rows()[0] | {"id": "again"}])
+    source(f"data={table}", "train.epochs=3")
+    printed = capsys.readouterr().out
+    for line in (
+        "set: data/a.csv: labelled texts: 13 samples of train",
+        "set: label_column: label",
+        "set: 2 classes: fruit 9 (69.2%), metal 4 (30.8%)",
+        "set: 1 samples of train equal an earlier one",
+        "set: train: {epochs: 30, ",
+    ):
+        assert line in printed
+    assert "epochs: 3," in printed.split("-> {")[-2]
+
+
+def test_uneven_classes_are_compared_by_macro_f1() -> None:
+    csv("data/a.csv", [row | {"label": "ab"[number % 9 == 0]} for number, row in enumerate(rows(40))])
+    assert main(["set", "data=data/a.csv"]) == 0
+    assert "  metric: valid/macro_f1\n" in Path("params.yaml").read_text(encoding="utf-8")
+
+
+def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refused: Refused) -> None:
+    csv("data/two.csv", [row | {"title": row["about"][::-1]} for row in rows()])
+    assert (
+        "2 columns may hold the texts: add source.text_column=about or source.text_column=title" in refused("set", "data=data/two.csv")[0]
+    )
+    assert source("data=data/two.csv", "source.text_column=title")["text_column"] == "title"
+    csv("data/labels.csv", [row | {"size": "abc"[number % 3]} for number, row in enumerate(rows())])
+    assert (
+        "add source.label_column=label (2 different values) or source.label_column=size (3 different values)"
+        in refused("set", "data=data/labels.csv")[0]
+    )
+    write_folder(Path("data/both"), PICTURES)
+    csv("data/both/list.csv", [{"file": name, "kind": name[:3]} for name in PICTURES])
+    message = refused("set", "data=data/both")[0]
+    assert "add source=image_folder (images in folders by class) or source=image_table (images that a table lists)" in message
+    assert source("data=data/both", "source=image_table")["table"] == "list.csv"
+
+
+def write_bad() -> dict[str, str]:
+    """Write data that cannot be used, and return the words of each refusal by the arguments of `set`."""
+    csv("data/a.csv", rows())
+    csv("data/prices.csv", [row | {"label": f"{number}.5"} for number, row in enumerate(rows())])
+    lines = [f"{'ab'[number % 2]},{text(number).split(',')[0]}\n" for number in range(10)]
+    Path("data/ragged.csv").write_text("".join(["label,text\n", *lines, "a,b,c d\n"]).replace('"', ""), encoding="utf-8")
+    pq.write_table(pa.table({"text": [["a b"]] * 9, "label": [0, 1, 0] * 3}), "data/nested.parquet")
+    write_folder(Path("data/empty"), PICTURES)
+    Path("data/empty/bird").mkdir()
+    write_folder(Path("data/mixed"), PICTURES | {"dog/a.txt": b"one", "dog/b.txt": b"two"})
+    return {
+        "data=data/none": "there is no such file or folder",
+        "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
+        "data=data/prices.csv": "no column looks like the labels: its columns are id (12 different values), "
+        "label (numbers with fractions, such as 0.5), about (texts)",
+        "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
+        "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
+        "data=data/nested.parquet": "no column looks like the texts",
+        "data=data/empty": "data/empty has no samples of bird",
+        "data=data/mixed": "add source=image_folder (images in folders by class) or source=text_classification (labelled texts)",
+        "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
+    }
+
+
+def test_data_that_cannot_be_used_are_refused_in_one_sentence_and_nothing_is_written(refused: Refused) -> None:
+    before = Path("params.yaml").read_bytes()
+    for words, expected in write_bad().items():
+        [message] = refused("set", *words.split())
+        assert expected in message, words
+    assert Path("params.yaml").read_bytes() == before
+
+
+def test_edits_that_no_commit_holds_are_never_overwritten(refused: Refused) -> None:
+    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        subprocess.run([*GIT, *words], check=True, capture_output=True)
+    table = csv("data/a.csv", rows())
+    edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
+    Path("params.yaml").write_text(edited, encoding="utf-8")
+    assert "has changes that are not committed and would be lost" in refused("set", f"data={table}")[0]
+    assert Path("params.yaml").read_text(encoding="utf-8") == edited
+    subprocess.run(["git", "checkout", "params.yaml"], check=True, capture_output=True)
+    for _ in range(2):
+        assert main(["set", f"data={table}"]) == 0
