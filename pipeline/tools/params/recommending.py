@@ -27,7 +27,7 @@ def recommendation(finding: Finding) -> tuple[str, list[str]]:
     values |= of_length(round(shares * finding.num_samples), steps=int(values.pop("steps")), small=values.pop("small", False))
     counts = finding.class_counts
     if max(counts) >= UNEVEN * max(1, min(counts)):
-        values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best", "loss.class_weights": "balanced"}
+        values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
     return (TEXTS_PRESET if finding.longest_words else IMAGES_PRESET), written(values)
 
