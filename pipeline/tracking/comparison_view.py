@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.tracking.journal import SECTIONS
+from pipeline.tracking.journal import SECTIONS, SHARED_TAG
 from pipeline.tracking.store import NOTE_TAG
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ COMPRESSED = "deflate;"
 MOST_RUNS = 200
 MOST_PARAMS, MOST_CHARTS = 16, 80
 """The maximum number of differing parameters and of charts. They keep the view far below 20,000 characters, MLflow's limit for a tag."""
+SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy")
+"""Metrics that are columns if the runs differ in them, beside the metric that selects the weights."""
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
@@ -92,10 +94,12 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     test_metric = "test/" + chosen.partition("/")[2]
     differing_params = differing([run.data.params for run in runs])
     params = differing_params[:MOST_PARAMS]
-    tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.")]
+    tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.") or name == SHARED_TAG]
+    differing_scores = differing([run.data.metrics for run in runs])
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
-    columns += [f"metrics.`{name}`" for name in (test_metric, chosen)]
-    shown = dict.fromkeys((*ALWAYS_SHOWN, *params))
+    scores = dict.fromkeys((test_metric, chosen, *(name for name in SCORES if name in differing_scores)))
+    columns += [f"metrics.`{name}`" for name in scores if name in metrics]
+    shown = [name for name in dict.fromkeys((*ALWAYS_SHOWN, *params)) if any(name in run.data.params for run in runs)]
     columns += [f"params.`{name}`" for name in shown if name in differing_params]
     columns += [f"tags.`{name}`" for name in tags]
     columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
@@ -136,8 +140,8 @@ def is_better_lower(metric: str) -> bool:
     return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte"))
 
 
-def differing(values_of_runs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of the parameters that have more than one value among the runs, in the order of `SECTIONS`.
+def differing(values_of_runs: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the names that have more than one value among the runs, such as those of parameters, in the order of `SECTIONS`.
 
     `values_of_runs` has one mapping for each run, from names to values. Only values that exist are compared: if one run lacks a parameter
     and the others agree, the parameter is not returned.

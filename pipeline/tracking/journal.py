@@ -64,6 +64,8 @@ MODEL_DIGEST = "model.sha256"
 WRITER_LOCK, MIRROR_LOCK = "writer.lock", "mirror.lock"
 SEARCH_TAG = "pipeline.search"
 """A tag of the run of a search and of the runs of its trials: the unique id of the search."""
+SHARED_TAG = "pipeline.samples_in_two_splits"
+"""A tag of the run of a model: how many samples of its data have inputs that stand in another split too."""
 COPIES, MODEL = "files", "model.safetensors"
 NUMBERED = re.compile("run-([0-9]+)-")
 LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025

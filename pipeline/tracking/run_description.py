@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
-from pipeline.core.prepared import read_record
+from pipeline.core.prepared import SplitRecord, read_record, shared_samples
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Scalar, flatten, formatted
@@ -20,7 +20,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.tracking import provenance
 from pipeline.tracking import run as tracking
-from pipeline.tracking.journal import SECTIONS, Dataset, RunInfo, architecture
+from pipeline.tracking.journal import SECTIONS, SHARED_TAG, Dataset, RunInfo, architecture
 from pipeline.tracking.run import Run
 from pipeline.train.params import TrainParams
 
@@ -64,9 +64,10 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
     If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used.
     """
+    splits = {name: SplitRecord.model_validate(record) for name, record in prepared["splits"].items()}
     return RunInfo(
         params=params_of(document),
-        tags=evaluation_tags(document),
+        tags={**evaluation_tags(document), SHARED_TAG: "; ".join(shared_samples(splits)) or "none"},
         provenance=provenance.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
         subject=subject(document),
@@ -76,10 +77,7 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
 
 
 def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return a `Dataset`, which describes a split for MLflow, for each of `splits` that was prepared.
-
-    Its digest covers the inputs and the targets of the split.
-    """
+    """Return a `Dataset` for MLflow for each of `splits` that was prepared. Its digest covers the inputs and the targets of the split."""
     records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
     return tuple(
         Dataset(

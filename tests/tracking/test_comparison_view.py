@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 from pipeline.core.registry import TASKS
 from pipeline.tracking import comparison_view
+from pipeline.tracking.journal import SHARED_TAG
 from pipeline.tracking.store import NOTE_TAG
 from tests.tracking.conftest import RUN_INFO, Tracked
 
@@ -41,7 +42,7 @@ def test_the_parameters_that_differ_are_columns_beside_result_model_data_and_how
         "metrics.`test/accuracy`",
         "metrics.`valid/accuracy`",
         "params.`optimizer.beta1`",
-        *(f"params.`{name}`" for name in ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")),
+        "params.`model.name`",
         "attributes.`Description`",
     ]
     assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs)))
@@ -62,6 +63,16 @@ def test_parameters_that_differ_stand_before_those_that_are_always_shown_and_tho
     ]
     names = ["model.width", "train.epochs", "source.root", "other"]
     assert comparison_view.differing([dict.fromkeys(names[::-1], value) for value in "12"]) == names
+
+
+def test_baseline_loss_and_samples_in_two_splits_are_columns_where_runs_differ() -> None:
+    runs = make_run({}), make_run({}, **{SHARED_TAG: "none"}), make_run({}, **{SHARED_TAG: "2 of 3 samples of test in train"})
+    for run, loss, baseline in zip(runs[:2], (0.5, 0.25), (0.125, 0.75), strict=True):
+        run.data.metrics |= {"test/loss": loss, "test/macro_f1": 0.5, "test/majority_class_accuracy": baseline}
+    assert columns(*runs)[1:-2] == [
+        *(f"metrics.`{name}`" for name in ("test/accuracy", "valid/accuracy", "test/loss", "test/majority_class_accuracy")),
+        f"tags.`{SHARED_TAG}`",
+    ]
 
 
 def test_runs_are_sorted_by_the_metric_that_selects_the_weights() -> None:

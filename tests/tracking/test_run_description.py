@@ -41,7 +41,8 @@ NEVER_MISSING = {
 PREPARED = {
     "spec": {"shape": [8, 8, 1]},
     "splits": {
-        name: {"samples": 3, "also_in": {"train": 2}, "inputs_digest": name, "targets_digest": "t"} for name in ("train", "valid", "test")
+        name: {"samples": 3, "left_out": 0, "also_in": also_in, "inputs_digest": name, "targets_digest": "t"}
+        for name, also_in in {"train": {}, "valid": {}, "test": {"train": 2}}.items()
     },
 }
 SCORES = {
@@ -109,6 +110,7 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
     assert evaluated[0].profile["also_in"] == {"train": 2}
+    assert info(without_mirror).tags["pipeline.samples_in_two_splits"] == "2 of 3 samples of test in train"
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
