@@ -82,15 +82,19 @@ def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -
 
 def report(evidence: "Evidence") -> ModelReport:
     """Return the report of one model, without the sections that do not apply to it."""
-    from pipeline.tools.report import model, results, samples  # late: they import torch
+    from pipeline.tools.report import before, model, results, samples  # late: they import torch
 
-    measured = (model.summary, results.result, samples.data, results.training, results.errors, samples.mistakes, results.calibration)
-    others = (samples.generated_texts, samples.passages, results.cost, model.provenance_section, model.reproduction)
-    found = tuple(section for make in (*measured, *others) if (section := make(evidence)))
+    errors, training = results.errors(evidence), results.training(evidence)
+    overview = (results.result(evidence), before.compared(evidence), errors or training)
+    measured = (results.all_scores(evidence), training if errors else None, samples.mistakes(evidence), results.calibration(evidence))
+    written = (samples.generated_texts(evidence), samples.passages(evidence))
+    origin = (model.summary(evidence), samples.data(evidence), results.cost(evidence), model.provenance_section(evidence))
+    details = (*measured, *written, *origin, model.reproduction(evidence))
     task = model.task_name(evidence.manifest.spec)
     settings = evidence.manifest.inference.model
     tags = tuple(dict.fromkeys(("pytorch", settings.name, settings.title)))
-    return ModelReport(title(evidence), f"{task}; model file {evidence.digest[:12]}", found, tags, metadata(evidence, task))
+    subtitle, shown_first, below = f"{task}; model file {evidence.digest[:12]}", tuple(filter(None, overview)), tuple(filter(None, details))
+    return ModelReport(title(evidence), subtitle, shown_first, below, tags, metadata(evidence, task))
 
 
 def title(evidence: "Evidence") -> str:

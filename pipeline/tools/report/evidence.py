@@ -24,7 +24,7 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.tools.compare import models
-from pipeline.tracking import journal, subject
+from pipeline.tracking import events, journal, subject
 from pipeline.tracking.record import Record
 
 
@@ -64,6 +64,8 @@ class Evidence:
     data: Path
     """The folder of `prepared`: `data/prepared/`, or links into DVC's cache."""
     run: Record | None
+    before: Record | None
+    """The newest finished training before `run` of the same architecture on the same data."""
     params: Mapping[str, Scalar]
     """The parameters of the training by dotted key; also those of the source, if they are known."""
     paths: Paths
@@ -101,9 +103,20 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
             prepared=prepared,
             data=data,
             run=run,
+            before=previous(run, environment.root) if run else None,
             params=params_of(manifest, run, paths, of_checkout=of_checkout),
             paths=paths,
         )
+
+
+def previous(run: Record, root: Path) -> Record | None:
+    """Return the newest finished training before `run` of the same architecture and data in this checkout; None if there is none."""
+
+    def subject_of(folder: Path) -> object:
+        return next((event.fields.get("subject") for event in events.read(folder / events.EVENTS)), None)  # does not read the rest
+
+    earlier = [folder for folder in journal.journals(root) if folder.name < run.name and subject.has_model(folder)]
+    return next((Record(folder) for folder in reversed(earlier) if subject_of(folder) == run.last["subject"]), None)
 
 
 def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:

@@ -140,10 +140,14 @@ class Section:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """The report of one model. `metadata` is its entry in the `model-index` of the model card, as Hugging Face defines it."""
+    """The report of one model. `overview` fills the first screen of the page: its last section stands beside the others.
+
+    `metadata` is the entry of the model in the `model-index` of the model card, as Hugging Face defines it.
+    """
 
     title: str
     subtitle: str
+    overview: tuple[Section, ...]
     sections: tuple[Section, ...]
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]

@@ -1,11 +1,18 @@
 """The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier and its calibration."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from pipeline.core.inputs.text import PAD
+from pipeline.core.prepared import Prepared, Split
+from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import counted
 from pipeline.core.section import leaves
+from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.recorded import Row
@@ -17,10 +24,46 @@ from pipeline.tracking.terminal import duration
 
 PER_CLASS = "per_class"
 SPLITS = ("test", "valid", "train")
+ROWS = 4096
+"""Rows of tokens that are counted at a time."""
 
 
 def result(evidence: Evidence) -> Section:
-    return Section("Result", (headline(evidence), *scores_table(evidence), origin(evidence)))
+    return Section("Result", (headline(evidence), Pairs(tuple(beside_headline(evidence)))))
+
+
+def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
+    """Yield the baseline of the main score, and other scores that show what it hides."""
+    scores, targets = evidence.evaluation.scores, evidence.manifest.spec.targets
+    if "majority_class_accuracy" in scores:
+        yield "baseline: the most frequent class", Number(scores["majority_class_accuracy"], key(evidence, "majority_class_accuracy"))
+    if "perplexity" in scores and targets.per_token:
+        if evidence.prepared:
+            yield "baseline: frequencies of tokens", Number(unigram_perplexity(evidence.prepared))
+        yield "baseline: a uniform guess", Number(evidence.manifest.spec.num_outputs)
+    for name in ("loss", "macro_f1", "bits_per_character"):
+        if name in scores:
+            yield spoken(name), Number(scores[name], key(evidence, name))
+    if worst := ranked_classes(scores):
+        name, measured = worst[0]
+        yield f"lowest F1 (class {shown(name, recorded.LONGEST_CLASS)})", Number(measured["f1"])
+
+
+def unigram_perplexity(prepared: Prepared) -> float:
+    """Return the perplexity, on the test split, of predicting each token by its frequency in train, with one added to each count."""
+    num_tokens = prepared.spec.num_outputs
+
+    def count(split: Split) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        blocks = np.array_split(split.inputs, max(1, len(split) // ROWS))  # np.bincount copies its input to int64
+        counts = sum(np.bincount(block.ravel(), minlength=num_tokens) for block in blocks)
+        return np.delete(counts, PAD)
+
+    train, test = count(prepared.train) + 1, count(prepared.split(TEST))
+    return math.exp(-float(test @ np.log(train / train.sum())) / int(test.sum()))
+
+
+def all_scores(evidence: Evidence) -> Section:
+    return Section("All scores", (*scores_table(evidence), origin(evidence)))
 
 
 def key(evidence: Evidence, name: str) -> str:
@@ -36,7 +79,7 @@ def headline(evidence: Evidence) -> Headline:
     if interval := scores.get(f"{name}_interval"):
         share = confidence_level(evidence)
         kind = f"{100 * share:g}% interval" if share else "interval"
-        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {note}{recorded.about_classes(scores)}"
+        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {note}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 
 
@@ -174,18 +217,21 @@ def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
 
 def worst_classes(evidence: Evidence) -> Table | None:
     """Return the classes with the lowest F1, the worst first."""
-    per_class = evidence.evaluation.scores.get(PER_CLASS)
-    if not isinstance(per_class, Mapping):
+    ranked = ranked_classes(evidence.evaluation.scores)
+    if not ranked:
         return None
-    worst = sorted(per_class.items(), key=lambda item: item[1]["f1"])[:MOST_WORST]
+    worst = ranked[:MOST_WORST]
     columns = tuple(worst[0][1])
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst
     )
-    caption = (
-        f"The {len(worst)} worst of {len(per_class):,} classes by F1" if len(per_class) > len(worst) else "Classes, the worst by F1 first"
-    )
+    caption = f"The {len(worst)} worst of {len(ranked):,} classes by F1" if len(ranked) > len(worst) else "Classes, the worst by F1 first"
     return Table(("class", *columns), rows, caption)
+
+
+def ranked_classes(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the scores of each class, the class with the lowest F1 first; [] if the task has no classes."""
+    return sorted(scores.get(PER_CLASS, {}).items(), key=lambda item: float(item[1]["f1"]))
 
 
 def calibration(evidence: Evidence) -> Section | None:

@@ -1,11 +1,13 @@
 """Rendering: hostile content cannot change the structure of a page or of a model card, and figures have whatever points there are."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from pipeline.core.prepared import Split
 from pipeline.tools.report import figures
 from pipeline.tools.report.page import (
     Confusion,
@@ -24,7 +26,7 @@ from pipeline.tools.report.page import (
     render_html,
     render_markdown,
 )
-from pipeline.tools.report.results import cost_facts, shown_metric
+from pipeline.tools.report.results import cost_facts, shown_metric, unigram_perplexity
 from pipeline.tools.report.samples import generated, generated_texts
 from pipeline.tracking.record import Cost
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
@@ -66,7 +68,8 @@ def everything(text: str) -> Page:
         Table((text,), ((text,),), text, summary=text),
     )
     result = {"task": {"type": "x"}, "dataset": {"name": text}, "metrics": [{"type": text, "value": 0.25}]}
-    model = ModelReport(text, text, (Section(text, blocks),), (text,), {"name": text, "results": [result]})
+    overview = (Section(text, (text,)), Section(text, blocks[:2]))
+    model = ModelReport(text, text, overview, (Section(text, blocks),), (text,), {"name": text, "results": [result]})
     return Page(text, (Section(text, (text,)),), (model, model))
 
 
@@ -148,6 +151,12 @@ def test_the_table_of_a_long_curve_has_both_values_of_each_step() -> None:
     assert len(table.rows) <= 14
 
 
+def test_the_baseline_of_a_language_model_is_the_perplexity_of_the_frequencies_of_its_tokens() -> None:
+    splits = {"train": Split(np.array([[3, 3, 4], [0, 0, 0]]), np.empty((2, 0))), "test": Split(np.array([[3, 4, 0]]), np.empty((1, 0)))}
+    prepared: Any = SimpleNamespace(spec=SimpleNamespace(num_outputs=5), train=splits["train"], split=splits.get)
+    assert math.isclose(unigram_perplexity(prepared), 1 / math.sqrt(3 / 7 * 2 / 7))  # counts with one added: 1, 1, 3, 2, without padding
+
+
 def test_a_time_is_written_in_words() -> None:
     for time_s, text in ((8.12, "8.1 s"), (60, "1 min 0 s"), (3725, "1 h 2 min")):
         cost = Cost(time_s, num_sessions=1, samples_per_second=None, energy_wh=None, memory_megabytes={})
@@ -156,7 +165,9 @@ def test_a_time_is_written_in_words() -> None:
 
 def test_a_number_is_shown_rounded_beside_its_exact_value() -> None:
     for value in (0.9888579387186629, 359, 1e-7):
-        content = Page("title", (), (ModelReport("model", "", (Section("a", (Pairs((("n", Number(value, "file#name")),)),)),), (), {}),))
+        content = Page(
+            "title", (), (ModelReport("model", "", (Section("a", (Pairs((("n", Number(value, "file#name")),)),)),), (), (), {}),)
+        )
         ((key, exact),) = Read(render_html(content)).numbers
         assert (key, float(exact)) == ("file#name", value)
 
@@ -185,7 +196,7 @@ def test_a_carriage_return_in_a_generated_text_is_shown_as_in_a_sample(tmp_path:
     section = generated_texts(evidence)
     assert section
     assert section.blocks[0] == Excerpt("temperature 1", "a\rb")
-    page = Page("title", (), (ModelReport("model", "", (section,), (), {}),))
+    page = Page("title", (), (ModelReport("model", "", (section,), (), (), {}),))
     assert r"a\rb" in Read(render_html(page)).texts
 
 

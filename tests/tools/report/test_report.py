@@ -145,14 +145,33 @@ def test_the_page_loads_and_runs_nothing(page: Read) -> None:
 
 
 def test_all_sections_of_a_tracked_classifier_are_there(digits: Path, page: Read) -> None:
-    training = ["Model", "Result", "Data", "Training", "Errors", "Wrong samples", "Calibration"]
-    assert page.titles == [*training, "Cost", "Provenance", "Reproduce"]
+    overview = ["Result", "Compared with the run before", "Errors"]
+    measured = ["All scores", "Training", "Wrong samples", "Calibration"]
+    assert page.titles == [*overview, *measured, "Model", "Data", "Cost", "Provenance", "Reproduce"]
     assert page.page.count("data:image/svg+xml") == 5
     scores = json.loads((digits / "metrics/evaluate.json").read_text())["test"]
     interval = scores["accuracy_interval"]
     assert f"95% interval {interval['low']:.4f} to {interval['high']:.4f}" in page.text
     assert files.digest(digits / "models/model.safetensors") in page.text
     assert "training time" in page.text
+
+
+def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "This checkout has no earlier run of mlp on digits." in page.text
+    earlier = json.loads(Path("metrics/evaluate.json").read_text())["test"]
+    project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
+    assert main(["train"]) == main(["evaluate"]) == 0
+    now = json.loads(Path("metrics/evaluate.json").read_text())["test"]
+    page, (first, second) = report(), (path.name.rpartition("-")[2] for path in sorted(Path(".pipeline/journal").iterdir()))
+    begin = page.texts.index("Compared with the run before", page.texts.index("Result") + 20)
+    texts = [text for each in page.texts[begin:] if (text := each.strip())]
+    scores = [[f"{earlier[name]:.4f}", f"{now[name]:.4f}", f"{now[name] - earlier[name]:+.4f}"] for name in ("accuracy", "loss")]
+    assert texts[4:12] == ["accuracy", *scores[0], "loss", *scores[1]]
+    assert texts[16:19] == ["optimizer.learning_rate", "0.003", "0.02"]
+    assert "Data, code, requirements.lock and machine are the same." in texts
+    assert f"compare {first} {second}" in page.text
 
 
 def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +327,8 @@ def test_a_language_model_has_its_perplexity_its_texts_and_no_classes(tmp_path: 
     monkeypatch.chdir(finish(tmp_path, "code", {}, tracking=False))
     page = report()
     scores = json.loads(Path("metrics/evaluate.json").read_text())["test"]
-    assert page.titles[:4] == ["Model", "Result", "Data", "Training"]
-    assert page.titles[4:6] == ["Generated text", "Least expected passages"]
+    assert page.titles[:5] == ["Result", "Training", "All scores", "Generated text", "Least expected passages"]
+    assert "baseline: frequencies of tokens" in page.text
     assert not {"Errors", "Calibration", "Wrong samples", "Cost"} & set(page.titles)
     headline = next(each for each in page.elements if each.attributes.get("data-key") == "metrics/evaluate.json#test.perplexity")
     assert headline.attributes["value"] == json.dumps(scores["perplexity"])
@@ -323,7 +342,7 @@ def test_the_report_of_two_models_begins_with_their_comparison(checkout: Path) -
     project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
     assert main(["train"]) == main(["evaluate"]) == 0
     page = report("other.safetensors", "models/model.safetensors")
-    assert page.titles[:2] == ["What differs", "Model"]
+    assert page.titles[:2] == ["What differs", "Result"]
     assert page.titles.count("Model") == 2
     assert "Only optimizer.learning_rate differs." in page.text
     assert "significant" in page.text
