@@ -177,7 +177,7 @@ golden: setup-dev ## record new digests of the default training on this machine,
 ui: setup ## serve the MLflow UI and print the address of the comparison of runs (PORT=5000)
 	$(PYTHON) -m pipeline ui --port $(PORT)
 
-screenshots: setup-dev ## take new screenshots of the MLflow UI for docs/images (needs Debian's chromium)
+screenshots: setup-dev ## take new screenshots of the MLflow UI and the reports for docs/images (needs Debian's chromium)
 	$(PYTHON) -m tests.screenshots
 
 clean: ## remove caches of tests and tools; runs, data and models stay

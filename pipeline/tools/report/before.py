@@ -16,7 +16,7 @@ TITLE = "Compared with the run before"
 COMPARED = (*recorded.HEADLINES, "macro_f1")
 """The test scores whose change is shown."""
 INPUTS = {"data": "data", "code": "code", "weights": "starting weights", "lock": "requirements.lock", "fingerprint": "machine"}
-MOST_CHANGED, LONGEST_VALUE = 8, 40
+MOST_CHANGED, LONGEST_VALUE = 6, 24
 NOTHING = "-"
 
 

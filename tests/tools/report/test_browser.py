@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tools.report.page import Number, Page, Section, Table, render_html
+from pipeline.tools.report.page import Confusion, Headline, ModelReport, Number, Page, Pairs, Section, Table, render_html
 from tests.tools.report.test_rendering import HOSTILE, everything
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -44,6 +44,27 @@ def test_the_page_fits_the_screen_and_asks_for_nothing(browser: Any, tmp_path: P
             assert page.evaluate("document.documentElement.scrollWidth") <= width, (text, width)
             context.close()
     assert trouble == []
+
+
+def test_the_first_screen_has_the_overview_with_the_confusion_matrix_beside_the_classes(browser: Any, tmp_path: Path) -> None:
+    page_file, names = tmp_path / "page.html", [f"automobile {number}" for number in range(10)]
+    cells = tuple(Number(900) for _ in names)
+    classes = Table(("class", "precision", "recall", "f1", "support"), tuple((name, *map(Number, (0.5, 0.5, 0.5, 1000))) for name in names))
+    errors = Section("Errors", (Confusion(("", *names), tuple((name, *cells) for name in names)), classes))
+    changed = Table(("", "before", "now", "change"), (("optimizer.learning_rate", "0.001", "0.003", "+0.0020"),) * 9)
+    before = Section("Compared with the run before", (changed, LONG[:80], LONG[:80]))
+    result = Section(
+        "Result", (Headline("accuracy", Number(0.9), LONG[:60]), Pairs((("baseline: the most frequent class", Number(0.1)),) * 4))
+    )
+    model = ModelReport("a model", "a task", (result, before, errors), (), (), {})
+    page_file.write_text(render_html(Page("a page", (), (model,))), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1400, "height": 900})
+    page.goto(page_file.as_uri())
+    overview, _, matrix, table = (
+        page.locator(each).bounding_box() for each in (".overview", "table >> nth=0", "table >> nth=1", "table >> nth=2")
+    )
+    assert overview["y"] + overview["height"] <= 900
+    assert matrix["y"] == table["y"]
 
 
 def test_two_small_tables_do_not_touch(browser: Any, tmp_path: Path) -> None:
