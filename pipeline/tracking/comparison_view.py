@@ -94,7 +94,8 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     test_metric = "test/" + chosen.partition("/")[2]
     differing_params = differing([run.data.params for run in runs])
     params = differing_params[:MOST_PARAMS]
-    tags = [name for name in differing([run.data.tags for run in runs]) if name.startswith("evaluate.") or name == SHARED_TAG]
+    differing_tags = differing([run.data.tags for run in runs])
+    tags = [*({SHARED_TAG} & {*differing_tags}), *(name for name in differing_tags if name.startswith("evaluate."))]
     differing_scores = differing([run.data.metrics for run in runs])
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     scores = dict.fromkeys((test_metric, chosen, *(name for name in SCORES if name in differing_scores)))
