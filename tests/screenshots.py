@@ -17,6 +17,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import PIL.Image
 from playwright.sync_api import ViewportSize, sync_playwright
 from ruamel.yaml import YAML
 
@@ -87,6 +88,8 @@ def screenshot(address: str, name: str, size: ViewportSize, *, wait_ms: int = 0)
         page.wait_for_timeout(wait_ms)
         page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
+    whole = PIL.Image.open(IMAGES / f"{name}.png").convert("RGB")  # with a palette, the file has a third of the size
+    whole.quantize(256, PIL.Image.Quantize.MAXCOVERAGE).save(IMAGES / f"{name}.png", optimize=True)
     print(f"docs/images/{name}.png", flush=True)
 
 
