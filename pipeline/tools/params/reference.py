@@ -44,32 +44,39 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole_file().model_json_schema()}
 
 
-def table() -> str:
-    """Return a Markdown table with one row for each key of `params.yaml`."""
-    cells = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in rows(schema())]
-    return markdown(("key", "value", "meaning"), dict.fromkeys(cells)) + "\n"
-
-
-def rows(whole: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+def tables() -> str:
+    """Return the reference as Markdown: for each section of `params.yaml` a heading and a table with one row for each key."""
+    whole = schema()
+    parts = []
     for section, entry in whole["properties"].items():
-        options = [
-            option for option in entry.get("anyOf", [entry]) if "$ref" in option
-        ]  # the options of a nullable section: its type and null
-        members = list(entry.get("oneOf", options))
-        if not members:
-            yield f"`{section}`", values(entry), entry.get("description", "")
-        elif "anyOf" in entry:
-            yield f"`{section}`", "section or `null`", entry["description"]
-        common = common_keys(whole, members)
-        for number, member in enumerate(members):
-            properties = resolve(whole, member)["properties"]
-            owner = properties["name"]["const"] if "const" in properties.get("name", {}) else None
-            for key, field in properties.items():
-                if key in common and number:
-                    continue
-                label = f"`{section}.{key}`" + (f" ({owner})" if owner and key not in common else "")
-                value = names(whole, members) if key == "name" else values(field)
-                yield label, value, field.get("description") or entry.get("description", "")
+        owners: dict[tuple[str, str, str], list[str]] = {}
+        for key, variants, value, meaning in rows(whole, section, entry):
+            owners.setdefault((key, value, meaning), []).extend(variants)
+        cells = [
+            (f"`{key}`" + (f" ({', '.join(names)})" if names else ""), value, meaning) for (key, value, meaning), names in owners.items()
+        ]
+        lines = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in cells]
+        parts.append(f"## `{section}`\n\n{markdown(('key', 'value', 'meaning'), lines)}\n")
+    return "\n".join(parts)
+
+
+def rows(whole: dict[str, Any], section: str, entry: dict[str, Any]) -> Iterator[tuple[str, list[str], str, str]]:
+    """Return key, variants, values and meaning of each key of a section. `[]` stands for all variants."""
+    options = [option for option in entry.get("anyOf", [entry]) if "$ref" in option]  # the options of a nullable section: its type and null
+    members = list(entry.get("oneOf", options))
+    if not members:
+        yield section, [], values(entry), entry.get("description", "")
+    elif "anyOf" in entry:
+        yield section, [], "section or `null`", entry["description"]
+    common = common_keys(whole, members)
+    for number, member in enumerate(members):
+        properties = resolve(whole, member)["properties"]
+        variants = names_of(properties["name"]) if "name" in properties else []
+        for key, field in properties.items():
+            if key in common and number:
+                continue
+            value = names(whole, members) if key == "name" else values(field)
+            yield f"{section}.{key}", [] if key in common else variants, value, field.get("description") or entry.get("description", "")
 
 
 def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
@@ -80,8 +87,13 @@ def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str
 
 def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
     fields = [resolve(whole, member)["properties"]["name"] for member in members]
-    known = [name for field in fields for name in field.get("enum", [field.get("const")])]
-    return ", ".join(f"`{name}`" for name in known)
+    return ", ".join(f"`{name}`" for field in fields for name in names_of(field))
+
+
+def names_of(field: dict[str, Any]) -> list[str]:
+    """Return the values of the key `name` of a variant: one, or several that share a class. `field` is the JSON schema of the key."""
+    values: list[str] = field.get("enum", [field.get("const")])
+    return values
 
 
 def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
@@ -111,8 +123,9 @@ SCHEMA, TABLE = Path("params.schema.json"), Path("docs/parameters.md")
 HEADER = """\
 # Parameters
 
-Everything that decides a result is in `params.yaml`; where and how a run happens is in the environment ([training.md](training.md)).
-This page is written by `make schema`.
+Everything that decides a result is in `params.yaml`; where and how a run happens is in the environment ([environment.md](environment.md)).
+[training.md](training.md) explains how the parameters of a training work together, [changing-parameters.md](changing-parameters.md) how a command
+changes them. A key with names in brackets belongs to these sources, models, optimizers, schedules or tasks only. This page is written by `make schema`.
 
 """
 
@@ -125,4 +138,4 @@ def run() -> None:
 def generated() -> dict[Path, str]:
     """Return the contents of the two files that `make schema` writes, by the path of each file."""
     text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    return {SCHEMA: text, TABLE: HEADER + table()}
+    return {SCHEMA: text, TABLE: HEADER + tables()}
