@@ -1,6 +1,7 @@
 """A user's checkout with Git and DVC, and commands that run in it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -64,4 +65,17 @@ def repository(folder: Path, changes: dict[str, Any] | None = None, *, setting: 
     call(folder, *GIT, "init", "-q")
     call(folder, *GIT, "add", "-A")
     call(folder, *GIT, "commit", "-qm", "begin")
+    return folder
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """Copy this checkout, without anything that Git ignores, and begin a repository in the copy. Nothing is committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP, capture_output=True, text=True, check=True
+    ).stdout
+    for name in filter(None, listed.split("\0")):
+        if (TOP / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TOP / name, folder / name)
+    call(folder, "git", "init", "-q")
     return folder

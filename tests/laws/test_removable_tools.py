@@ -3,7 +3,6 @@
 import ast
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import Mock
@@ -12,7 +11,7 @@ import pytest
 
 from pipeline.tools import REMOVABLE, Removed, tool
 from tests.imports import TOP, imported
-from tests.repository import call, run
+from tests.repository import call, copy_of_checkout, run
 
 FOLDERS = Path("pipeline/tools")
 
@@ -33,7 +32,7 @@ PARTS = {
     "search": Parts(
         ("search", "trial"), ("docs/search.md", "locks/search.lock", "presets/search", "tests/tools/params/earlier/search"), "search"
     ),
-    "verify": Parts(("verify",)),
+    "verify": Parts(("verify",), ("docs/verifying.md",)),
 }
 
 
@@ -70,16 +69,7 @@ def without_verbs(text: str, names: tuple[str, ...]) -> str:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of this checkout, with Git, and without anything that Git ignores."""
-    folder = tmp_path_factory.mktemp("whole")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=TOP, capture_output=True, text=True, check=True
-    ).stdout
-    for name in filter(None, listed.split("\0")):
-        if (TOP / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TOP / name, folder / name)
-    call(folder, "git", "init", "-q")
-    return folder
+    return copy_of_checkout(tmp_path_factory.mktemp("whole"))
 
 
 def works_without(names: tuple[str, ...], whole: Path, folder: Path) -> None:

@@ -27,7 +27,7 @@ PLOTS = ("train/history.csv", *(f"evaluate/{name}" for name in (*TABLES, *FIGURE
 
 def stop_workers(folder: Path) -> None:
     """Stop the workers of DVC's queue. They would stop when they have been idle for ten seconds, except that a race in DVC can prevent it
-    (docs/reproducing.md).
+    (docs/when-it-stops.md).
     """
     for record in (folder / ".dvc/tmp/exps/celery").glob("dvc-exp-worker-*.json"):
         worker = json.loads(record.read_text(encoding="utf-8"))
