@@ -10,8 +10,8 @@ PYTHON := $(VENV)/bin/python
 # up to four processes; the tests of a file run in one of them
 PYTEST = $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
-# groups of pyproject.toml that a verb needs beyond requirements.lock, each with a lock file of its own
-EXTRAS := export search tensorboard cluster
+# groups of pyproject.toml that a verb or `make docs` needs beyond requirements.lock, each with a lock file of its own
+EXTRAS := export search tensorboard cluster docs
 LOCKS := requirements.lock $(patsubst %,locks/%.lock,dev $(EXTRAS)) benchmarks/requirements.lock
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) $(if $(PACKAGE_INDEX),--upgrade-package torch --upgrade-package torchvision)
@@ -44,7 +44,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # environment variables to pass to the container, by name only: the list of processes would show values
 PASSED_ON = $(foreach name,$(filter-out PIPELINE_COMMIT PIPELINE_EXIT_CODE_FILE PIPELINE_IMAGE%,$(filter PIPELINE_% MLFLOW_% AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_DEFAULT_REGION,$(.VARIABLES))),--env $(name))
 
-.PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow coverage test-long bench check format lock resolve schema golden ui screenshots clean image docker-repro secret gpu-acceptance
+.PHONY: help setup setup-dev $(EXTRAS:%=setup-%) repro test test-slow coverage test-long bench check format lock resolve schema golden ui screenshots docs clean image docker-repro secret gpu-acceptance
 
 # a colon separates the folders in PATH
 ifneq (,$(findstring :,$(CURDIR)))
@@ -65,6 +65,7 @@ setup-export: ## add what `python -m pipeline export --format onnx` needs to .ve
 setup-search: ## add what `python -m pipeline search` needs to .venv
 setup-tensorboard: ## add what `python -m pipeline tensorboard` needs to .venv
 setup-cluster: ## add what PIPELINE_CLUSTER needs to .venv
+setup-docs: ## add what `make docs` needs to .venv
 
 $(EXTRAS:%=setup-%): setup-%: $(VENV)/.locked-%
 
@@ -179,6 +180,10 @@ ui: setup ## serve the MLflow UI and print the address of the comparison of runs
 
 screenshots: setup-dev ## take new screenshots of the MLflow UI and the reports for docs/images (needs Debian's chromium)
 	$(PYTHON) -m tests.screenshots
+
+docs: setup-docs ## build the site of docs/ into site/, without requests to elsewhere; a broken link or anchor is an error
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "site/index.html; to search it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory site"
 
 clean: ## remove caches of tests and tools; runs, data and models stay
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

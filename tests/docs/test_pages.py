@@ -1,0 +1,57 @@
+"""The docs list every page, command and variable, links from elsewhere reach them, and the site requests nothing from other hosts."""
+
+import re
+import sys
+from pathlib import Path
+
+from pipeline.core.environment import Environment
+from pipeline.tools.verbs import VERBS
+from tests.imports import TOP
+from tests.repository import call
+
+DOCS = TOP / "docs"
+NAMED_IN = ("*.md", "Dockerfile", "pipeline/**/*.py", "presets/**/*.yaml", "deploy/**/*.*", "benchmarks/*.*")
+REQUEST = re.compile(
+    r"""<(?:script|img|iframe|link\b(?![^>]*canonical))[^>]*(?:src|href)=["']?(?:https?:)?//|url\(["']?(?:https?:)?//|@import"""
+)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub and the site give to the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_index_links_every_page() -> None:
+    for folder in (DOCS, DOCS / "decisions"):
+        links = set(re.findall(r"\]\(([\w.-]+\.md)", (folder / "index.md").read_text(encoding="utf-8")))
+        assert links == {page.name for page in folder.glob("*.md")} - {"index.md"}
+
+
+def test_every_page_that_another_file_names_exists() -> None:
+    files = [path for pattern in NAMED_IN for path in TOP.glob(pattern) if path.name != "CHANGELOG.md"]
+    named = [
+        (path, *match) for path in files for match in re.findall(r"\bdocs/([\w/.-]+\.\w+)(?:#([\w-]+))?", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 50
+    missing = [(path, name) for path, name, _ in named if not (DOCS / name).is_file()]
+    assert missing == []
+    assert [(path, name, anchor) for path, name, anchor in named if anchor and anchor not in anchors(DOCS / name)] == []
+
+
+def test_the_reference_has_every_command_and_variable() -> None:
+    commands, variables = ((DOCS / name).read_text(encoding="utf-8") for name in ("commands.md", "environment.md"))
+    assert [verb for verb, entry in VERBS.items() if entry.listed and f"`{verb}`" not in commands] == []
+    names = [str(field.validation_alias) for field in Environment.model_fields.values()]
+    assert [name for name in names if not name.startswith("DVC_") and f"`{name}`" not in variables] == []
+
+
+def test_the_site_requests_nothing_from_other_hosts(tmp_path: Path) -> None:
+    call(TOP, sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path), NO_MKDOCS_2_WARNING="1")
+    files = [path for path in tmp_path.rglob("*") if path.suffix in {".html", ".css", ".svg"}]
+    assert {"index.html", "tutorial.html", "overview.svg"} <= {path.name for path in files}
+    assert [(path, request) for path in files for request in REQUEST.findall(path.read_text(encoding="utf-8"))] == []
+    assert not any('class="mermaid"' in path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.html")), (
+        "the theme loads Mermaid from a CDN"
+    )
