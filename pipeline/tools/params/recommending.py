@@ -24,7 +24,7 @@ def recommendation(finding: Finding) -> tuple[str, list[str]]:
         values |= {"source.valid": 0.15, "source.test": 0.2}
     shares = 1.0 if VALID in finding.splits else 0.8
     values |= of_texts(finding) if finding.longest_words else of_images(finding)
-    values |= of_length(round(shares * finding.num_samples), steps=int(values.pop("steps")), small=values.pop("small", False))
+    values |= of_length(round(shares * finding.num_samples), large=finding.image_shape[0] > LARGE, texts=finding.longest_words > 0)
     counts = finding.class_counts
     if max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
@@ -36,7 +36,7 @@ CORPUS_SOURCE = {"max_length": 128, "normalization": []}
 
 
 def of_texts(finding: Finding) -> dict[str, object]:
-    """Return the values for labelled texts, and under `steps` the number of steps of the training."""
+    """Return the values for labelled texts."""
     # punctuation makes more tokens than words
     return {
         "source.max_length": min(512, max(8, 3 * finding.longest_words // 2)),
@@ -44,30 +44,30 @@ def of_texts(finding: Finding) -> dict[str, object]:
         "source.vocabulary": 50_000,
         "source.min_count": 1,
         "source.normalization": ["lowercase"],
-        "steps": 500,
     }
 
 
 def of_images(finding: Finding) -> dict[str, object]:
-    """Return the values for images, and under `steps` the number of steps of the training: few for a pretrained network."""
+    """Return the values for images: a small network for small images, else the pretrained one of the preset."""
     side, _ = finding.image_shape
     if side > LARGE:
-        return {"steps": 600, "small": True, "augment.flip": "none"}
+        return {"augment.flip": "none"}
     model = {"model": "resnet", "model.width": 32} if side >= SMALLEST_FOR_RESNET else {"model": "convnet", "model.width": 32}
-    return {**model, "optimizer.learning_rate": 3e-3, "augment.crop_padding": max(1, side // 8), "augment.flip": "none", "steps": 1000}
+    return {**model, "optimizer.learning_rate": 3e-3, "augment.crop_padding": max(1, side // 8), "augment.flip": "none"}
 
 
-def of_length(num_samples: int, *, steps: int, small: object) -> dict[str, object]:
-    """Return the batch size and the epochs that make about so many `steps`, and how often to report and to validate.
+def of_length(num_samples: int, *, large: bool, texts: bool) -> dict[str, object]:
+    """Return the batch size, the epochs, and how often to report and to validate.
 
-    `small` limits the micro-batches, for networks that need much memory.
+    `large` is True for large images: their network is pretrained, and needs much memory. A bag of words of few texts is soon overfitted.
     """
+    steps, most_epochs = (500, 15) if texts else (600, 60) if large else (1000, 60)
     batch_size = 32 if num_samples < 2000 else 64 if num_samples < 20_000 else 128
-    epochs = min(60, max(5, round(steps * batch_size / num_samples)))
+    epochs = min(most_epochs, max(5, round(steps * batch_size / num_samples)))
     steps = -(-epochs * num_samples // batch_size)
     return {
         "train.batch_size": batch_size,
-        "train.micro_batch_size": min(batch_size, 32) if small else batch_size,
+        "train.micro_batch_size": min(batch_size, 32) if large else batch_size,
         "train.epochs": epochs,
         "train.report_every_steps": 10,
         "train.validate_every_steps": max(10, steps // 200 * 10),
