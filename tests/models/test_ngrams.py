@@ -5,6 +5,7 @@ import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.models import ngrams
+from pipeline.train import beginning
 from tests.models.text_models import CLASSES, NGRAMS, texts
 from tests.specs import text_spec
 
@@ -41,3 +42,9 @@ def test_a_language_model_is_refused() -> None:
         Refusal, match=r"model\.name: ngrams has one output for each text, not for each token: write `recurrent` or `transformer`"
     ):
         SETTINGS.build(text_spec())
+
+
+def test_the_vectors_of_other_tokens_are_not_copied() -> None:
+    """Also if there are as many of them, because the numbers of n-grams then stand for others."""
+    before, other = text_spec(classes=CLASSES), text_spec(letters="bcdefghi", classes=CLASSES)
+    assert beginning.of_other_data(SETTINGS, before, other) == {"embedding.weight"}
