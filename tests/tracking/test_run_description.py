@@ -118,6 +118,7 @@ def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: C
     assert changed("optimizer.learning_rate=5e-3", "seed=2") == "mlp-digits seed=2 lr=5e-3"
     assert changed("source.seed=2") == "mlp-digits source.seed=2"
     assert changed("source=arrays", "source.root=data/raw/flowers.npz") == "mlp-flowers"
+    assert changed("loss=focal", "loss.class_weights=balanced") == "mlp-digits loss=focal class_weights=balanced"
     assert changed("augment=null") == "mlp-digits augment=null"
     assert changed(committed=["augment=null"]) == "mlp-digits augment=on"
 

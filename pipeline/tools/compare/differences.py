@@ -4,10 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pipeline.core.params import upgraded
 from pipeline.core.refusal import counted, listed
 from pipeline.core.section import flatten, formatted
 from pipeline.tools.compare.models import ComparedModel
 from pipeline.tracking import provenance
+from pipeline.train.params import TrainParams
 
 Kind = Literal["parameters", "data", "code", "lock", "hardware"]
 Value = str | None
@@ -102,8 +104,11 @@ def differences(models: Sequence[ComparedModel]) -> Differences:
 
 
 def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file."""
-    params = [flat(model.manifest.params) for model in models]
+    """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file.
+
+    Keys that were added or moved since a file was written have the values that kept its result.
+    """
+    params = [flat(upgraded(model.manifest.params, TrainParams)[0]) for model in models]
     yield from differing("parameters", [as_one(each, params) for each in params])
     for section in ("source", "evaluate"):
         found = [{key: value for key, value in model.record.params.items() if key.startswith(f"{section}.")} for model in models]

@@ -79,7 +79,7 @@ def replace(container: Any, key: Any, value: Any) -> None:
 
 
 def remove(container: CommentedMap, key: str) -> None:
-    """Remove `container[key]`. Comments and blank lines below it stay below the key before it."""
+    """Remove `container[key]`. Comments and blank lines below it stay below the key before it, if there is one."""
     comments, position = comments_after(container, key)
     _, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
     keys = [*container]

@@ -67,6 +67,13 @@ def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_s
     assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
+def test_a_key_that_moved_since_an_earlier_version_is_no_difference(models: Models) -> None:
+    first, second = models("first", "first")
+    params = {name: dict(section) if isinstance(section, dict) else section for name, section in second.manifest.params.items()}
+    params["train"]["label_smoothing"] = params.pop("loss")["label_smoothing"]
+    assert differences([first, replace(second, manifest=second.manifest.model_copy(update={"params": params}))]).rows == ()
+
+
 def test_a_section_against_null_is_one_difference(models: Models) -> None:
     first, second = models("first", "first")
     changed = second.manifest.model_copy(update={"params": second.manifest.params | {"augment": None}})
