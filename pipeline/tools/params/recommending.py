@@ -19,7 +19,7 @@ def recommendation(finding: Finding) -> tuple[str, list[str]]:
     source = {key: str(value) if isinstance(value, Path) else value for key, value in finding.source.items()}
     values = {"source": source.pop("name"), **{f"source.{key}": value for key, value in source.items()}}
     if finding.source["name"] == CORPUS:
-        return CORPUS_PRESET, written({**values, **{f"source.{key}": value for key, value in CORPUS_SOURCE.items() if key not in source}})
+        return CORPUS_PRESET, written({"source.max_length": 128, **values})
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
     shares = 1.0 if VALID in finding.splits else 0.8
@@ -30,9 +30,6 @@ def recommendation(finding: Finding) -> tuple[str, list[str]]:
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
     return (TEXTS_PRESET if finding.longest_words else IMAGES_PRESET), written(values)
-
-
-CORPUS_SOURCE = {"max_length": 128, "normalization": []}
 
 
 def of_texts(finding: Finding) -> dict[str, object]:
