@@ -145,7 +145,7 @@ def test_its_report_has_what_every_task_has(folder: Path, said: dict[str, Answer
     assert said["report"].code == 0
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
     titles = [line.removeprefix("<h2>").removesuffix("</h2>") for line in page.splitlines() if line.startswith("<h2>")]
-    assert titles == ["Model", "Result", "Data", "Training", "Provenance", "Reproduce"]
+    assert titles == ["Result", "Training", "All scores", "Model", "Data", "Provenance", "Reproduce"]
 
 
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(said: dict[str, Answer]) -> None:

@@ -23,7 +23,7 @@ NOTHING = "-"
 def compared(evidence: Evidence) -> Section | None:
     """Return what differs from the previous run of the same architecture and data; None without a journal of the training."""
     run, before = evidence.run, evidence.before
-    if run is None:
+    if run is None or not run.last.get("subject"):  # the line of a damaged journal is missing
         return None
     if before is None:
         return Section(TITLE, (f"This checkout has no earlier run of {run.last['subject']}.",))

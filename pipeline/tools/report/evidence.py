@@ -116,7 +116,7 @@ def previous(run: Record, root: Path) -> Record | None:
         return next((event.fields.get("subject") for event in events.read(folder / events.EVENTS)), None)  # does not read the rest
 
     earlier = [folder for folder in journal.journals(root) if folder.name < run.name and subject.has_model(folder)]
-    return next((Record(folder) for folder in reversed(earlier) if subject_of(folder) == run.last["subject"]), None)
+    return next((Record(folder) for folder in reversed(earlier) if subject_of(folder) == run.last.get("subject")), None)
 
 
 def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:
