@@ -78,6 +78,8 @@ def photograph_report(checkout: Path, name: str) -> None:
     """Take the beginning of the report of the model that the checkout trained last."""
     subprocess.run([sys.executable, "-m", "pipeline", "report"], cwd=checkout, check=True, env=AS_A_USER)
     screenshot((checkout / "reports/report.html").as_uri(), name, REPORT_SIZE)
+    whole = PIL.Image.open(IMAGES / f"{name}.png").convert("RGB")  # with a palette, the file has a third of the size
+    whole.quantize(256, PIL.Image.Quantize.MAXCOVERAGE).save(IMAGES / f"{name}.png", optimize=True)
 
 
 def screenshot(address: str, name: str, size: ViewportSize, *, wait_ms: int = 0) -> None:
@@ -88,8 +90,6 @@ def screenshot(address: str, name: str, size: ViewportSize, *, wait_ms: int = 0)
         page.wait_for_timeout(wait_ms)
         page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
-    whole = PIL.Image.open(IMAGES / f"{name}.png").convert("RGB")  # with a palette, the file has a third of the size
-    whole.quantize(256, PIL.Image.Quantize.MAXCOVERAGE).save(IMAGES / f"{name}.png", optimize=True)
     print(f"docs/images/{name}.png", flush=True)
 
 
