@@ -24,6 +24,7 @@ from pipeline.core.spec import MOST_BYTES, Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.inference import tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
+from pipeline.prepare import image_files
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.params import PrepareParams
@@ -145,9 +146,9 @@ def images_in_a_tar(path):
 def test_processes_write_the_bytes_of_one_thread_and_leave_out_the_same_corrupt_images(tmp_path, monkeypatch, capsys):
     """The expected rows are found without `prepare`: the order of the archive, without the corrupt images."""
     root, found = images_in_a_tar(tmp_path / "all.tar"), []
-    monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(image_files, "CHUNK_SAMPLES", 8)
     for many, workers in ((10**9, 1), (10**9, 4), (1, 3)):
-        monkeypatch.setattr(image_folder, "MANY", many)
+        monkeypatch.setattr(image_files, "MANY", many)
         top = tmp_path / f"{many}-{workers}"
         prepared = run(root, top, workers=workers, on_corrupt="skip")
         found.append((files.digest(Paths(top).prepared), capsys.readouterr()))
@@ -173,8 +174,8 @@ def kill_processes(*_):
 
 
 def test_processes_that_are_killed_in_the_middle_end_the_stage_in_words_and_leave_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_folder, "MANY", 1)
-    monkeypatch.setattr(image_folder, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(image_files, "MANY", 1)
+    monkeypatch.setattr(image_files, "CHUNK_SAMPLES", 8)
     monkeypatch.setattr(Statistics, "add", kill_processes)
     message = refusal(images_in_a_tar(tmp_path / "all.tar"), tmp_path, workers=2, on_corrupt="skip")
     assert "PIPELINE_WORKERS: a decoding process was killed" in message
@@ -183,7 +184,7 @@ def test_processes_that_are_killed_in_the_middle_end_the_stage_in_words_and_leav
 
 def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root, tmp_path, monkeypatch):
     """As where the disk breaks: a traceback holds what was going on, and so would hold the processes, which Python waits for at its end."""
-    monkeypatch.setattr(image_folder, "MANY", 1)
+    monkeypatch.setattr(image_files, "MANY", 1)
     monkeypatch.setattr(Statistics, "add", broken)
     with pytest.raises(RuntimeError, match="the disk broke") as kept:
         run(root, tmp_path, workers=2)

@@ -18,9 +18,7 @@ from pipeline.core.yaml_document import Document, read_text
 from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.data import look
 from pipeline.tools.params.editing import Assignment, changes, edited, problems, upgraded_text
-from pipeline.tools.params.recommending import recommendation
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tracking import provenance
 
@@ -96,6 +94,9 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
 
     Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
     """
+    from pipeline.tools.params.data import look  # late: it imports NumPy, which no other `set` needs
+    from pipeline.tools.params.recommending import recommendation
+
     parsed = [Assignment.parse(given) for given in assignments]
     # of `source=NAME`, and of `source.KEY=VALUE`
     given = {str((*each.location, "name")[1]): each.value for each in parsed if each.location[0] == "source"}
