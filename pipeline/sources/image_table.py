@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
@@ -36,6 +36,13 @@ class Settings(ImageFileSettings):
     """The column with the label of each image."""
 
     RECOMMENDED: ClassVar = {"root": "data/raw/images", "table": None, "image_column": "image", "label_column": "label"}
+
+    @field_validator("table")
+    @classmethod
+    def refuse_paths_outside(cls, table: Path | None) -> Path | None:
+        if table is not None and (table.is_absolute() or ".." in table.parts):
+            raise ValueError("must be a path inside the folder source.root: put the table there")
+        return table
 
     def files(self) -> tuple[Tree, ClassFolders]:
         if self.table is None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
-from pipeline.prepare.reading import parquet
 from pipeline.sources import image_table
 
 from .pictures import gathered, picture, write_folder
@@ -64,12 +64,14 @@ def test_a_missing_image_is_told_as_a_corrupt_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_struct", [False, True])
-def test_the_images_of_a_parquet_file_are_read_a_few_rows_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_struct: bool
-) -> None:
-    monkeypatch.setattr(parquet, "BATCH_ROWS", 2)
+def test_the_images_of_a_parquet_file_are_read_in_order_across_its_row_groups(tmp_path: Path, as_struct: bool) -> None:
     images = [{"bytes": picture(value), "path": None} if as_struct else picture(value) for value in GREYS]
     assert values(settings(write_parquet(tmp_path / "a.parquet", images))) == list(zip(LABELS, GREYS, strict=True))
+
+
+def test_a_table_outside_the_root_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match=r"must be a path inside the folder source\.root"):
+        settings(tmp_path, table=Path("../all.csv"))
 
 
 def test_a_column_without_images_is_refused_and_an_empty_image_named(tmp_path: Path) -> None:

@@ -173,7 +173,6 @@ REFUSED = {
     "a JSON list": ("a.jsonl", "[1, 2]\n", NAMED, "a.jsonl:1: has no key text: write one object per line with the keys text and label"),
     "deep JSON": ("a.jsonl", "[" * 100_000 + "\n", NAMED, "a.jsonl:1: is not valid JSON"),
     "a number as text": ("a.jsonl", '{"text": 3, "label": "b"}\n', NAMED, "a.jsonl:1: has an empty text, or a text that is not a string"),
-    "a label of true": ("a.jsonl", '{"text": "a", "label": true}\n', NAMED, "a.jsonl:1: has the label true"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "names as a row": (
         "a.csv",

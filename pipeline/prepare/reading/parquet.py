@@ -13,7 +13,8 @@ from pipeline.prepare.reading.file_tree import Listing, Member, refuse_too_large
 SUFFIX = ".parquet"
 MOST_TEXT_BYTES = 2**30
 """Upper bound for the columns of a table, decompressed: they are held in memory."""
-BATCH_ROWS = 64
+BATCH_ROWS = 16
+"""Rows that are decompressed at once: a value of a small file may be large."""
 BYTES = "bytes"
 """The field with the contents of the file, where a column holds structs, as in data sets of Hugging Face."""
 
@@ -63,12 +64,11 @@ def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, An
                     f"source.root: {shown(path)}: the column {shown(column)} has nested values ({shown(schema.field(column).type, 60)}): "
                     "choose a column of texts or whole numbers, or store it as one"
                 )
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        held = [group.column(number) for group in groups for number in range(group.num_columns)]
-        if sum(each.total_uncompressed_size for each in held if each.path_in_schema in columns) > MOST_TEXT_BYTES:
-            raise Refusal(f"source.root: {shown(path)}: its columns need more than {MOST_TEXT_BYTES} bytes of memory: divide the file")
-        number = 0
-        for batch in file.iter_batches(columns=list(columns)):
+        number = held_bytes = 0
+        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            held_bytes += batch.nbytes
+            if held_bytes > MOST_TEXT_BYTES:
+                raise Refusal(f"source.root: {shown(path)}: its columns need more than {MOST_TEXT_BYTES} bytes of memory: divide the file")
             for row in batch.to_pylist():
                 number += 1
                 yield number, row

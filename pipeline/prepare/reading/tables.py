@@ -110,10 +110,10 @@ def checked_text(text: object, place: str) -> str:
 def checked_label(label: object, place: str) -> str:
     """Return the label as a string, without white space around it. `place` is its file and line, for the message.
 
-    Raises Refusal if the label is neither a string nor a whole number, is empty, cannot be printed, or has more than LONGEST_LABEL
+    Raises Refusal if the label is no string, whole number or truth value, is empty, cannot be printed, or has more than LONGEST_LABEL
     characters.
     """
-    name = str(label).strip() if isinstance(label, str | int) and not isinstance(label, bool) else ""
+    name = json.dumps(label) if isinstance(label, bool) else str(label).strip() if isinstance(label, str | int) else ""
     if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
         raise Refusal(
             f"{place}: has the label {shown(json.dumps(label, default=str), 60)}: write printable text or a whole number, "

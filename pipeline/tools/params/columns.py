@@ -1,6 +1,7 @@
 """Finds out which columns of a table hold the texts or images, and which one the labels. Values decide, not the names of columns."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ def read(path: Path) -> Table:
     first, *others = lines
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
     if has_names(first, columns):
-        return Table(dict(zip(first, columns, strict=True)))
+        return Table({name: values for name, values in zip(first, columns, strict=True) if name})
     return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
 
 
@@ -60,12 +61,13 @@ def read_parquet(path: Path) -> Table:
 
 
 def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Return True if `first`, the first line, has the names of `columns`: none is empty, repeated or a label of the rows below it."""
-    return (
-        all(first)
-        and len(set(first)) == len(first)
-        and not any(is_label(values) and name in values for name, values in zip(first, columns, strict=True))
-    )
+    """Return True if `first`, the first line, has the names of `columns`: two or more, none repeated or a label of the rows below it.
+
+    A column without a name is one that a program added, such as the number of the row.
+    """
+    names = [name for name in first if name]
+    labels = [name for name, values in zip(first, columns, strict=True) if is_label(values) and name in values]
+    return len(names) > 1 and len(set(names)) == len(names) and not labels
 
 
 def is_text(values: Sequence[Any]) -> bool:
@@ -77,9 +79,9 @@ def is_text(values: Sequence[Any]) -> bool:
 
 
 def is_label(values: Sequence[Any]) -> bool:
-    """Return True for labels: at least two different strings or whole numbers, each of which three rows have on average."""
+    """Return True for labels: at least two different strings, whole numbers or truth values, each of which three rows have on average."""
     known = [value for value in values if value not in (None, "")]
-    if not known or any(isinstance(value, bool) or not isinstance(value, str | int) for value in known):
+    if not known or not all(isinstance(value, str | int) for value in known):
         return False
     return 2 <= len(set(known)) <= min(MOST_LABELS, max(2, len(known) // 3)) and not is_text(values) and not fraction(values)
 
@@ -88,7 +90,7 @@ def fraction(values: Sequence[Any]) -> Any:
     """Return the first value that is a number with a fraction, such as 0.5 or "0.5", or None if some value is no number or none is."""
     try:
         numbers = {value: float(value) for value in values if value not in (None, "")}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return next((value for value, number in numbers.items() if number % 1), None)
 
@@ -96,7 +98,17 @@ def fraction(values: Sequence[Any]) -> Any:
 def is_path(values: Sequence[Any], folder: Path) -> bool:
     """Return True for paths, relative to `folder`, of image files that exist."""
     names = [value for value in values if isinstance(value, str)][:: max(1, len(values) // SAMPLED_PATHS)]
-    return bool(names) and all(name.lower().endswith(IMAGE_SUFFIXES) and (folder / name).is_file() for name in names)
+    with suppress(OSError):  # a name that is too long
+        return bool(names) and all(name.lower().endswith(IMAGE_SUFFIXES) and (folder / name).is_file() for name in names)
+    return False
+
+
+def paths(table: Table, folder: Path) -> list[str | int]:
+    return [name for name, values in table.columns.items() if is_path(values, folder)]
+
+
+def texts(table: Table) -> list[str | int]:
+    return [name for name, values in table.columns.items() if is_text(values)]
 
 
 def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], fits: Callable[[Sequence[Any]], bool]) -> str | int:

@@ -103,7 +103,9 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     finding = look(root, given)
     for line in finding.lines:
         print(f"set: {line}")
-    preset, values = recommendation(finding)
+    preset, recommended = recommendation(finding)
+    replaced = {str(each.location[0]) for each in parsed if len(each.location) == 1} - {"source"}
+    values = [value for value in recommended if re.split(r"[.=]", value)[0] not in replaced]
     schema, *lines = texts()[preset].splitlines(keepends=True)
     header = [f"# Chosen by `set data={root}`.\n"]
     text = assigned("".join([schema, *header, *dropwhile(lambda line: line.startswith("#"), lines)]), [*values, *assignments])

@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -13,10 +14,11 @@ from pydantic import ValidationError
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
+from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
+from pipeline.prepare import split
 from pipeline.prepare.reading import archives, class_folders, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.file_tree import READ_ERRORS, Listing
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS
 
@@ -33,6 +35,7 @@ READINGS = {
     LABELLED: "labelled texts",
     CORPUS: "texts without labels, for a language model",
 }
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -46,7 +49,7 @@ LARGE, RESIZED = 96, 224
 
 @dataclass(frozen=True)
 class Finding:
-    """What `set data=PATH` has seen. `source` has values of the section `source` by key, and `lines` say it to the user."""
+    """What `set data=PATH` has found. `source` has values of the section `source` by key, and `lines` are printed."""
 
     source: Mapping[str, Any]
     lines: tuple[str, ...]
@@ -69,86 +72,119 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
     """
     if not root.exists():
         raise Refusal(f"data={root}: there is no such file or folder: correct the path")
-    found = [reading for reading in readings(root, given) if given.get("name", reading["name"]) == reading["name"]]
-    names = sorted({str(reading["name"]) for reading in found})
-    if not names:
-        known = ", ".join(READINGS.values())
-        raise Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
-    if len(names) > 1:
-        ways = " or ".join(f"source={name} ({READINGS[name]})" for name in names)
-        raise Refusal(f"data={root}: can be read in {len(names)} ways: add {ways}")
-    return describe({**found[0], **given})
+    if "name" in given and given["name"] not in READERS:
+        raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
+    found, refusals = list[dict[str, Any]](), list[Refusal]()
+    for name in [given["name"]] if "name" in given else READERS:
+        try:
+            values = READERS[name](root, given)
+        except Refusal as error:
+            refusals.append(error)
+        else:
+            found += [{"name": name, "root": root, **values}] if values is not None else []
+    if len(found) > 1:
+        ways = " or ".join(f"source={values['name']} ({READINGS[values['name']]})" for values in found)
+        raise Refusal(f"data={root}: can be read in {len(found)} ways: add {ways}")
+    if found:
+        return describe({**found[0], **given})
+    if refusals:
+        raise refusals[0]
+    known = ", ".join(READINGS.values())
+    raise Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
 
 
-def readings(root: Path, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the values of the section `source` for each way in which `root` can be read."""
-    suffix = root.suffix.lower()
+def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+    layout = class_layout(root, IMAGE_SUFFIXES)
+    return {} if layout and any(is_image(sample.name) for sample in layout.samples) else None
+
+
+def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the columns of the images and labels, and the table, if `root` is such a table or a folder with one."""
     if root.is_dir():
-        yield from folder_readings(root, given)
-    elif suffix in tables.FORMATS:
-        yield from table_readings(root, root, given)
-    elif suffix == ".npz":
-        yield {"name": ARRAYS, "root": root}
-    elif root.name.lower().endswith(ARCHIVES):
-        yield from file_readings(root, archives.open_tree(root).listing())
+        names = [given["table"]] if "table" in given else [path.name for path in sorted(root.iterdir()) if is_table(path)]
+        paths = [root / name for name in names]
     else:
-        yield {"name": CORPUS, "root": root}
-
-
-def folder_readings(root: Path, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    listing = archives.open_tree(root).listing()
-    names = [name for name in listing.files if visible_parts(name)]
-    by_split = {Path(name).stem.lower() for name in names if "/" not in name and name.lower().endswith((*tables.FORMATS,))}
-    if by_split & {TRAIN}:
-        table = next(root / name for name in names if Path(name).stem.lower() == TRAIN)
-        yield from table_readings(root, table, given)
-        return
-    if any(name.endswith(".npy") for name in names):
-        yield {"name": ARRAYS, "root": root}
-    yield from file_readings(root, listing)
-    listing_images = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-    for name in names:
-        if listing_images and "/" not in name and Path(name).suffix.lower() in tables.FORMATS:
-            yield from (each for each in table_readings(root, root / name, given) if each["name"] == TABLE)
-
-
-def file_readings(root: Path, listing: Listing) -> Iterator[dict[str, Any]]:
-    """Yield the readings of files by class, or of a folder of texts."""
-    names = [name for name in listing.files if visible_parts(name)]
-    num_images = sum(name.lower().endswith(IMAGE_SUFFIXES) for name in names)
-    try:
-        layout = class_folders.find_classes(listing, str(root))
-    except Refusal:
-        if num_images:
-            return
-        if root.is_dir() and names:
-            yield {"name": CORPUS, "root": root}
-        return
-    pictures = sum(sample.name.lower().endswith(IMAGE_SUFFIXES) for sample in layout.samples)
-    if pictures:
-        yield {"name": FOLDER, "root": root}
-    if pictures < len(layout.samples):
-        yield {"name": LABELLED, "root": root, TEXTS: None, LABELS: None}
-
-
-def table_readings(root: Path, path: Path, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the readings of the table `path`: `root` is the table itself, or the folder with one table for each split."""
-    table = columns.read(path)
-    paths = [name for name, values in table.columns.items() if columns.is_path(values, path.parent)]
+        paths = [root] if is_table(root) else []
+    fitting = {path: table for path in paths if (table := columns.read(path)) and (table.holds_images or columns.paths(table, path.parent))}
+    if not fitting:
+        return None
+    if len(fitting) > 1:
+        raise Refusal(f"data={root}: {len(fitting)} tables list images: add {' or '.join(f'source.table={path.name}' for path in fitting)}")
+    [(path, table)] = fitting.items()
     label = columns.chosen(path, table, LABELS, given, columns.is_label)
-    if table.holds_images or IMAGES in given:
-        fitting = [*table.holds_images] if len(table.holds_images) == 1 else []
-        image = given.get(IMAGES) or (fitting[0] if fitting else columns.chosen(path, table, IMAGES, given, lambda _: False))
-        inside = (
-            {"root": root, "table": None} if image in table.holds_images else {"root": path.parent, "table": path.relative_to(path.parent)}
-        )
-        yield {"name": TABLE, **inside, IMAGES: image, LABELS: label}
-    elif paths:
-        image = columns.chosen(path, table, IMAGES, given, lambda values: columns.is_path(values, path.parent))
-        yield {"name": TABLE, "root": path.parent, "table": path.relative_to(path.parent), IMAGES: image, LABELS: label}
-    if TEXTS in given or not (paths or table.holds_images) or any(map(columns.is_text, table.columns.values())):
-        text = columns.chosen(path, table, TEXTS, given, columns.is_text)
-        yield {"name": LABELLED, "root": root, TEXTS: text, LABELS: label}
+    if table.holds_images and given.get(IMAGES) not in table.columns:
+        images = columns.Table({name: [] for name in table.holds_images})
+        image = columns.chosen(path, images, IMAGES, given, lambda _: True)
+        return {"root": path, "table": None, IMAGES: image, LABELS: label}
+    image = columns.chosen(path, table, IMAGES, given, lambda values: columns.is_path(values, path.parent))
+    return {"root": path.parent, "table": Path(path.name), IMAGES: image, LABELS: label}
+
+
+def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    found = SOURCES.module(LABELLED).find_tables(root)
+    if found:
+        path, table = found[TRAIN], columns.read(found[TRAIN])
+        if TEXTS not in given and (columns.paths(table, path.parent) or table.holds_images) and not columns.texts(table):
+            return None
+        return {
+            TEXTS: columns.chosen(path, table, TEXTS, given, columns.is_text),
+            LABELS: columns.chosen(path, table, LABELS, given, columns.is_label),
+        }
+    layout = class_layout(root, TEXT_SUFFIXES)
+    return {TEXTS: None, LABELS: None} if layout and not all(is_image(sample.name) for sample in layout.samples) else None
+
+
+def as_arrays(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+    is_folder = root.is_dir() and any(path.suffix == ".npy" for path in root.iterdir())
+    return {} if is_folder or root.suffix.lower() == ".npz" else None
+
+
+def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "name" in given:
+        return {}
+    with suppress(Refusal):
+        if class_layout(root, TEXT_SUFFIXES):
+            return None
+    names = visible_files(root) if root.is_dir() else [root.name]
+    return {} if names and all(name.lower().endswith(TEXT_SUFFIXES) for name in names) else None
+
+
+READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] = {
+    FOLDER: as_image_folder,
+    TABLE: as_image_table,
+    LABELLED: as_labelled_texts,
+    ARRAYS: as_arrays,
+    CORPUS: as_corpus,
+}
+"""For each source a function that returns its values for the data at a path, or None if they are no such data.
+
+It raises Refusal if they seem to be, and cannot be read, or if a key of `source` must decide. With `source=NAME`, only its function is called.
+"""
+
+
+def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
+    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
+
+    Raises the Refusal of `find_classes` if the files are not arranged by class.
+    """
+    if not root.is_dir() and not root.name.lower().endswith(ARCHIVES):
+        return None
+    listing = archives.open_tree(root).listing()
+    if not any("/" in name and name.lower().endswith(suffixes) for name in listing.files if visible_parts(name)):
+        return None
+    return class_folders.find_classes(listing, str(root))
+
+
+def visible_files(root: Path) -> list[str]:
+    return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in tables.FORMATS and path.is_file()
 
 
 def describe(values: Mapping[str, Any]) -> Finding:
@@ -157,14 +193,16 @@ def describe(values: Mapping[str, Any]) -> Finding:
     if name == CORPUS:
         return describe_corpus(values)
     facts = image_facts(values) if name in (FOLDER, TABLE) else {}
-    settings = settings_of({**values, **facts})
+    # equal samples are found by their contents, which are the keys for `together`
+    settings = settings_of({**values, **facts, "duplicates": "together"})
     dataset = settings.open(workers=1)
     dataset.task.refuse_unlearnable(dataset.targets[TRAIN], str(root))
+    split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
     counts = Counter(targets[TRAIN].tolist())
     class_counts = tuple(counts[number] for number in range(len(dataset.task.output_names)))
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
-    lines += [f"{key}: {values[key]}" for key in (IMAGES, TEXTS, LABELS) if values.get(key) is not None]
+    lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS) if values.get(key) is not None]
     lines.append(described_classes(dataset.task.output_names, class_counts))
     longest = 0
     if name == LABELLED:
@@ -185,10 +223,12 @@ def describe(values: Mapping[str, Any]) -> Finding:
 
 
 def describe_corpus(values: Mapping[str, Any]) -> Finding:
-    root = Path(values["root"])
-    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file() and visible_parts(path.name))
-    num_characters = sum(len(tables.read_text(path)) for path in files)
-    line = f"{root}: {READINGS[CORPUS]}: {num_characters} characters in {len(files)} files"
+    settings = settings_of(values)
+    documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*")))
+    num_characters = sum(len(document.text) for document in documents)
+    if not num_characters:
+        raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
+    line = f"{settings.root}: {READINGS[CORPUS]}: {num_characters} characters in {len(documents)} files"
     return Finding(values, (line,), num_characters, frozenset())
 
 
@@ -227,12 +267,9 @@ def image_facts(values: Mapping[str, Any]) -> dict[str, int]:
     sides, modes = list[int](), set[str]()
     with tree.contents(names) as members:
         for member in members:
-            try:
-                with Image.open(BytesIO(member.read())) as image:
-                    sides.append(min(image.size))
-                    modes.add(image.mode)
-            except READ_ERRORS:
-                continue  # told by `described_images`
+            with suppress(Exception), Image.open(BytesIO(member.read())) as image:  # `described_images` names the damaged ones
+                sides.append(min(image.size))
+                modes.add(image.mode)
     side = sorted(sides)[len(sides) // 2] if sides else RESIZED
     return {"size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3} | {
         key: values[key] for key in ("size", "channels") if key in values

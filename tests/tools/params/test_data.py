@@ -99,6 +99,23 @@ def test_images_are_found_in_folders_archives_tables_and_parquet_files() -> None
     assert [found[key] for key in ("name", "table", "image_column", "label_column")] == ["image_table", None, "picture", "kind"]
 
 
+def test_a_column_without_a_name_and_labels_that_are_truth_values_are_no_obstacle() -> None:
+    csv("data/a.csv", [{"": number, **row} for number, row in enumerate(rows())])
+    assert source("data=data/a.csv")["label_column"] == "label"
+    Path("data/a.jsonl").write_text("".join(json.dumps({"text": text(n), "spam": n % 3 == 0}) + "\n" for n in range(90)))
+    found = source("data=data/a.jsonl")
+    assert (found["text_column"], found["label_column"]) == ("text", "spam")
+
+
+def test_texts_by_class_are_measured_whatever_is_done_with_equal_ones() -> None:
+    for number in range(24):
+        path = Path(f"data/files/{'ab'[number % 2]}/{number}.txt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("word " * 40)
+    found = source("data=data/files", "source.duplicates=keep")
+    assert (found["duplicates"], found["max_length"], found["text_column"]) == ("keep", 60, None)
+
+
 def test_arrays_and_plain_text_are_found() -> None:
     np.savez("data/a.npz", inputs=np.zeros((9, 30, 30), np.uint8), targets=np.arange(9) % 3)
     assert source("data=data/a.npz")["name"] == "arrays"
@@ -143,6 +160,9 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
     message = refused("set", "data=data/both")[0]
     assert "add source=image_folder (images in folders by class) or source=image_table (images that a table lists)" in message
     assert source("data=data/both", "source=image_table")["table"] == "list.csv"
+    shutil.copy("data/both/list.csv", "data/both/more.csv")
+    assert "add source.table=list.csv or source.table=more.csv" in refused("set", "data=data/both", "source=image_table")[0]
+    assert source("data=data/both", "source=image_folder")["root"] == "data/both"
 
 
 def write_bad() -> dict[str, str]:
@@ -155,7 +175,12 @@ def write_bad() -> dict[str, str]:
     write_folder(Path("data/empty"), PICTURES)
     Path("data/empty/bird").mkdir()
     write_folder(Path("data/mixed"), PICTURES | {"dog/a.txt": b"one", "dog/b.txt": b"two"})
+    Path("data/list.json").write_text("[]")
+    csv("data/rare.csv", [row | {"label": "ab"[number == 3]} for number, row in enumerate(rows(40))])
     return {
+        "data=data/list.json": "looks like none of",
+        "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
+        "data=data/rare.csv source.label_column=label": "too few samples (1)",
         "data=data/none": "there is no such file or folder",
         "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
         "data=data/prices.csv": "no column looks like the labels: its columns are id (12 different values), "
