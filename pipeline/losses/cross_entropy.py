@@ -18,7 +18,11 @@ class Settings(LossSettings):
     RECOMMENDED: ClassVar = {"label_smoothing": 0.0}
 
     def summed(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
-        return functional.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=self.label_smoothing)
+        if weights is None or not self.label_smoothing:
+            return functional.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=self.label_smoothing)
+        # torch would weight the smoothed share of each class by its own weight: a rare class would be most of the target of every sample
+        losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing)
+        return (losses * ((targets * weights).sum(-1) if targets.is_floating_point() else weights[targets.clamp(min=0)])).sum()
 
     def refuse_misfit(self, *, has_classes: bool) -> None:
         """Raise Refusal if the task has no classes, unless this is the plain cross-entropy, which is the loss of a language model."""

@@ -56,8 +56,16 @@ def test_weights_and_probabilities_multiply_the_loss_of_each_class(targets: Tens
     for gamma in (0.5, 2.0):
         expected = -(shares * WEIGHTS * (1 - logarithms.exp()) ** gamma * logarithms).sum()
         assert loss("focal", gamma=gamma).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(expected.item(), rel=1e-5)
-    smooth = -((0.9 * shares + 0.1 / 3) * WEIGHTS * logarithms).sum()
+    smooth = -((shares * WEIGHTS).sum(-1, keepdim=True) * (0.9 * shares + 0.1 / 3) * logarithms).sum()
     assert loss("cross_entropy", label_smoothing=0.1).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(smooth.item(), rel=1e-5)
+
+
+def test_a_smoothed_target_of_a_frequent_class_stays_the_most_probable_one_beside_a_rare_class() -> None:
+    """A rare class has a large weight, which must not multiply its small share of the target of every sample."""
+    logits, weights = torch.zeros(1, 2, requires_grad=True), torch.tensor([0.5, 50.0])
+    loss("cross_entropy", label_smoothing=0.05).summed(logits, torch.tensor([0]), weights).backward()
+    assert logits.grad is not None
+    assert logits.grad[0, 0] < 0 < logits.grad[0, 1]
 
 
 def test_the_focal_loss_of_a_certain_prediction_has_a_finite_gradient() -> None:
