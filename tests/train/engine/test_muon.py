@@ -78,6 +78,18 @@ def padded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(muon, "padded_size", lambda shape, _: size_of(shape, torch.device("cuda")))
 
 
+def test_tall_and_wide_matrices_stand_in_one_padded_batch_and_return_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(muon, "padded_size", lambda *_: (16, 64))
+    tensors = [torch.randn(shape) for shape in ((40, 5), (5, 40), (9, 2, 4))]
+    packing = muon.Packing([tensor.shape for tensor in tensors], torch.device("cpu"))
+    batch = packing.matrices(tensors)
+    assert torch.equal(batch[0, :5, :40], tensors[0].mT)
+    assert batch.count_nonzero() == sum(tensor.numel() for tensor in tensors)
+    restored = [torch.zeros_like(tensor) for tensor in tensors]
+    packing.write(restored, batch)
+    assert all(torch.equal(one, other) for one, other in zip(restored, tensors, strict=True))
+
+
 @pytest.mark.usefixtures("padded")
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_hidden_weights_move_as_with_the_muon_of_torch(monkeypatch: pytest.MonkeyPatch, nesterov: bool) -> None:
