@@ -49,7 +49,7 @@ LARGE, RESIZED = 96, 224
 
 @dataclass(frozen=True)
 class Finding:
-    """What `set data=PATH` has found. `source` has values of the section `source` by key, and `lines` are printed."""
+    """Holds what `set data=PATH` has found. `source` has values of the section `source` by key, and `lines` are printed."""
 
     source: Mapping[str, Any]
     lines: tuple[str, ...]
