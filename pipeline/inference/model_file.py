@@ -126,7 +126,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
             networks.compare(weights, settings, spec, bf16_weights=bf16_weights)
             model = Model(
                 settings.build(spec),
-                preprocessing(spec.inputs, channels_last=channels_last),
+                preprocessing(settings.normalized(spec.inputs), channels_last=channels_last),
                 bf16_weights=bf16_weights,
                 channels_last=channels_last,
             )

@@ -7,6 +7,7 @@ from typing import Any, Self, cast
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
 from pipeline.core.refusal import Refusal
@@ -109,6 +110,18 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
         if "meta" in str(error):
             return None
         raise
+
+
+def try_out(network: nn.Module, *shape: int) -> None:
+    """Run one sample of this shape through `network` on the meta device. Raises an exception if the network does not accept it.
+
+    Only a forward pass finds this out. The call changes neither weights nor random state. Afterwards the network is in training mode.
+    """
+    contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
+    with torch.no_grad():
+        functional_call(network.eval(), on_meta, (torch.zeros(1, *shape, device="meta"),))
+    network.train()
 
 
 def compare(weights: Tensors, model: ModelSettings, spec: Spec, *, bf16_weights: bool = False) -> None:

@@ -12,7 +12,7 @@ from pipeline.core.section import Section
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pipeline.core.spec import Spec
+    from pipeline.core.spec import Inputs, Spec
 
     Examples = Callable[[int], Tensor]
     """A function that returns at most the given number of train samples, spread over the split, preprocessed for the network. Images are
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
 """The values of `train.precision`."""
 WEIGHTS_FOLDER = Path("data/weights")
-"""The folder of the files that `model.weights` names. dvc.yaml has it too: DVC replaces `data/weights/${model.weights}` by `data/weights/None`
+"""The folder of the files and folders that `model.weights` names. dvc.yaml has it too: DVC replaces `data/weights/${model.weights}` by `data/weights/None`
 if the parameter is null, and needs a file with this name."""
 NO_WEIGHTS = "None"
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
@@ -34,8 +34,8 @@ class ModelSettings(Section):
     name: str
     """The architecture: a module of `pipeline/models/`."""
     weights: Path | None
-    """A file in `data/weights/` to start from, such as `base.safetensors`: a model file of this pipeline, or tensors by name; null for none.
-    docs/fine-tuning.md explains which tensors are taken."""
+    """A file in `data/weights/` to start from, such as `base.safetensors`: a model file of this pipeline, or tensors by name; null for none. It may
+    also be a folder of such files, which together have the tensors. docs/fine-tuning.md explains which tensors are taken."""
 
     RECOMMENDED: ClassVar = {"weights": None}
 
@@ -45,15 +45,13 @@ class ModelSettings(Section):
         if weights is None:
             return None
         if weights == Path(NO_WEIGHTS):
-            raise ValueError("should be the name of a file, or null: write `weights: null`")
+            raise ValueError("should be the name of a file or folder, or null: write `weights: null`")
         if weights.is_absolute() or ".." in weights.parts:
             raise ValueError(f"should be a path inside {WEIGHTS_FOLDER}/: copy the file into this folder, and write its name")
         if weights.suffix in PICKLES:
             raise ValueError(
                 "is a pickle, which can run any code when it is read: convert it, as docs/fine-tuning.md shows, and write the name of the `.safetensors` file"
             )
-        if weights.suffix != ".safetensors":
-            raise ValueError(f"should be the name of a `.safetensors` file in {WEIGHTS_FOLDER}/, or null")
         return weights
 
     @property
@@ -65,6 +63,18 @@ class ModelSettings(Section):
     def title(self) -> str:
         """Return the name of the architecture for messages."""
         return self.name
+
+    def normalized(self, inputs: "Inputs") -> "Inputs":
+        """Return the inputs with the mean and the standard deviation by which this model normalizes images: those of the data, unless overridden."""
+        return inputs
+
+    def adapted(self, tensors: "dict[str, Tensor]", spec: "Spec") -> "dict[str, Tensor] | None":  # noqa: ARG002  # for the models
+        """Return `tensors`, which another program wrote, with the names and shapes of the network for `spec`.
+
+        A tensor that belongs to the classes of the file keeps its shape. Raises RuntimeError if the tensors belong to another architecture.
+        This base class returns None: names and shapes must be those of the network.
+        """
+        return None
 
     def build(self, spec: "Spec") -> "nn.Module":  # noqa: ARG002  # for the models
         """Build the network, a module that maps preprocessed inputs, such as images (n, channels, height, width), to (n, spec.num_outputs).

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import torch
 from pydantic import ValidationInfo, field_validator
 from torch import Tensor, nn
-from torch.func import functional_call
 from torchvision import models
 
 from pipeline.core import untrusted
@@ -92,7 +91,7 @@ class Settings(ModelSettings):
             network: Any = models.get_model(self.architecture, num_classes=spec.num_outputs, **extra)
             network.block_names = BLOCK_NAMES.get(type(network).__name__)
             change_stem(network, channels=images.channels, small=self.stem == "small")
-            try_out(network, images)
+            networks.try_out(network, images.channels, images.height, images.width)
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} with `stem: {self.stem}` does not accept images of {images.height}x{images.width} "
@@ -130,19 +129,6 @@ def published(architecture: str, weights: str) -> dict[str, Tensor]:
         remedy = f"put {path.name} into {path.parent}, or write `model.pretrained: null`"
         raise Unavailable(f"model.pretrained: {weights} cannot be downloaded ({untrusted.reason(error)}): {remedy}") from None
     return found
-
-
-def try_out(network: nn.Module, images: ImageInputs) -> None:
-    """Run one image through `network` on the meta device. Raises an exception if the network does not accept images of this size.
-
-    Only a forward pass finds this out. The call changes neither weights nor random state. Afterwards the network is in training mode.
-    """
-    contents = {**dict(network.named_parameters()), **dict(network.named_buffers())}
-    on_meta = {name: tensor.to("meta") for name, tensor in contents.items()}
-    image = torch.zeros(1, images.channels, images.height, images.width, device="meta")
-    with torch.no_grad():
-        functional_call(network.eval(), on_meta, (image,))
-    network.train()
 
 
 def change_stem(network: nn.Module, *, channels: int, small: bool) -> None:

@@ -47,12 +47,14 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
         return frozenset()
     with model_file.refusing(KEY):
         tensors, before = read_weights(path, model)
+        adapted = adapt(tensors, model, spec, path) if before is None else None
+        tensors = adapted or tensors
         own = network.state_dict()
         others = of_other_data(model, before, spec) if before else set()
         fitting = {
             name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape and name not in others
         }
-        if before is None:
+        if before is None and adapted is None:
             refuse_misfit(tensors, fitting, own, model, path)
         if not fitting:
             raise Refusal(f"{path}: none of its tensors fits this {model.title}: choose another file, or write `weights: null`")
@@ -63,11 +65,13 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
 
 
 def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
-    """Return the tensors of the file `path`, and the description of the data that its model was trained on.
+    """Return the tensors of the file or folder `path`, and the description of the data that its model was trained on.
 
-    The description is None if the file was not written by this pipeline. Raises Refusal if the file is missing or damaged, or if it is a
-    model file of another architecture than `model`.
+    The description is None if the file was not written by this pipeline, as in a folder. Raises Refusal if a file is missing or damaged, or
+    if it is a model file of another architecture than `model`.
     """
+    if path.is_dir():
+        return read_folder(path), None
     refuse_missing(path)
     foreign = tensor_file.load_foreign(path, header_bytes=HEADER_BYTES)
     if foreign is not None:
@@ -83,6 +87,38 @@ def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None
             "copy the section `model` from the params.yaml with which its model was trained, or choose another file"
         ) from None
     return tensors, manifest.spec
+
+
+def read_folder(folder: Path) -> Tensors:
+    """Return the tensors of all files of weights in `folder`. Raises Refusal if there is none, or if one is damaged or a model file."""
+    tensors: Tensors = {}
+    for path in weights_files(folder):
+        found = tensor_file.load_foreign(path, header_bytes=HEADER_BYTES)
+        if found is None:
+            raise Refusal(f"{path}: is a model file of this pipeline: write its path, not that of its folder")
+        tensors |= found
+    return tensors
+
+
+def weights_files(path: Path) -> list[Path]:
+    """Return the files of weights of `path`, a file or a folder. Raises Refusal if there is none."""
+    found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not found:
+        raise Refusal(f"{path}: has no `.safetensors` file: copy the weights into it, and convert a pickle first, as docs/fine-tuning.md shows")
+    for each in found:
+        refuse_missing(each)
+    return found
+
+
+def adapt(tensors: Tensors, model: ModelSettings, spec: Spec, path: Path) -> Tensors | None:
+    """Return what `model.adapted` returns. Raises Refusal if the tensors belong to another architecture. Random numbers are left as they are."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            return model.adapted(tensors, spec)
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise Refusal(
+                f"{path}: its tensors belong to another architecture than this {model.title} ({untrusted.reason(error)}): choose another file"
+            ) from None
 
 
 def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
@@ -111,14 +147,16 @@ def inspect(model: ModelSettings) -> Spec | None:
         return None if model.weights_file is None else read_weights(model.weights_file, model)[1]
 
 
-def weights_digest(model: ModelSettings) -> str | None:
-    """Return the SHA-256 of the file `model.weights`; None if this key is null. Raises Refusal if the file that it names is missing."""
-    path = model.weights_file
+def weights_digest(path: Path | None) -> str | None:
+    """Return the SHA-256 of the file that `model.weights` names, or one digest of the files of weights in this folder; None for None.
+
+    Raises Refusal if there is no such file.
+    """
     if path is None:
         return None
     with model_file.refusing(KEY):
-        refuse_missing(path)
-        return files.digest(path)
+        digests = {each.name: files.digest(each) for each in weights_files(path)}
+        return files.digest_of(digests) if path.is_dir() else digests[path.name]
 
 
 def refuse_missing(path: Path) -> None:
@@ -183,7 +221,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
     network = params.model.build(spec)
     model = Model(
         network,
-        preprocessing(spec.inputs, channels_last=settings.channels_last),
+        preprocessing(params.model.normalized(spec.inputs), channels_last=settings.channels_last),
         bf16_weights=chosen == "bf16-true",
         channels_last=settings.channels_last,
     )

@@ -84,7 +84,7 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Mac
         lock=files.digest(paths.lock),
         params=sections,
         fingerprint=machine.fingerprint() | group.fingerprint(params.train.lanes),
-        weights=beginning.weights_digest(params.model),
+        weights=beginning.weights_digest(params.model.weights_file),
     )
 
 

@@ -24,6 +24,7 @@ from pipeline.tracking import provenance, run_description
 from pipeline.tracking import subject as subjects
 from pipeline.tracking.record import Record
 from pipeline.tracking.subject import find
+from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -124,7 +125,7 @@ def compare_inputs(
         "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
-        digests["weights"] = (str(weights), lambda: files.digest(weights))
+        digests["weights"] = (str(weights), lambda: str(beginning.weights_digest(weights)))
     for name, (description, digest) in digests.items():
         try:
             found = digest()

@@ -85,9 +85,12 @@ def depths(network: nn.Module) -> dict[int, int]:
     """Return the depth of each parameter by its id: the number of blocks from the output, as timm counts it.
 
     With n blocks, the head has depth 0, the last block 1, the first block n, and what stands before the first block n + 1. Where the
-    network has the attribute `block_names`, it determines the blocks (see `named_layers`); else `activation_checkpointing.blocks` does.
+    network has the attribute `parameter_layers`, it is a dict from the name of each parameter to its layer (see `named_layers`). Where it
+    has the attribute `block_names`, that determines the blocks; else `activation_checkpointing.blocks` does.
     "Before" and "after" refer to the order of `network.parameters()`. Raises Refusal if the network has no blocks.
     """
+    if named := cast("dict[str, int] | None", getattr(network, "parameter_layers", None)):
+        return {id(parameter): max(named.values()) - named[name] for name, parameter in network.named_parameters()}
     pattern = getattr(network, "block_names", None)
     layers, num_blocks = nested_layers(network) if pattern is None else named_layers(network, cast("str", pattern))
     if not num_blocks:
