@@ -94,6 +94,20 @@ class ModelSettings(Section):
         model file is opened.
         """
 
+    def add_updates(self, network: "nn.Module", untrained: frozenset[str]) -> None:
+        """Add parameters to the network that are trained in place of its own, and freeze its own, but those named in `untrained`.
+
+        The file of `model.weights` has no tensors for `untrained`. Called once, before a training begins or is resumed, and never when a
+        model file is opened. This base class leaves the network unchanged.
+        """
+
+    def merged(self, tensors: "dict[str, Tensor]", spec: "Spec") -> "dict[str, Tensor]":  # noqa: ARG002  # for the models
+        """Return the tensors of the network that `build` returns, from `tensors` of one that `add_updates` has changed, on the host.
+
+        `tensors` is empty in all processes but the one that writes the model file. This base class returns `tensors`.
+        """
+        return tensors
+
     @property
     def downloaded(self) -> bool:
         """Return True if `initialize_weights` needs files from the internet. Only then does the command `check` call `fetch`."""

@@ -63,16 +63,17 @@ class Settings(ModelSettings):
             ) from None
         except TypeError as error:
             raise Refusal(f"model.drop_path: {self.architecture} has none ({untrusted.reason(error)}): set it to 0") from None
-        network.parameter_layers = parameter_layers(network)
+        cast("Any", network).parameter_layers = parameter_layers(network)
         return network
 
-    def created(self, images: ImageInputs, **options: Any) -> Any:
+    def created(self, images: ImageInputs, **options: Any) -> nn.Module:
         """Return the network for `images`. `options` are passed to timm's `create_model`."""
         if timm().get_pretrained_cfg_value(self.architecture, "fixed_input_size"):
             options["img_size"] = (images.height, images.width)
         if self.drop_path:
             options["drop_path_rate"] = self.drop_path
-        return timm().create_model(self.architecture, in_chans=images.channels, drop_rate=self.dropout, **options)
+        network: nn.Module = timm().create_model(self.architecture, in_chans=images.channels, drop_rate=self.dropout, **options)
+        return network
 
     def normalized(self, inputs: Inputs) -> Inputs:
         if self.normalization == "data" or not isinstance(inputs, ImageInputs):

@@ -132,6 +132,7 @@ def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool) -> Model | Non
     if network is None:
         return None
     settings = params.train
+    params.model.add_updates(network, frozenset())
     first = preprocessing(params.model.normalized(spec.inputs), channels_last=settings.channels_last).to("meta")
     model = Model(network, first, bf16_weights=in_16_bits, channels_last=settings.channels_last)
     if settings.freeze:

@@ -104,7 +104,9 @@ def weights_files(path: Path) -> list[Path]:
     """Return the files of weights of `path`, a file or a folder. Raises Refusal if there is none."""
     found = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
     if not found:
-        raise Refusal(f"{path}: has no `.safetensors` file: copy the weights into it, and convert a pickle first, as docs/fine-tuning.md shows")
+        raise Refusal(
+            f"{path}: has no `.safetensors` file: copy the weights into it, and convert a pickle first, as docs/fine-tuning.md shows"
+        )
     for each in found:
         refuse_missing(each)
     return found
@@ -227,6 +229,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
     )
     params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
     untrained = load_weights(network, params.model, spec)
+    params.model.add_updates(network, untrained)
     if settings.freeze:
         model.frozen_norms = parameter_groups.freeze(network, settings.freeze, untrained=untrained)
         model.train()

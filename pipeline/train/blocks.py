@@ -31,14 +31,14 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     return [block for child in network.children() for block in blocks(child)]
 
 
-def checkpointed_forward(forward: Any, block: nn.Module, *inputs: Any) -> Any:
-    """Call `forward`, the original forward method of `block`, with `inputs`.
+def checkpointed_forward(forward: Any, block: nn.Module, *inputs: Any, **options: Any) -> Any:
+    """Call `forward`, the original forward method of `block`, with `inputs` and `options`.
 
     If `block` is in training mode, the call uses activation checkpointing, and the recomputation freezes the statistics of BatchNorm.
     """
     if not block.training:
-        return forward(*inputs)
-    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), statistics_kept(block)))
+        return forward(*inputs, **options)
+    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), statistics_kept(block)), **options)
 
 
 @contextmanager

@@ -215,14 +215,14 @@ class Training:
         )
 
     def exported(self) -> tuple[Tensors, int]:
-        """Return the weights to export, and the step after which they were taken.
+        """Return the weights to export, and the step after which they were taken. All processes call this.
 
         If the weights of the best validation were kept, these are returned. Otherwise the current weights are returned.
         """
         best, best_step = self.progress.best, self.progress.best_step
-        if best is not None and best_step is not None:
-            return best, best_step
-        return self.state.weights(), self.state.step
+        if best is None or best_step is None:
+            best, best_step = self.state.weights(), self.state.step
+        return self.params.model.merged(self.state.with_frozen(best), self.prepared.spec), best_step
 
     def validation(self, pause: Pause) -> fit.Validate | None:
         """Return a function that computes the metrics of the validation split, or None if there is no validation split.

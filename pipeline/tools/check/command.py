@@ -236,6 +236,7 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     if spec is None:
         return
     if network := networks.build_on_meta(params.model, spec):
+        params.model.add_updates(network, frozenset())
         parameter_groups.freeze(network, params.train.freeze)
         parameter_groups.adjustments(network, params.optimizer)
 

@@ -120,9 +120,28 @@ class TrainState:
         for parameter in self.parameters:
             parameter.grad = None
 
+    @cached_property
+    def trained_names(self) -> frozenset[str]:
+        """Return the names of the tensors of the network that the training changes: all but frozen parameters."""
+        tensors = self.model.network.state_dict(keep_vars=True)
+        return frozenset(name for name, tensor in tensors.items() if tensor.requires_grad or not isinstance(tensor, nn.Parameter))
+
+    def trained(self, network: nn.Module) -> Tensors:
+        """Return the tensors of `network`, the model's or that of the EMA, which the training changes."""
+        return {name: tensor for name, tensor in network.state_dict().items() if name in self.trained_names}
+
     def weights(self) -> Tensors:
-        """Return a copy of the current weights to export: those of the EMA if there is one, else those of the model. All processes call this."""
-        return self.lanes.copies(self.scored.network.state_dict())
+        """Return a copy of the current weights without the frozen ones: those of the EMA if there is one, else those of the model.
+
+        All processes call this.
+        """
+        return self.lanes.copies(self.trained(self.scored.network))
+
+    def with_frozen(self, weights: Tensors) -> Tensors:
+        """Return `weights`, which the method `weights` has returned, and the frozen ones, in the order of the network. All processes call this."""
+        own = self.model.network.state_dict()
+        frozen = self.lanes.copies({name: tensor for name, tensor in own.items() if name not in self.trained_names})
+        return {name: (weights | frozen)[name] for name in own} if weights else {}
 
     @property
     def scored(self) -> Model:
@@ -130,10 +149,12 @@ class TrainState:
         return self.ema.module if self.ema else self.model
 
     def tensors(self) -> Tensors:
-        """Return every tensor needed to resume, by name. The tensors are not copied."""
-        found = prefixed("network", self.model.network.state_dict())
+        """Return every tensor needed to resume, by name. The tensors are not copied. Frozen weights are left out: a resumed training starts
+        from the same ones.
+        """
+        found = prefixed("network", self.trained(self.model.network))
         if self.ema:
-            found |= prefixed("average", self.ema.module.network.state_dict())
+            found |= prefixed("average", self.trained(self.ema.module.network))
         for name, parameter in self.model.network.named_parameters():
             kept = self.optimizer.state.get(parameter, {})
             found |= prefixed(f"optimizer/{name}", {key: value for key, value in kept.items() if isinstance(value, Tensor)})
@@ -144,14 +165,21 @@ class TrainState:
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state from what `tensors()` and `scalars()` returned earlier."""
-        load(self.model.network, stripped("network", tensors))
+        self.load(self.model.network, stripped("network", tensors))
         if self.ema:
-            load(self.ema.module.network, stripped("average", tensors))
+            self.load(self.ema.module.network, stripped("average", tensors))
         for name, parameter in self.model.network.named_parameters():
             for key, value in stripped(f"optimizer/{name}", tensors).items():
                 self.optimizer.state[parameter][key] = like(parameter, value)
         self.scaler.load_state_dict(dict(scalars["scaler"]))
         self.step = int(scalars["step"])
+
+    def load(self, network: nn.Module, tensors: Tensors) -> None:
+        """Copy `tensors` into what `trained(network)` returns, or into the shards. Raises RuntimeError if names or shapes differ."""
+        own = self.trained(network)
+        if tensors.keys() != own.keys():
+            raise RuntimeError(networks.differences(tensors, own))
+        networks.load(network, {name: divided_like(own[name], value) for name, value in tensors.items()}, strict=False)
 
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
@@ -163,12 +191,6 @@ def like(parameter: Tensor, value: Tensor) -> Tensor:
     if value.shape != parameter.shape:
         return value.to(parameter.device)
     return torch.empty_like(parameter, dtype=value.dtype).copy_(divided_like(parameter, value))
-
-
-def load(network: nn.Module, tensors: Tensors) -> None:
-    """Copy `tensors` into the parameters and buffers of `network`, or into their shards. Raises RuntimeError if names or shapes differ."""
-    own = network.state_dict()
-    networks.load(network, {name: divided_like(own.get(name, value), value) for name, value in tensors.items()})
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

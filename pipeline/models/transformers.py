@@ -1,0 +1,216 @@
+"""Text models of the library transformers: classifiers and causal language models, with random or pretrained weights, in full or by LoRA."""
+
+import warnings
+from typing import Annotated, Any, ClassVar, Literal, cast
+
+import torch
+from pydantic import Field, JsonValue, PositiveFloat, field_validator
+from torch import Tensor, nn
+
+from pipeline.core import untrusted
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.refusal import Refusal, listed
+from pipeline.core.section import Section, Share, suggestion
+from pipeline.core.spec import Spec
+from pipeline.inference.library import library
+from pipeline.inference.networks import build_on_meta
+from pipeline.inference.params import ModelSettings
+
+VERSION, PEFT_VERSION = "5.24.0", "0.21.2"
+"""The versions in locks/hub.lock. They stand here because they decide results, so that DVC and a training's identity know them."""
+SMALLEST_SHARE = 0.5
+"""At least this share of a network's values must be in the files of `model.weights`. What a checkpoint lacks is the head, or a pooling before it."""
+IGNORED = frozenset(("architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "use_cache", "model_type"))
+"""Keys of a configuration that do not describe the network."""
+
+
+def transformers() -> Any:
+    module = library("transformers", VERSION)
+    module.logging.set_verbosity_error()
+    module.logging.disable_progress_bar()
+    return module
+
+
+class Lora(Section):
+    """Low-rank adaptation (Hu et al., 2021, https://arxiv.org/abs/2106.09685) by the library peft: an update of rank `rank` is trained for each
+    of some linear layers, whose own weights stay as they are. The model file has the sums of both.
+    """
+
+    rank: Annotated[int, Field(gt=0, le=1024)]
+    """Rank of the update."""
+    alpha: PositiveFloat
+    """The update is multiplied by `alpha / rank`."""
+    dropout: Share
+    """Dropout probability of the input of the update."""
+    layers: Annotated[list[str], Field(min_length=1)]
+    """The ends of the names of the layers, such as `query`, or `all-linear` for all but the last one."""
+
+
+class Settings(ModelSettings):
+    name: Literal["transformers"]
+    architecture: str
+    """The `model_type` of a configuration of transformers: bert, gpt2, llama, ..."""
+    config: dict[str, JsonValue]
+    """The values of the configuration that differ from the library's defaults for the architecture: `set model=transformers:NAME` copies them
+    from config.json."""
+    lora: Lora | None
+    """Train low-rank updates instead of the weights; null to train the weights. What the files of `model.weights` do not have, such as a new
+    last layer, is always trained."""
+
+    RECOMMENDED: ClassVar = {
+        "architecture": "distilbert",
+        "config": {"n_layers": 2, "dim": 128, "hidden_dim": 512, "n_heads": 4},
+        "lora": None,
+    }
+
+    @field_validator("architecture")
+    @classmethod
+    def exists(cls, architecture: str) -> str:
+        known = tuple(transformers().CONFIG_MAPPING)
+        if architecture not in known:
+            raise ValueError(f"transformers has no architecture {architecture!r}: {suggestion(architecture, known)}")
+        return architecture
+
+    @property
+    def title(self) -> str:
+        return self.architecture
+
+    def build(self, spec: Spec) -> nn.Module:
+        texts = TextInputs.of(spec)
+        config = self.configuration(texts, spec.num_outputs)
+        causal = spec.targets.per_token
+        automatic = transformers().AutoModelForCausalLM if causal else transformers().AutoModelForSequenceClassification
+        try:
+            model = automatic.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        except ValueError as error:
+            raise Refusal(f"model.architecture: {self.architecture} cannot be used for this task: {untrusted.reason(error)}") from None
+        return LanguageModel(model, texts) if causal else TextClassifier(model, texts)
+
+    def configuration(self, texts: TextInputs, num_outputs: int) -> Any:
+        """Return the configuration for the texts. Raises Refusal if it is invalid, or if texts are too long or have too many tokens for it."""
+        try:
+            config = transformers().AutoConfig.for_model(self.architecture, **self.config)
+            config.num_labels, config.use_cache = num_outputs, False
+        except Exception as error:  # the classes of configurations raise exceptions of many types
+            raise Refusal(f"model.config: is not a configuration of {self.architecture} ({untrusted.reason(error)}): correct it") from None
+        if config.vocab_size < texts.num_tokens:
+            raise Refusal(
+                f"model.config: the model has {config.vocab_size} tokens and the tokenizer {texts.num_tokens}: choose the tokenizer of the model "
+                "(source.tokenizer: pretrained), or raise model.config.vocab_size"
+            )
+        positions = longest_text(config)
+        if positions is not None and texts.length > positions:
+            raise Refusal(
+                f"source.max_length: {self.architecture} has {positions} positions: write at most {positions}, not {texts.length}"
+            )
+        return config
+
+    def adapted(self, tensors: dict[str, Tensor], spec: Spec) -> dict[str, Tensor]:
+        network: Any = build_on_meta(self, spec) or self.build(spec)
+        loaded, info = type(network.model).from_pretrained(
+            None,
+            config=network.model.config,
+            state_dict=tensors,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+        missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
+        found = {f"model.{name}": tensor for name, tensor in loaded.state_dict().items() if name not in missing}
+        total = sum(tensor.numel() for tensor in loaded.state_dict().values())
+        if sum(map(Tensor.numel, found.values())) < SMALLEST_SHARE * total:
+            raise RuntimeError(f"they lack {listed(sorted(missing), 3)}")
+        return found
+
+    def add_updates(self, network: nn.Module, untrained: frozenset[str]) -> None:
+        if self.lora:
+            add_lora(network, self.lora, untrained)
+
+    def merged(self, tensors: dict[str, Tensor], spec: Spec) -> dict[str, Tensor]:
+        if self.lora is None or not tensors:
+            return tensors
+        network = self.build(spec)
+        add_lora(network, self.lora, frozenset())
+        network.load_state_dict(tensors)
+        for layer in network.modules():
+            if hasattr(layer, "lora_A"):
+                cast("Any", layer).merge()
+        own = network.state_dict()
+        return {name.replace(".base_layer.", "."): tensor for name, tensor in own.items() if ".lora_" not in name}
+
+
+def longest_text(config: Any) -> int | None:
+    """Return the largest number of tokens of a text, or None if it is not limited."""
+    positions = getattr(config, "max_position_embeddings", None)
+    # RoBERTa numbers positions from the number of its padding plus 1 on
+    return positions - config.pad_token_id - 1 if positions and "roberta" in config.model_type else positions
+
+
+class Pretrained(nn.Module):
+    """The base class of the networks. `model` is the model of the library, and `texts` describes its inputs."""
+
+    def __init__(self, model: Any, texts: TextInputs) -> None:
+        super().__init__()
+        self.model, self.pad = model, getattr(texts.tokenizer, "pad", 0)
+
+    def ids(self, tokens: Tensor) -> Tensor:
+        """Return the token numbers for the model, in which padding is a token like any other."""
+        return tokens.clamp(min=0) if self.pad < 0 else tokens
+
+
+class TextClassifier(Pretrained):
+    """Maps tokens (n, length) to outputs (n, classes). The padding after a text does not change its outputs."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        real = tokens != self.pad
+        if hasattr(self.model, "score"):  # a decoder: its last token has seen all others
+            states = self.model.base_model(input_ids=self.ids(tokens)).last_hidden_state
+            last = (real.sum(1) - 1).clamp(min=0)
+            return cast("Tensor", self.model.score(states[torch.arange(len(tokens), device=tokens.device), last]))
+        return cast("Tensor", self.model(input_ids=self.ids(tokens), attention_mask=self.mask(real)).logits)
+
+    def mask(self, real: Tensor) -> Tensor:
+        """Return the attention mask. A mask with the dimensions of attention is taken as it is, without looking at its values.
+
+        Looking at them would make the host wait for the device. The library needs it only for attention to near tokens.
+        """
+        if getattr(self.model.config, "sliding_window", None) or getattr(self.model.config, "local_attention", None):
+            return real
+        length = real.shape[1]
+        keys = real | (torch.arange(length, device=real.device) == 0)  # a softmax over no key has no value
+        return keys[:, None, None, :].expand(-1, 1, length, -1)
+
+
+class LanguageModel(Pretrained):
+    """Maps tokens (n, length) to logits (n, length, num_tokens). Padding follows the text, so it changes no logits before it."""
+
+    def __init__(self, model: Any, texts: TextInputs) -> None:
+        super().__init__(model, texts)
+        self.num_tokens, self.longest = texts.num_tokens, longest_text(model.config)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.of_known(self.model(input_ids=self.ids(tokens)).logits)
+
+    def of_known(self, logits: Tensor) -> Tensor:
+        """Return the logits of the tokens that the tokenizer has. A model may have more, to make their number divisible."""
+        return logits if logits.shape[-1] == self.num_tokens else logits[..., : self.num_tokens]
+
+    def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache for the next call (see models/transformer.py)."""
+        result = self.model(input_ids=self.ids(tokens), cache=cache, use_cache=True, logits_to_keep=1)
+        return self.of_known(result.logits[:, -1]), result.cache
+
+
+def add_lora(network: Any, lora: Lora, untrained: frozenset[str]) -> None:
+    """Add the updates to the layers of `network`, and freeze everything else but the parameters named in `untrained`."""
+    peft = library("peft", PEFT_VERSION)
+    layers = "all-linear" if lora.layers == ["all-linear"] else lora.layers
+    config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers)
+    trained = [parameter for name, parameter in network.named_parameters() if name in untrained]
+    try:
+        with warnings.catch_warnings(action="ignore"):  # it says that GPT-2 stores its weights transposed
+            peft.inject_adapter_in_model(config, network.model)
+    except ValueError as error:
+        raise Refusal(f"model.lora.layers: {untrusted.reason(error)}") from None
+    for parameter in trained:
+        parameter.requires_grad_(True)
