@@ -163,7 +163,10 @@ def weights_digest(path: Path | None) -> str | None:
 
 def refuse_missing(path: Path) -> None:
     if not path.is_file():
-        raise Refusal(f"{path}: is missing: copy the file to this path, or write `weights: null`")
+        raise Refusal(
+            f"{path}: is missing: copy the file to this path, or write `weights: null`; `python -m pipeline set model=timm:NAME` and "
+            "`model=transformers:NAME` download it"
+        )
 
 
 def refuse_misfit(tensors: Tensors, fitting: Tensors, own: Tensors, model: ModelSettings, path: Path) -> None:

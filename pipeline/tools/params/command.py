@@ -58,7 +58,7 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         apply_preset(names, values)
         return
     before = read_text(target)
-    after = assigned(before, values)
+    after = assigned(before, with_pretrained(values, before))
     if after == before:
         print(f"set: {target} has these values already")
         return
@@ -79,7 +79,7 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     if names[0] not in known:
         raise Refusal(f"there is no preset {names[0]!r}: the presets are {', '.join(known)}")
     original = known[names[0]]
-    text = assigned(original, assignments) if assignments else original
+    text = assigned(original, with_pretrained(assignments, original)) if assignments else original
     changed = differences(original, text) if assignments else []
     refuse_loss(target, text)
     record(text, "preset")
@@ -97,12 +97,14 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     from pipeline.tools.params.data import look  # late: it imports NumPy, which no other `set` needs
     from pipeline.tools.params.recommending import recommendation
 
-    parsed = [Assignment.parse(given) for given in assignments]
+    parsed = [Assignment.parse(given) for given in assignments if not is_pretrained(given)]
     # of `source=NAME`, and of `source.KEY=VALUE`
     given = {str((*each.location, "name")[1]): each.value for each in parsed if each.location[0] == "source"}
     finding = look(root, given)
     for line in finding.lines:
         print(f"set: {line}")
+    assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}")
+    parsed = [Assignment.parse(given) for given in assignments]
     preset, recommended = recommendation(finding)
     replaced = {str(each.location[0]) for each in parsed if len(each.location) == 1} - {"source"}
     values = [value for value in recommended if re.split(r"[.=]", value)[0] not in replaced]
@@ -117,6 +119,27 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     for line in changed:
         print(f"set: {line}")
     print(f"set: {target} is written: `make repro` trains")
+
+
+def is_pretrained(given: str) -> bool:
+    return bool(re.match("model=[a-z]+:", given))
+
+
+def with_pretrained(assignments: Sequence[str], text: str) -> Sequence[str]:
+    """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
+
+    `text` is that of the parameters to change. A value that is given, too, takes precedence.
+    """
+    if not any(map(is_pretrained, assignments)):
+        return assignments
+    from pipeline.tools.params.pretrained import expanded  # late: it imports torch
+
+    named = [Assignment.parse(given).value for given in assignments if given.startswith("source=")]
+    source = named[0] if named else Document.of(text, Paths().params).data["source"]["name"]
+    own = {given.partition("=")[0] for given in assignments}
+    return [
+        given for given in expanded(list(assignments), source) if given in assignments or given.partition("=")[0] not in own - {"model"}
+    ]
 
 
 def texts() -> dict[str, str]:
