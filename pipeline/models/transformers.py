@@ -24,8 +24,15 @@ IGNORED = frozenset(("architectures", "transformers_version", "dtype", "id2label
 """Keys of a configuration that do not describe the network."""
 
 
+ATTENTION = "sdpa_without_mask"
+"""torch's attention, for which the library makes no masks. To find whether it needs one, it would look at values, and make the host wait."""
+
+
 def transformers() -> Any:
     module = library("transformers", VERSION)
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    module.AttentionInterface.register(ATTENTION, sdpa_attention_forward)
     module.logging.set_verbosity_error()
     module.logging.disable_progress_bar()
     return module
@@ -81,7 +88,7 @@ class Settings(ModelSettings):
         causal = spec.targets.per_token
         automatic = transformers().AutoModelForCausalLM if causal else transformers().AutoModelForSequenceClassification
         try:
-            model = automatic.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+            model = automatic.from_config(config, attn_implementation="sdpa" if is_local(config) else ATTENTION, dtype=torch.float32)
         except ValueError as error:
             raise Refusal(f"model.architecture: {self.architecture} cannot be used for this task: {untrusted.reason(error)}") from None
         return LanguageModel(model, texts) if causal else TextClassifier(model, texts)
@@ -146,6 +153,11 @@ def longest_text(config: Any) -> int | None:
     return positions - config.pad_token_id - 1 if positions and "roberta" in config.model_type else positions
 
 
+def is_local(config: Any) -> bool:
+    """Return True if some layers attend only to near tokens. The library then makes the masks, and the host waits for the device."""
+    return bool(getattr(config, "sliding_window", None) or getattr(config, "local_attention", None))
+
+
 class Pretrained(nn.Module):
     """The base class of the networks. `model` is the model of the library, and `texts` describes its inputs."""
 
@@ -170,11 +182,8 @@ class TextClassifier(Pretrained):
         return cast("Tensor", self.model(input_ids=self.ids(tokens), attention_mask=self.mask(real)).logits)
 
     def mask(self, real: Tensor) -> Tensor:
-        """Return the attention mask. A mask with the dimensions of attention is taken as it is, without looking at its values.
-
-        Looking at them would make the host wait for the device. The library needs it only for attention to near tokens.
-        """
-        if getattr(self.model.config, "sliding_window", None) or getattr(self.model.config, "local_attention", None):
+        """Return the attention mask: True for tokens, with the dimensions of attention, so that the library takes it as it is."""
+        if is_local(self.model.config):
             return real
         length = real.shape[1]
         keys = real | (torch.arange(length, device=real.device) == 0)  # a softmax over no key has no value

@@ -32,6 +32,7 @@ from tests.conftest import preset
 from tests.gpu.fake import library
 from tests.gpu.fake.library import Counts
 from tests.gpu.presets import BATCH_SIZE, CIFAR, PRECISIONS, PRESETS, STEPS, images, params_of
+from tests.hub import models as hub
 from tests.laws import test_resuming as resuming
 
 if not hasattr(library.gpu(), "fake_gpu_clear"):
@@ -239,6 +240,25 @@ def test_every_text_model_trains_in_bf16_true_and_wherever_its_data_lies(begin: 
     true = {"train.precision": "bf16-true", "optimizer": SGD, "train.ema_decay": 0.0}
     changes = {**texts.UNAUGMENTED, "model": model, "train.batch_size": 16, "train.micro_batch_size": 16, **true}
     rehearse(begin, params_of(changes), TEXTS[data], cudnn=False)
+
+
+PRETRAINED = {
+    **{name: ("images", model) for name, model in hub.TIMM.items()},
+    **{name: ("texts", hub.section(name)) for name in (*hub.ENCODERS, *hub.DECODERS)},
+    **{f"language model: {name}": ("corpus", hub.section(name)) for name in hub.DECODERS},
+    "bert, updates": ("texts", hub.section("bert", lora=True)),
+    "language model: llama, updates": ("corpus", hub.section("llama", lora=True)),
+}
+
+
+@pytest.mark.parametrize("name", PRETRAINED)
+def test_a_model_of_a_library_trains_with_little_more_launches_than_a_bare_loop(begin: Begin, name: str) -> None:
+    kind, model = PRETRAINED[name]
+    data = CIFAR if kind == "images" else TEXTS[kind]
+    changes = {**({} if kind == "images" else texts.UNAUGMENTED), "model": model, "train.batch_size": 16, "train.micro_batch_size": 16}
+    params = params_of({**changes, "train.precision": "bf16", "train.ema_decay": 0.0})
+    ours, least = rehearse(begin, params, data).launches, bare(begin(params, "bare", data)).launches
+    assert ours <= least + max(8, 0.05 * least), (ours, least)
 
 
 def release() -> None:

@@ -1,0 +1,34 @@
+"""Small models of the libraries timm and transformers, as sections `model`."""
+
+from typing import Any
+
+TIMM = {
+    name: {"name": "timm", "weights": None, "architecture": name, "normalization": "data", "dropout": 0.0, "drop_path": 0.1}
+    for name in ("test_vit", "test_resnet", "test_convnext", "test_efficientnet", "test_byobnet")
+}
+"""Five families."""
+WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 500}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": WIDTHS,
+    "roberta": WIDTHS,
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "vocab_size": 500},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2},
+    "llama": {**WIDTHS, "num_key_value_heads": 2, "head_dim": 16},
+    "qwen2": {**WIDTHS, "num_key_value_heads": 1},
+}
+ENCODERS = ("bert", "roberta", "distilbert")
+DECODERS = ("gpt2", "llama", "qwen2")
+LAYERS = {
+    "bert": ["query", "value"],
+    "roberta": ["query", "value"],
+    "distilbert": ["q_lin"],
+    "gpt2": ["c_attn"],
+    "llama": ["q_proj"],
+    "qwen2": ["all-linear"],
+}
+
+
+def section(architecture: str, *, lora: bool = False, weights: str | None = None) -> dict[str, Any]:
+    """Return the section `model` for a small model of transformers, perhaps with LoRA."""
+    updates = {"rank": 4, "alpha": 8.0, "dropout": 0.1, "layers": LAYERS[architecture]} if lora else None
+    return {"name": "transformers", "weights": weights, "architecture": architecture, "config": CONFIGS[architecture], "lora": updates}
