@@ -19,7 +19,7 @@ from pipeline.inference.params import ModelSettings
 VERSION, PEFT_VERSION = "5.24.0", "0.21.2"
 """The versions in locks/hub.lock. They stand here because they decide results, so that DVC and a training's identity know them."""
 SMALLEST_SHARE = 0.5
-"""At least this share of a network's values must be in the files of `model.weights`. What a checkpoint lacks is the head, or a pooling before it."""
+"""At least this share of a network's tensors must be in the files of `model.weights`. What a checkpoint lacks is the head, or a pooling before it."""
 IGNORED = frozenset(("architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "use_cache", "model_type"))
 """Keys of a configuration that do not describe the network."""
 
@@ -124,12 +124,13 @@ class Settings(ModelSettings):
         )
         missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
         found = {f"model.{name}": tensor for name, tensor in loaded.state_dict().items() if name not in missing}
-        total = sum(tensor.numel() for tensor in loaded.state_dict().values())
-        if sum(map(Tensor.numel, found.values())) < SMALLEST_SHARE * total:
+        if len(found) < SMALLEST_SHARE * len(loaded.state_dict()):
             raise RuntimeError(f"they lack {listed(sorted(missing), 3)}")
         return found
 
     def add_updates(self, network: nn.Module, untrained: frozenset[str]) -> None:
+        if self.lora and self.weights is None:
+            raise Refusal("model.lora: updates pretrained weights: write the name of their folder as model.weights, or `lora: null`")
         if self.lora:
             add_lora(network, self.lora, untrained)
 

@@ -1,6 +1,16 @@
 """Small models of the libraries timm and transformers, as sections `model`."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+import timm
+import torch
+import transformers
+from safetensors.torch import save_file
+
+transformers.logging.disable_progress_bar()
+transformers.logging.set_verbosity_error()
 
 TIMM = {
     name: {"name": "timm", "weights": None, "architecture": name, "normalization": "data", "dropout": 0.0, "drop_path": 0.1}
@@ -28,7 +38,33 @@ LAYERS = {
 }
 
 
-def section(architecture: str, *, lora: bool = False, weights: str | None = None) -> dict[str, Any]:
-    """Return the section `model` for a small model of transformers, perhaps with LoRA."""
+def section(architecture: str, *, lora: bool = False, weights: bool = False) -> dict[str, Any]:
+    """Return the section `model` for a small model of transformers. It begins with the weights that `save` has saved, and must, with LoRA."""
     updates = {"rank": 4, "alpha": 8.0, "dropout": 0.1, "layers": LAYERS[architecture]} if lora else None
-    return {"name": "transformers", "weights": weights, "architecture": architecture, "config": CONFIGS[architecture], "lora": updates}
+    return {
+        "name": "transformers",
+        "weights": architecture if weights or lora else None,
+        "architecture": architecture,
+        "config": CONFIGS[architecture],
+        "lora": updates,
+    }
+
+
+def save(folder: Path, architecture: str, *, task: str = "") -> Any:
+    """Save a model with random weights, as `save_pretrained` does, below `folder`, a checkout. Return the model, or that with the head of `task`."""
+    config = transformers.AutoConfig.for_model(architecture, **CONFIGS[architecture])
+    torch.manual_seed(0)
+    model = getattr(transformers, f"AutoModel{task}").from_config(config)
+    model.save_pretrained(folder / "data/weights" / architecture)
+    return model
+
+
+def save_timm(folder: Path, architecture: str) -> Any:
+    """Save a model of timm with random weights for 1000 classes, as timm publishes them. Return the model."""
+    torch.manual_seed(0)
+    model = timm.create_model(architecture)
+    target = folder / "data/weights" / architecture
+    target.mkdir(parents=True)
+    save_file(model.state_dict(), target / "model.safetensors", metadata={"format": "pt"})
+    (target / "config.json").write_text(json.dumps({"architecture": architecture}))
+    return model

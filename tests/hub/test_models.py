@@ -1,0 +1,254 @@
+"""Models of timm and transformers: what the libraries compute themselves, from weights that they have saved, in full or by LoRA."""
+
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import timm
+import torch
+import transformers
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.generation import GenerationSettings, generate
+from pipeline.inference import model_file
+from tests import texts
+from tests.gpu.presets import images
+from tests.hub import models
+from tests.train.engine.building import begin, run, steps
+
+IMAGES = images((32, 32, 3), samples=60)
+COUNT, BATCH_SIZE = 5, 8
+PLAIN = {
+    "schedule": {"name": "constant", "warmup_ratio": 0.0},
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.weight_decay": 0.0,
+    "train.batch_size": BATCH_SIZE,
+    "train.micro_batch_size": BATCH_SIZE,
+    "train.ema_decay": 0.0,
+    "train.clip_norm": None,
+    "train.export_weights": "last",
+    "train.precision": "fp32",
+    **texts.UNAUGMENTED,
+    **steps(COUNT, 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def exported(training: Any) -> model_file.Model:
+    """Return the model as it is in the model file, for predictions."""
+    weights, step = training.exported()
+    manifest = model_file.Manifest(
+        params=training.params.model_dump(mode="json"),
+        spec=training.prepared.spec,
+        precision="fp32",
+        step=step,
+        switches=[],
+        inputs={"data": "", "code": "", "lock": ""},
+        fingerprint={},
+    )
+    model_file.export(Path("model.safetensors"), weights, manifest)
+    return model_file.load(Path("model.safetensors"))[0]
+
+
+@pytest.mark.parametrize("architecture", models.TIMM)
+def test_a_model_of_timm_continues_from_published_weights_and_has_the_logits_of_timm(
+    train_params, checkout: Path, capsys: pytest.CaptureFixture[str], architecture: str
+) -> None:
+    published = models.save_timm(checkout, architecture)
+    section = {**models.TIMM[architecture], "weights": architecture, "normalization": "pretrained", "drop_path": 0.0}
+    training = begin(train_params({**PLAIN, "model": section, "optimizer.layer_decay": 0.7}), IMAGES)
+    tensors = len(published.state_dict())
+    assert f"train: {tensors - 2} of {tensors} tensors start from data/weights/{architecture}" in capsys.readouterr().out
+    run(training)
+    weights, _ = training.exported()
+    own = timm.create_model(architecture, num_classes=10, **({"img_size": 32} if "vit" in architecture else {})).eval()
+    own.load_state_dict(weights)
+    pixels = torch.from_numpy(IMAGES.splits["valid"].inputs[:6])
+    config = timm.data.resolve_data_config({}, model=own)
+    mean, std = (torch.tensor(config[name]).view(3, 1, 1) for name in ("mean", "std"))
+    with torch.no_grad():
+        torch.testing.assert_close(exported(training)(pixels), own((pixels.permute(0, 3, 1, 2) / 255 - mean) / std), rtol=0, atol=1e-5)
+
+
+def library_model(architecture: str, task: str) -> Any:
+    """Return a model of the library for the classes or the tokens of `tests.texts`. It pads with token 0, or as it was trained."""
+    config = transformers.AutoConfig.for_model(architecture, **models.CONFIGS[architecture], num_labels=len(texts.CLASSES))
+    config.pad_token_id = config.pad_token_id or 0
+    return getattr(transformers, f"AutoModelFor{task}").from_config(config)
+
+
+@pytest.mark.parametrize("architecture", models.CONFIGS)
+def test_a_classifier_learns_as_in_a_loop_of_the_library(train_params, checkout: Path, architecture: str) -> None:
+    """The padding of short texts changes nothing."""
+    models.save(checkout, architecture)
+    data, section = texts.texts(), models.section(architecture, weights=True)
+    section["config"] = (
+        {**section["config"], **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)}
+        | ({"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0} if architecture == "distilbert" else {})
+        | (dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) if architecture == "gpt2" else {})
+    )
+    training = begin(train_params({**PLAIN, "model": section}), data)
+    own = library_model(architecture, "SequenceClassification")
+    own.load_state_dict(training.state.model.network.model.state_dict())
+    batches = [next(batch.parts(BATCH_SIZE)) for batch, _ in zip(training.batches(0), range(COUNT), strict=False)]
+    found = [report.metrics["train/objective"] for report in run(training)]
+    assert found == pytest.approx(losses(own.eval(), batches), abs=1e-4)
+    rows = torch.from_numpy(data.splits["valid"].inputs)
+    with torch.no_grad():
+        expected = own(**padded(own, rows)).logits
+        torch.testing.assert_close(exported(training)(rows), expected, rtol=0, atol=1e-4)
+
+
+def padded(model: Any, rows: Tensor) -> dict[str, Tensor]:
+    """Return the arguments of a model of the library for rows of texts that end in 0."""
+    return {"input_ids": rows.masked_fill(rows == 0, model.config.pad_token_id), "attention_mask": rows != 0}
+
+
+def losses(model: Any, batches: list[Any], *, whole: bool = False) -> list[float]:
+    """Train `model` on the batches, as a user of the library would, and return the losses."""
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0)
+    found = []
+    for inputs, targets in batches:
+        logits: Tensor = model(**({"input_ids": inputs} if whole else padded(model, inputs))).logits
+        loss = cross_entropy(logits.flatten(0, -2), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft uses old names of transformers
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+@pytest.mark.parametrize("architecture", models.DECODERS)
+def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the_library(
+    train_params, checkout: Path, architecture: str
+) -> None:
+    base = models.save(checkout, architecture, task="ForCausalLM")
+    section = models.section(architecture, lora=True)
+    section["lora"] = {**section["lora"], "dropout": 0.0}
+    section["config"] = {**section["config"]} | (
+        dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) if architecture == "gpt2" else {}
+    )
+    training = begin(train_params({**PLAIN, "model": section, "train.metric": "valid/perplexity"}), texts.corpus())
+    layers = section["lora"]["layers"]
+    config = peft.LoraConfig(r=4, lora_alpha=8.0, target_modules="all-linear" if layers == ["all-linear"] else layers)
+    own = peft.get_peft_model(base.eval(), config)
+    trained = training.state.model.network.model.state_dict()
+    own.base_model.model.load_state_dict(trained)
+    checkpointed = [name for name in training.state.tensors() if name.startswith("network/")]
+    assert checkpointed
+    assert all(".lora_" in name for name in checkpointed), "the weights of the base are not in checkpoints"
+    batches = [next(batch.parts(BATCH_SIZE)) for batch, _ in zip(training.batches(0), range(COUNT), strict=False)]
+    number = training.prepared.spec.num_outputs
+    known = Known(own, number)
+    found = [report.metrics["train/objective"] for report in run(training)]
+    assert found == pytest.approx(losses(known, batches, whole=True), abs=1e-4)
+    model, merged = exported(training), own.merge_and_unload()
+    prompt = [3, 4, 5]
+    drawn = list(generate(model, prompt, settings=GenerationSettings(0.0, None, None, length=20, seed=1)))
+    tokens = prompt[:]
+    for token in drawn:
+        with torch.no_grad():
+            logits = merged(input_ids=torch.tensor([tokens])).logits[0, -1, :number]
+        logits[:2] = -torch.inf  # padding and unknown
+        assert token == int(logits.argmax())
+        tokens.append(token)
+    assert drawn
+
+
+class Known(torch.nn.Module):
+    """The logits of the tokens that the tokenizer has."""
+
+    def __init__(self, model: Any, number: int) -> None:
+        super().__init__()
+        self.model, self.number = model, number
+
+    def forward(self, **inputs: Any) -> Any:
+        result = self.model(**inputs)
+        result.logits = result.logits[..., : self.number]
+        return result
+
+
+BERT, VIT = models.section("bert"), models.TIMM["test_vit"]
+BAD = {
+    "an unknown architecture of timm": ({**VIT, "architecture": "test_vitt"}, "did you mean `test_vit`?"),
+    "unknown weights of timm": ({**VIT, "architecture": "test_vit.r161_in1k"}, "did you mean `test_vit.r160_in1k`?"),
+    "an unknown architecture of transformers": ({**BERT, "architecture": "berd"}, "did you mean `bert`?"),
+}
+
+
+@pytest.mark.parametrize(("section", "message"), BAD.values(), ids=BAD)
+def test_settings_of_no_model_are_refused(train_params, section: dict[str, Any], message: str) -> None:
+    with pytest.raises((Refusal, ValueError), match=message):
+        train_params({"model": section})
+
+
+MISFITS = {
+    "updates of random weights": (
+        texts.texts,
+        {**models.section("bert", lora=True), "weights": None},
+        "model.lora: updates pretrained weights",
+    ),
+    "fewer tokens than the tokenizer": (
+        texts.texts,
+        {**BERT, "config": {**BERT["config"], "vocab_size": 8}},
+        "the model has 8 tokens and the tokenizer 11",
+    ),
+    "fewer positions than the texts": (
+        texts.texts,
+        {**BERT, "config": {**BERT["config"], "max_position_embeddings": 6}},
+        "source.max_length: bert has 6 positions: write at most 6, not 12",
+    ),
+    "no configuration": (
+        texts.texts,
+        {**BERT, "config": {"num_attention_heads": 5, "hidden_size": "wide"}},
+        "model.config: is not a configuration of bert",
+    ),
+    "a classifier of images of texts": (texts.texts, VIT, "does not accept inputs of the kind text"),
+    "a classifier of texts of images": (lambda: IMAGES, BERT, "does not accept inputs of the kind image"),
+    "an encoder that continues texts": (texts.corpus, models.section("distilbert"), "distilbert cannot be used for this task"),
+    "layers that the model does not have": (
+        texts.texts,
+        {**models.section("bert", lora=True), "lora": {"rank": 1, "alpha": 1.0, "dropout": 0.0, "layers": ["qry"]}},
+        "model.lora.layers: .*qry",
+    ),
+    "weights of another architecture": (
+        texts.texts,
+        {**models.section("distilbert"), "weights": "bert"},
+        "belong to another architecture than this distilbert",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "section", "message"), MISFITS.values(), ids=MISFITS)
+def test_a_model_that_does_not_fit_the_data_or_its_weights_is_refused(train_params, checkout: Path, data, section, message: str) -> None:
+    models.save(checkout, "bert")
+    with pytest.raises(Refusal, match=message):
+        begin(train_params({**PLAIN, "model": section}), data())
+
+
+def test_another_version_of_a_library_is_refused(train_params, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.models import timm as module
+
+    monkeypatch.setattr(module, "VERSION", "1.0.0")
+    with pytest.raises(Refusal, match=r"this model needs timm 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`"):
+        train_params({"model": VIT})
+
+
+def test_the_versions_are_those_of_the_lock() -> None:
+    from pipeline.models import timm as of_timm
+    from pipeline.models import transformers as of_transformers
+    from tests.imports import TOP
+
+    lock = (TOP / "locks/hub.lock").read_text()
+    for name, version in {"timm": of_timm.VERSION, "transformers": of_transformers.VERSION, "peft": of_transformers.PEFT_VERSION}.items():
+        assert f"\n{name}=={version} " in lock, f"write the version of locks/hub.lock into pipeline/models/, beside the library {name}"
