@@ -61,8 +61,9 @@ class Settings(ModelSettings):
     """The values of the configuration that differ from the library's defaults for the architecture: `set model=transformers:NAME` copies them
     from config.json."""
     lora: Lora | None
-    """Train low-rank updates instead of the weights; null to train the weights. What the files of `model.weights` do not have, such as a new
-    last layer, is always trained."""
+    """Train low-rank updates (LoRA) instead of the weights, with the keys `rank`, `alpha` (the update is multiplied by alpha / rank), `dropout` of
+    its input, and `layers`, the ends of the names of the layers; null to train the weights. What the files of `model.weights` do not have, such
+    as a new last layer, is always trained."""
 
     RECOMMENDED: ClassVar = {
         "architecture": "distilbert",

@@ -105,6 +105,8 @@ def values(field: dict[str, Any]) -> str:
     """Return a short description of the values that a key may have: their type and bounds. `field` is the JSON schema of the key."""
     if "anyOf" in field:
         return " or ".join(values(option) for option in field["anyOf"])
+    if "$ref" in field or field.get("type") == "object":
+        return "section"
     if field.get("type") == "array" and "$ref" in field["items"]:
         return "list of sections"
     if "enum" in field or "const" in field:

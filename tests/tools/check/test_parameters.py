@@ -21,7 +21,8 @@ MISTAKES = [
     (
         "model.name",
         "[mlp]",
-        'there is no model ["mlp"]: choose one of airbench, convnet, mlp, ngrams, recurrent, resnet, torchvision, transformer',
+        'there is no model ["mlp"]: choose one of airbench, convnet, mlp, ngrams, recurrent, resnet, timm, torchvision, '
+        "transformer, transformers",
     ),
     ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
     ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),

@@ -52,8 +52,8 @@ def test_a_model_of_the_same_architecture_is_accepted(change, capsys: pytest.Cap
         ("base.pth", "is a pickle, which can run any code when it is read: convert it, as docs/fine-tuning.md shows"),
         ("/base.safetensors", "should be a path inside data/weights/: copy the file into this folder, and write its name"),
         ("../base.safetensors", "should be a path inside data/weights/"),
-        ("None", "should be the name of a file, or null: write `weights: null`"),
-        ("IMAGENET1K_V1", "should be the name of a `.safetensors` file in data/weights/, or null"),
+        ("None", "should be the name of a file or folder, or null: write `weights: null`"),
+        ("IMAGENET1K_V1", "data/weights/IMAGENET1K_V1: is missing: copy the file to this path, or write `weights: null`"),
         ("other.safetensors", "data/weights/other.safetensors: is missing: copy the file to this path, or write `weights: null`"),
     ],
 )

@@ -29,7 +29,12 @@ SETTINGS = {
     "texts": ["model=transformer", "model=ngrams", "model=recurrent source=text_classification"],
     "code": ["model=recurrent model.width=64 model.embedding_width=32"],
 }
-SLOW = [("digits", "model=torchvision"), ("code", "model=transformer source=package_source")]
+SLOW = [
+    ("digits", "model=torchvision"),
+    ("digits", "model=timm model.architecture=test_resnet"),
+    ("texts", "model=transformers"),
+    ("code", "model=transformer source=package_source"),
+]
 TEXTS = (f"source.root={project.TABLE}", "source.text_column=2", "source.label_column=1", "source.vocabulary=100")
 
 

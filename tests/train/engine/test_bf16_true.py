@@ -69,7 +69,7 @@ def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train
     manifest = model_file.Manifest(
         params=params.model_dump(mode="json"), spec=prepared.spec, precision="bf16-true", step=8, inputs={}, fingerprint={}
     )
-    model_file.export(tmp_path / "model", training.state.weights(), manifest)
+    model_file.export(tmp_path / "model", training.exported()[0], manifest)
     model, _ = model_file.load(tmp_path / "model")
     [(found, _)] = networks.predict(model, batches, precision="bf16-true", device=cpu)
     assert found.dtype == torch.float32
