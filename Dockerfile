@@ -18,9 +18,11 @@ FROM system AS dependencies
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
-COPY requirements.lock /
+COPY requirements.lock locks/hub.lock /
 # a package index beside the usual one, for a lock that `make lock PACKAGE_INDEX=` has written; its packages are checked by their hashes, too
 ARG PACKAGE_INDEX
+# not empty: with timm, transformers and peft, for pretrained models
+ARG HUB
 # setuptools first, in the lock's version: it builds packages that have no wheel, so nothing comes from outside the lock.
 # Then remove files that no training loads: static libraries, tests, Triton's AMD backend and profiler, NVSHMEM's bitcode for custom kernels,
 # the solver for several GPUs, CUPTI's hardware counters (torch.profiler uses only its activities) and the protocol-buffer compiler
@@ -28,7 +30,7 @@ ARG PACKAGE_INDEX
 # hadolint ignore=DL3003
 RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && python3 -m venv --without-pip /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \
-    && for lock in /setuptools.lock /requirements.lock; do \
+    && for lock in /setuptools.lock /requirements.lock ${HUB:+/hub.lock}; do \
          /installer/bin/pip --python /opt/venv/bin/python install --disable-pip-version-check --no-build-isolation --no-compile --no-deps --require-hashes ${PACKAGE_INDEX:+--extra-index-url "$PACKAGE_INDEX"} --requirement "$lock" || exit 1; done \
     && find /opt/venv -name '*.a' -delete \
     && cd /opt/venv/lib/python3*/site-packages \
