@@ -1,9 +1,11 @@
 """Specs of small image and text datasets."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import TextInputs, TokenizerDescription
+from pipeline.core.inputs.text import BYTE_SIGNS, AnyDescription, TextInputs, TokenizerDescription
+from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
@@ -16,8 +18,18 @@ def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Seq
     return Spec(inputs=inputs, targets=ClassTargets(classes=tuple(classes)))
 
 
-def text_spec(*, length: int = 12, letters: str = "abcdefgh", classes: Sequence[str] | None = None) -> Spec:
+def text_spec(
+    *, length: int = 12, letters: str = "abcdefgh", classes: Sequence[str] | None = None, tokenizer: AnyDescription | None = None
+) -> Spec:
     """Return the spec of texts of at most `length` of these letters: a classification if there are `classes`, else a language model."""
-    tokenizer = TokenizerDescription(kind="character", vocabulary=tuple(letters))
+    tokenizer = tokenizer or TokenizerDescription(kind="character", vocabulary=tuple(letters))
     targets = NextTokenTargets() if classes is None else ClassTargets(classes=tuple(classes))
     return Spec(inputs=TextInputs(length=length, tokenizer=tokenizer), targets=targets)
+
+
+def bytes_of_gpt2() -> PretrainedDescription:
+    """Return the tokenizer of a pretrained model, with 256 bytes and the numbers 1 for the end and 0 for unknown tokens."""
+    empty: dict[str, Any] = dict.fromkeys(("normalization", "before", "after", "added", "merges"), ())
+    model = {"kind": "byte_level_bpe", "pre_tokenizer": "gpt2", "add_prefix_space": False, "ignore_merges": False}
+    numbers = {"unknown": 0, "end": 1, "vocabulary": ("<unk>", "<end>", *BYTE_SIGNS)}
+    return PretrainedDescription.model_validate(empty | model | numbers)

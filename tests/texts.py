@@ -1,12 +1,13 @@
 """Texts and a corpus in memory, and small models of them, for tests of the loop."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pipeline.core.inputs.text import END, NUM_SPECIAL
 from pipeline.core.prepared import Prepared, Split
-from tests.specs import text_spec
+from tests.specs import bytes_of_gpt2, text_spec
 
 LENGTH, LETTERS, CLASSES = 12, "abcdefgh", ("a", "b", "c")
 LSTM: dict[str, Any] = {
@@ -70,3 +71,18 @@ def corpus() -> Prepared:
 
     spec = text_spec(length=LENGTH, letters=LETTERS)
     return Prepared(spec, "corpus", {"train": split(50, 1), "valid": split(9, 2, padding=7), "test": split(9, 3, padding=7)})
+
+
+def pretrained_texts() -> Prepared:
+    """Return `texts` with the numbers of a pretrained tokenizer: each is lower by one, so padding is -1."""
+    return renumbered(texts())
+
+
+def pretrained_corpus() -> Prepared:
+    """Return `corpus` with the numbers of a pretrained tokenizer."""
+    return renumbered(corpus())
+
+
+def renumbered(data: Prepared) -> Prepared:
+    spec = data.spec.model_copy(update={"inputs": data.spec.inputs.model_copy(update={"tokenizer": bytes_of_gpt2()})})
+    return Prepared(spec, "renumbered", {name: replace(split, inputs=split.inputs - 1, pad=-1) for name, split in data.splits.items()})

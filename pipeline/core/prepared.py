@@ -67,13 +67,14 @@ class Split:
     length of each sample without its padding. It is None if nothing is padded.
 
     If `per_token` is True, the samples are consecutive pieces of one long text. The target of each token is then the next token, so no
-    targets are stored: `targets` has the shape (n, 0).
+    targets are stored: `targets` has the shape (n, 0). `pad` is then the number of the padding after the last token.
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     lengths: NDArray[np.int64] | None = None
     per_token: bool = False
+    pad: int = 0
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -134,7 +135,7 @@ def open_split(folder: Path, name: str, record: PreparedRecord, *, verify: bool)
     targets = read_array(folder / f"{name}-targets.npy", targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype)
     spec.targets.refuse_invalid(targets, f"{folder}: {name}")
     per_token = spec.targets.per_token
-    return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token)
+    return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token, spec.inputs.pad)
 
 
 def read_array(path: Path, digest: str | None, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:

@@ -12,8 +12,8 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS, Registry
 
 Direction = Literal["max", "min"]
-MOST_BYTES = 3 * 2**20
-"""Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (1 MiB) and the names of tensors."""
+MOST_BYTES = 34 * 2**20
+"""Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (at most 32 MiB) and the names of tensors."""
 
 
 class Description(BaseModel):
@@ -50,6 +50,11 @@ class Inputs(Description):
     def row_shape(self) -> tuple[int, ...]:
         """Return the shape of a stored sample: one sample in the form in which `prepare` stores it."""
         raise NotImplementedError
+
+    @property
+    def pad(self) -> int:
+        """Return the number that fills the end of a stored sample, if samples of this kind are padded."""
+        return 0
 
     def reads_samples_of(self, other: "Inputs") -> bool:
         """Return True if a model for these inputs can read the stored samples that `other` describes. Their statistics may differ."""

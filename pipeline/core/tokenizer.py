@@ -1,4 +1,6 @@
-"""The tokenizer of texts: normalization, pieces and BPE. It imports little, because MLflow's model of a text model includes this code."""
+"""The tokenizers of texts: normalization, pieces, BPE, and those of pretrained models. This module imports little, because MLflow's model of a
+text model includes this code.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -8,16 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import BYTE_SIGNS, NUM_SPECIAL, PAD, UNKNOWN, Normalization, TokenizerDescription
+from pipeline.core.inputs.text import BYTE_SIGNS, NUM_SPECIAL, UNKNOWN, AnyDescription, Normalization, TokenizerDescription
+from pipeline.core.pretrained_tokenizer import CONTINUED, PretrainedDescription, build
 
 
 def normalize(text: str, changes: tuple[Normalization, ...]) -> str:
-    """Return the text with each of `changes` applied in order. A lone surrogate, which no file in UTF-8 has, becomes U+FFFD."""
-    if not text.isascii():
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    """Return the text with each of `changes` applied in order. A lone surrogate becomes U+FFFD."""
+    text = without_surrogates(text)
     for name in changes:
         text = " ".join(text.split()) if name == "collapse_whitespace" else by_lines(text, name)
     return text
+
+
+def without_surrogates(text: str) -> str:
+    """Return the text with U+FFFD in place of each lone surrogate, which no file in UTF-8 has."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def by_lines(text: str, name: Normalization) -> str:
@@ -66,6 +73,13 @@ BLOCK_CHARACTERS = 2**20
 NUM_CODE_POINTS = 0x110000
 MOST_CACHED = 200_000
 """Number of different pieces whose tokens `bpe` remembers."""
+PART_CHARACTERS, LONGEST_PART = 2**16, 2**18
+"""The library needs up to 1,000 bytes of memory for each character, so it gets parts of a text: the first place after PART_CHARACTERS where a cut
+changes no token ends a part. Without such a place, a part of LONGEST_PART is cut off."""
+BEFORE_SPACE = re.compile(r"(?<=\w)(?= )")
+BEFORE_SPACE_OR_AFTER_LINE = re.compile(r"(?<=\w)(?= )|(?<=\S\n)(?=\w)")
+LATER_BYTES = bytes(range(0x80, 0xC0))
+"""The bytes of a character in UTF-8 after its first one."""
 UNKNOWN_SIGN = "\N{REPLACEMENT CHARACTER}"
 BYTE_OF_SIGN = {ord(sign): byte for byte, sign in enumerate(BYTE_SIGNS)}
 SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
@@ -74,19 +88,19 @@ SIGN_OF_BYTE = dict(enumerate(BYTE_SIGNS))
 class Tokenizer:
     """Turns texts into token numbers and back. `Tokenizer(description)` returns an instance of the subclass for the description's kind."""
 
-    def __new__(cls, description: TokenizerDescription) -> "Tokenizer":
+    def __new__(cls, description: AnyDescription) -> "Tokenizer":
         return super().__new__(KINDS[description.kind])
 
-    def __init__(self, description: TokenizerDescription) -> None:
+    def __init__(self, description: AnyDescription) -> None:
         self.description = description
         self.num_tokens = description.num_tokens
 
     def encode(self, text: str) -> Tokens:
-        """Normalize the text, and return its token numbers, (n,) int32. No END is added.
+        """Normalize the text, and return its token numbers, (n,) int32. No special token is added.
 
-        The result is empty if the normalized text is empty or, with `word`, only white space.
+        The result is empty if the normalized text is empty or, with `word` and `wordpiece`, only white space.
         """
-        return self.encode_normalized(normalize(text, self.description.normalization))
+        raise NotImplementedError
 
     def encode_all(self, texts: Iterable[str]) -> list[Tokens]:
         """Return the token numbers of each text."""
@@ -95,21 +109,77 @@ class Tokenizer:
     def rows(self, texts: Iterable[str], length: int) -> tuple[Tokens, NDArray[np.int64]]:
         """Return two arrays: one row of token numbers for each text, (n, length), and the number of tokens of each text, (n,).
 
-        A text of more than `length` tokens is truncated in its row, and a shorter one is filled with PAD. The number of tokens is that of
-        the whole text, without PAD.
+        A text of more than `length` tokens is truncated in its row, and a shorter one is filled with padding. The number of tokens is that
+        of the whole text, without padding. If the tokenizer puts special tokens around a text, they are counted, and never truncated; a
+        text without tokens counts as 0.
         """
-        encoded = self.encode_all(texts)
-        rows = np.full((len(encoded), length), PAD, np.int32)
+        encoded, description = self.encode_all(texts), self.description
+        first, num_after = len(description.before), len(description.after)
+        rows = np.full((len(encoded), length), description.pad, np.int32)
         for row, tokens in zip(rows, encoded, strict=True):
-            row[: len(tokens)] = tokens[:length]
-        return rows, np.array([len(tokens) for tokens in encoded], np.int64)
+            last = min(first + len(tokens), length - num_after)
+            row[:first] = description.before
+            row[first:last] = tokens[: last - first]
+            row[last : last + num_after] = description.after
+        return rows, np.array([len(tokens) and first + len(tokens) + num_after for tokens in encoded], np.int64)
 
     def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
         """Return the text of token numbers. Bytes that are not UTF-8 become U+FFFD.
 
-        Special tokens are left out; with `show_unknown`, each UNKNOWN becomes U+FFFD.
+        Special tokens are left out; with `show_unknown`, each unknown token becomes U+FFFD.
         """
-        numbers = np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
+        raise NotImplementedError
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each token in `description.tokens`."""
+        return [token.encode() for token in self.description.tokens]
+
+    @cached_property
+    def num_characters(self) -> NDArray[np.int64]:
+        """Return the number of characters of each token, (num_tokens,). Padding and the end have 0. An unknown token counts as 1.
+
+        If the bytes of a character are in several tokens, it counts for the token with its first byte. The sum over the tokens of a text is
+        thus its number of characters. A tokenizer of the kind `word` or `wordpiece` does not count white space, and counts an unknown word
+        as one character.
+        """
+        return self.table(len(content.translate(None, LATER_BYTES)) for content in self.contents)
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Return the number of UTF-8 bytes of each token, (num_tokens,). Padding and the end have 0. An unknown token counts as 1, because
+        its real bytes are not known.
+        """
+        return self.table(map(len, self.contents))
+
+    @cached_property
+    def special(self) -> set[int]:
+        """Return the numbers of the tokens that are no text, and that `decode` leaves out."""
+        raise NotImplementedError
+
+    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
+        """Return the sizes of the tokens in `description.tokens`, completed by those of the special tokens."""
+        raise NotImplementedError
+
+
+def as_numbers(tokens: Iterable[int] | NDArray[Any]) -> NDArray[np.int64]:
+    return np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
+
+
+class FittedTokenizer(Tokenizer):
+    """A tokenizer that `prepare` fits to texts."""
+
+    description: TokenizerDescription
+
+    @cached_property
+    def special(self) -> set[int]:
+        return set(range(NUM_SPECIAL))
+
+    def encode(self, text: str) -> Tokens:
+        return self.encode_normalized(normalize(text, self.description.normalization))
+
+    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
+        numbers = as_numbers(tokens)
         kept = numbers[(numbers >= NUM_SPECIAL) | (show_unknown & (numbers == UNKNOWN))]
         return self.join(np.where(kept == UNKNOWN, -1, kept - NUM_SPECIAL))
 
@@ -123,30 +193,13 @@ class Tokenizer:
         """
         raise NotImplementedError
 
-    @cached_property
-    def num_characters(self) -> NDArray[np.int64]:
-        """Return the number of characters of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1.
-
-        If the bytes of a character are in several tokens, it counts for the token with its first byte. The sum over the tokens of a text is
-        thus its number of characters. A tokenizer of the kind `word` does not count white space, and counts an unknown word as one
-        character.
-        """
-        return self.table(len(token) for token in self.description.tokens)
-
-    @cached_property
-    def num_bytes(self) -> NDArray[np.int64]:
-        """Return the number of UTF-8 bytes of each token, (num_tokens,). PAD and END have 0. UNKNOWN counts as 1, because its real bytes
-        are not known.
-        """
-        return self.table(len(token.encode()) for token in self.description.tokens)
-
     def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
         special = np.zeros(NUM_SPECIAL, np.int64)
         special[UNKNOWN] = 1
         return np.append(special, np.fromiter(sizes, np.int64))
 
 
-class CharacterTokenizer(Tokenizer):
+class CharacterTokenizer(FittedTokenizer):
     """One token for each character (code point) of the vocabulary."""
 
     @cached_property
@@ -175,7 +228,7 @@ class CharacterTokenizer(Tokenizer):
         return np.append(self.code_points, code_points(UNKNOWN_SIGN))
 
 
-class ByteTokenizer(Tokenizer):
+class ByteTokenizer(FittedTokenizer):
     """One token for each byte of the text in UTF-8."""
 
     def encode_normalized(self, text: str) -> Tokens:
@@ -190,16 +243,7 @@ class ByteTokenizer(Tokenizer):
 
     @cached_property
     def contents(self) -> list[bytes]:
-        """Return the bytes of each token."""
         return [token.translate(BYTE_OF_SIGN).encode("latin-1") for token in self.description.tokens]
-
-    @cached_property
-    def num_characters(self) -> NDArray[np.int64]:
-        return self.table(sum(byte & 0xC0 != 0x80 for byte in content) for content in self.contents)
-
-    @cached_property
-    def num_bytes(self) -> NDArray[np.int64]:
-        return self.table(map(len, self.contents))
 
 
 class BpeTokenizer(ByteTokenizer):
@@ -234,7 +278,7 @@ class BpeTokenizer(ByteTokenizer):
         return known
 
 
-class WordTokenizer(Tokenizer):
+class WordTokenizer(FittedTokenizer):
     """One token for each word of the vocabulary. A decoded text has one space between words."""
 
     @cached_property
@@ -253,16 +297,90 @@ class WordTokenizer(Tokenizer):
         return (*self.description.tokens, UNKNOWN_SIGN)
 
 
+class PretrainedTokenizer(Tokenizer):
+    """The tokenizer of a pretrained model. The library `tokenizers` encodes texts, in one thread; it is built at the first text."""
+
+    description: PretrainedDescription
+
+    @cached_property
+    def library(self) -> Any:
+        return build(self.description)
+
+    def encode(self, text: str) -> Tokens:
+        tokens = bytearray()
+        for part in parts(without_surrogates(text), cut=self.cut):
+            tokens += np.array(self.library.encode(part, add_special_tokens=False).ids, np.int32).tobytes()
+        return np.frombuffer(tokens, np.int32)
+
+    @cached_property
+    def cut(self) -> re.Pattern[str] | None:
+        """Return the pattern of the places at which a text can be cut without a change of its tokens; None if there is none."""
+        if not self.description.cuttable:
+            return None
+        return BEFORE_SPACE if self.description.add_prefix_space else BEFORE_SPACE_OR_AFTER_LINE
+
+    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
+        unknown = {self.description.unknown} if show_unknown else set()
+        numbers = [number for number in as_numbers(tokens).tolist() if number >= 0 and (number in unknown or number not in self.special)]
+        contents = [UNKNOWN_SIGN.encode() if number in unknown else self.contents[number] for number in numbers]
+        if self.description.kind == "wordpiece":  # a space before each word but the first
+            joined = [number not in unknown and self.description.tokens[number].startswith(CONTINUED) for number in numbers]
+            contents = [content if at == 0 or joined[at] else b" " + content for at, content in enumerate(contents)]
+        return b"".join(contents).decode("utf-8", "replace")
+
+    @cached_property
+    def special(self) -> set[int]:
+        special = (self.description.unknown, self.description.end, *(token.number for token in self.description.added if token.special))
+        return {number for number in special if number is not None}
+
+    @cached_property
+    def contents(self) -> list[bytes]:
+        """Return the bytes of each token, without the sign that continues a word."""
+        tokens, added = self.description.tokens, {token.number for token in self.description.added}
+        if self.description.kind == "wordpiece":
+            return [token.encode() if at in added else token.removeprefix(CONTINUED).encode() for at, token in enumerate(tokens)]
+        return [token.encode() if at in added else from_signs(token) for at, token in enumerate(tokens)]
+
+    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
+        found = np.fromiter(sizes, np.int64)
+        for number, size in ((self.description.end, 0), (self.description.unknown, 1)):
+            if number is not None:
+                found[number] = size
+        return found
+
+
 KINDS: dict[str, type[Tokenizer]] = {
     "character": CharacterTokenizer,
     "byte": ByteTokenizer,
     "bpe": BpeTokenizer,
     "word": WordTokenizer,
+    "wordpiece": PretrainedTokenizer,
+    "byte_level_bpe": PretrainedTokenizer,
 }
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def parts(text: str, *, cut: re.Pattern[str] | None) -> Iterator[str]:
+    """Yield the text in parts of at most LONGEST_PART characters, cut at places of the pattern `cut`."""
+    start = 0
+    while len(text) - start > PART_CHARACTERS:
+        place = cut.search(text, start + PART_CHARACTERS, start + LONGEST_PART) if cut else None
+        stop = place.start() if place else start + LONGEST_PART
+        yield text[start:stop]
+        start = stop
+    if start < len(text):
+        yield text[start:]
+
+
+def from_signs(token: str) -> bytes:
+    """Return the bytes of a token in characters of BYTE_SIGNS. If it has other characters, they are the text itself."""
+    try:
+        return token.translate(BYTE_OF_SIGN).encode("latin-1")
+    except UnicodeEncodeError:
+        return token.encode()
 
 
 def as_signs(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text import END, PAD, UNKNOWN
+from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive
 
@@ -42,15 +42,18 @@ class GenerationSettings:
     seed: int
 
 
-def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSettings) -> Iterator[int]:
+def generate(model: nn.Module, prompt: Sequence[int], *, tokenizer: AnyDescription, settings: GenerationSettings) -> Iterator[int]:
     """Yield at most `settings.length` tokens that continue `prompt`.
 
-    The generation stops earlier if END is drawn, or if prompt and output together have `network.longest` tokens. The network of `model`
-    must be Generative, and `model` in evaluation mode. The network computes in the precision of its weights: autocast would convert all
-    weights again for each token. An empty prompt is replaced by END, so the model begins a new text. Raises Refusal if the network has no
-    method `step`, if the prompt leaves no room for another token, or if a logit is not finite.
+    The generation stops earlier if `tokenizer.end` is drawn, or if prompt and output together have `network.longest` tokens. The network of
+    `model` must be Generative, and `model` in evaluation mode. The network computes in the precision of its weights: autocast would convert all
+    weights again for each token. An empty prompt is replaced by `tokenizer.end`, so the model begins a new text. Raises Refusal if the network
+    has no method `step`, if `tokenizer` has no end, if the prompt leaves no room for another token, or if a logit is not finite.
     """
-    network, tokens = cast("Generative", model.network), list(prompt) or [END]
+    end, excluded = tokenizer.end, [number for number in (tokenizer.pad, tokenizer.unknown) if number is not None and number >= 0]
+    if end is None:
+        raise Refusal("this model cannot generate text: its tokenizer has no token that ends a text")
+    network, tokens = cast("Generative", model.network), list(prompt) or [end]
     if not hasattr(network, "step"):
         raise Refusal("this model cannot generate text: its network has no method `step` (docs/text-models.md)")
     if network.longest is not None and len(tokens) >= network.longest:
@@ -65,22 +68,22 @@ def generate(model: nn.Module, prompt: Sequence[int], *, settings: GenerationSet
     for _ in range(length):
         with torch.inference_mode():
             logits, cache = network.step(torch.tensor([tokens], dtype=torch.int32, device=device), cache)
-            token = draw(logits[0], settings, generator)
-        if token == END:
+            token = draw(logits[0], settings, generator, excluded)
+        if token == end:
             return
         yield token
         tokens = [token]
 
 
-def draw(logits: Tensor, settings: GenerationSettings, generator: torch.Generator) -> int:
-    """Draw a token at random according to `logits` (num_tokens,) and `settings`, and return its number. PAD and UNKNOWN are never drawn.
+def draw(logits: Tensor, settings: GenerationSettings, generator: torch.Generator, excluded: Sequence[int]) -> int:
+    """Draw a token at random according to `logits` (num_tokens,) and `settings`, and return its number. No token of `excluded` is drawn.
 
     The logits are moved to the CPU and converted to float64, whatever the device of the model. Raises Refusal if a logit is not finite.
     """
     logits = logits.double().cpu()
     if not logits.isfinite().all():
         raise Refusal("the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, and train again")
-    logits = logits.index_fill(0, torch.tensor([PAD, UNKNOWN]), -torch.inf)
+    logits = logits.index_fill(0, torch.tensor(excluded, dtype=torch.long), -torch.inf)
     if settings.temperature == 0:
         return int(logits.argmax())
     # subtract first: divided by a tiny temperature, the logits would be infinite, and their difference NaN

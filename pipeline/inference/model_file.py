@@ -52,7 +52,7 @@ class InferenceParams(Section):
 
 
 HEADER_BYTES = MOST_BYTES
-"""Size limit of a model file's header: enough for about 15,000 tensor names and shapes, or as many class names."""
+"""Size limit of a model file's header: enough for a tokenizer of 32 MiB, and for 10,000 tensor names and shapes, or as many class names."""
 ChangeKey = Annotated[str, Field(pattern="^(step|micro_batch_size)$")]
 RecordedChange = Annotated[dict[ChangeKey, Steps], Field(min_length=2)]
 

@@ -10,12 +10,13 @@ from typing import Annotated, ClassVar, Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn import functional
 
-from pipeline.core.inputs.text import PAD, TextInputs
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Share, Width
 from pipeline.core.spec import Spec
+from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
 
 PRIME = 2**31 - 1
@@ -41,7 +42,7 @@ class Settings(ModelSettings):
         texts = TextInputs.of(spec)
         if spec.targets.per_token:
             raise Refusal("model.name: ngrams has one output for each text, not for each token: write `recurrent` or `transformer`")
-        return TextClassifier(self, num_tokens=texts.num_tokens, num_outputs=spec.num_outputs)
+        return TextClassifier(self, texts, num_outputs=spec.num_outputs)
 
 
 class TextClassifier(nn.Module):
@@ -51,34 +52,34 @@ class TextClassifier(nn.Module):
     `model.weights` does not copy the vectors of other n-grams. It is an `nn.Embedding`, whose gradient is deterministic on a GPU, too.
     """
 
-    def __init__(self, settings: Settings, *, num_tokens: int, num_outputs: int) -> None:
+    def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
         super().__init__()
-        self.max_n, self.num_tokens = settings.max_n, num_tokens
+        self.max_n, self.num_tokens, self.pad = settings.max_n, texts.num_tokens, texts.pad
         self.buckets = settings.buckets if settings.max_n > 1 else 0
-        self.embedding = nn.Embedding(num_tokens + self.buckets, settings.width)
+        self.embedding = nn.Embedding(texts.num_tokens + self.buckets, settings.width)
         nn.init.zeros_(self.embedding.weight)
         self.dropout = nn.Dropout(settings.dropout)
         self.head = nn.Linear(settings.width, num_outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        real = tokens != PAD
-        vectors = self.embedding(ngram_numbers(tokens, self.max_n, num_tokens=self.num_tokens, buckets=self.buckets))
+        real = tokens != self.pad
+        vectors = self.embedding(ngram_numbers(tokens, self.max_n, num_tokens=self.num_tokens, buckets=self.buckets, pad=self.pad))
         weights = real / real.sum(1, keepdim=True).clamp(min=1).to(vectors.dtype).sqrt()
         features = (vectors * weights[:, None, :, None]).sum((1, 2))
         return cast("Tensor", self.head(self.dropout(features)))
 
 
-def ngram_numbers(tokens: Tensor, max_n: int, *, num_tokens: int, buckets: int) -> Tensor:
+def ngram_numbers(tokens: Tensor, max_n: int, *, num_tokens: int, buckets: int, pad: int) -> Tensor:
     """Return the row in the table of each n-gram of `tokens` (n, length), for 1 to `max_n` tokens: int64 (n, max_n, length).
 
-    At a position are the n-grams that end there. Before the text are tokens PAD, so an n-gram at its beginning differs from the same
+    At a position are the n-grams that end there. Before the text is padding, which has the number `pad`, so an n-gram at its beginning differs from the same
     tokens inside a text. Single tokens have their own numbers, and all others `num_tokens` plus a hash below `buckets`. The hash is a
     polynomial of the token numbers modulo a prime, in integers, so it is the same on every device.
     """
     hashes = tokens = tokens.long()
-    numbers = [tokens]
+    numbers = [indices(tokens, pad)]
     for distance in range(1, max_n):
-        earlier = pad(tokens, (distance, 0), value=PAD)[:, : tokens.shape[1]]
+        earlier = functional.pad(tokens, (distance, 0), value=pad)[:, : tokens.shape[1]]
         hashes = (hashes * MULTIPLIER + earlier) % PRIME
         numbers.append(num_tokens + hashes % buckets)
     return torch.stack(numbers, dim=1)

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import linear
 
-from pipeline.core.inputs.text import PAD, TextInputs
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
+from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
@@ -68,35 +69,35 @@ class Settings(ModelSettings):
     def build(self, spec: Spec) -> nn.Module:
         texts = TextInputs.of(spec)
         if not spec.targets.per_token:
-            return TextClassifier(self, num_tokens=texts.num_tokens, num_outputs=spec.num_outputs)
+            return TextClassifier(self, texts, num_outputs=spec.num_outputs)
         if self.bidirectional:
             raise Refusal("model.bidirectional: a language model must not read the tokens that it predicts: set it to false")
         if self.pooling is not None:
             raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")
-        return LanguageModel(self, num_tokens=texts.num_tokens)
+        return LanguageModel(self, texts)
 
 
 class TextClassifier(nn.Module):
     """Maps tokens (n, length) to outputs (n, num_outputs). The padding after a text does not change its outputs."""
 
-    def __init__(self, settings: Settings, *, num_tokens: int, num_outputs: int) -> None:
+    def __init__(self, settings: Settings, texts: TextInputs, *, num_outputs: int) -> None:
         super().__init__()
         if settings.pooling is None:
             raise Refusal("model.pooling: a classifier needs one vector for each text: set it to last or mean")
         if settings.tied_embeddings:
             raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
-        self.pooling = settings.pooling
+        self.pooling, self.pad = settings.pooling, texts.pad
         self.width = settings.width
-        self.embedding = nn.Embedding(num_tokens, settings.embedding_width)
+        self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
         self.dropout = nn.Dropout(settings.dropout)
         self.layers = layers(settings)
         self.head = nn.Linear(settings.width * (2 if settings.bidirectional else 1), num_outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        real = tokens != PAD
+        real = tokens != self.pad
         lengths = real.sum(1)
         reversal = reversed_positions(lengths, tokens.shape[1])
-        states = self.dropout(self.embedding(tokens))
+        states = self.dropout(self.embedding(indices(tokens, self.pad)))
         for layer in self.layers:
             states = layer(states, reversal)
         return cast("Tensor", self.head(self.pooled(states, real, lengths)))
@@ -124,18 +125,19 @@ class LanguageModel(nn.Module):
     longest = None
     """A text may have any length."""
 
-    def __init__(self, settings: Settings, *, num_tokens: int) -> None:
+    def __init__(self, settings: Settings, texts: TextInputs) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(num_tokens, settings.embedding_width)
+        self.pad = texts.pad
+        self.embedding = nn.Embedding(texts.num_tokens, settings.embedding_width)
         self.dropout = nn.Dropout(settings.dropout)
         self.layers = layers(settings)
-        self.head = nn.Linear(settings.width, num_tokens)
+        self.head = nn.Linear(settings.width, texts.num_tokens)
         if settings.tied_embeddings:
             nn.init.uniform_(self.embedding.weight, -TIED_RANGE, TIED_RANGE)
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        states = self.dropout(self.embedding(tokens))
+        states = self.dropout(self.embedding(indices(tokens, self.pad)))
         for layer in self.layers:
             states = layer(states)
         return cast("Tensor", self.head(states))
@@ -145,7 +147,7 @@ class LanguageModel(nn.Module):
 
         `cache` is the state that the previous call returned, or None at the beginning of a text.
         """
-        states = self.embedding(tokens)
+        states = self.embedding(indices(tokens, self.pad))
         after: list[Any] = []
         for layer, before in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             states, state = run(cast("Layer", layer).ahead, states, before)

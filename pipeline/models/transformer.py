@@ -7,10 +7,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
-from pipeline.core.inputs.text import PAD, TextInputs
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
+from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
 
 BLOCK_NAMES = r"body\.blocks\.\d+\."
@@ -85,12 +86,12 @@ class TextClassifier(nn.Module):
             raise Refusal("model.pooling: a classifier needs one vector for each text: set it to mean or first")
         if settings.tied_embeddings:
             raise Refusal("model.tied_embeddings: the outputs of a classifier are not tokens: set it to false")
-        self.pooling = settings.pooling
+        self.pooling, self.pad = settings.pooling, texts.pad
         self.body = Body(settings, texts, causal=False)
         self.head = linear(settings.width, num_outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        real = tokens != PAD
+        real = tokens != self.pad
         # Attention to no key at all would be a softmax over nothing, so a text without tokens attends to its first padding.
         keys = real | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
         states = self.body(tokens, keys[:, None, None, :])
@@ -131,7 +132,7 @@ class Body(nn.Module):
 
     def __init__(self, settings: Settings, texts: TextInputs, *, causal: bool) -> None:
         super().__init__()
-        self.head_width = settings.width // settings.heads
+        self.head_width, self.pad = settings.width // settings.heads, texts.pad
         self.embedding = embedding(texts.num_tokens, settings.width)
         self.positions = embedding(texts.length, settings.width) if settings.positions == "learned" else None
         self.dropout = nn.Dropout(settings.dropout)
@@ -146,7 +147,7 @@ class Body(nn.Module):
         """
         first = cache[0].length if cache else 0
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
-        states = self.embedding(tokens)
+        states = self.embedding(indices(tokens, self.pad))
         rotation = None
         if self.positions is None:
             rotation = rotations(positions, self.head_width, torch.promote_types(states.dtype, torch.float32)).to(compute_dtype(states))

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import END, PAD, UNKNOWN
+from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tasks.language_modeling import NextTokenTargets
@@ -32,9 +32,9 @@ Divided = Mapping[str, Sequence[Document]]
 class CorpusSettings(TextSettings):
     """Settings of a source of documents. `valid` and `test` are shares of the characters.
 
-    The tokens of a split form one sequence, in which the special token END precedes each document. The target of each token is the next
-    token. After the last token, the sequence begins again with its first END, unless padding follows. The sequence is cut into rows of
-    `max_length` tokens. If the last row is incomplete, train drops it; valid and test fill it with the padding token PAD.
+    The tokens of a split form one sequence, in which the token that ends a text precedes each document. The target of each token is the next
+    token. After the last token, the sequence begins again with its first token, unless padding follows. The sequence is cut into rows of
+    `max_length` tokens. If the last row is incomplete, train drops it; valid and test fill it with padding.
     """
 
     divides: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class CorpusSettings(TextSettings):
         def report(_: object) -> None:
             print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens")
             for split, array in rows.items():
-                print(f"prepare: {split}: {describe(array, len(documents[split]))}")
+                print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
         statistics = Statistics(self.max_length, tokenizer.description)
@@ -65,7 +65,8 @@ class CorpusSettings(TextSettings):
         Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
         finds no token in its documents.
         """
-        start = np.array([END], np.int32)
+        assert tokenizer.description.end is not None
+        start = np.array([tokenizer.description.end], np.int32)
         tokens = np.concatenate([part for document in documents for part in (start, tokenizer.encode(document.text))])
         length = self.max_length
         if split == TRAIN:
@@ -76,7 +77,7 @@ class CorpusSettings(TextSettings):
             return tokens[: len(tokens) // length * length].reshape(-1, length)
         if len(tokens) == len(documents):
             raise Refusal(f"source.{split}: the documents of {split} have no tokens: write a larger share, or add text")
-        return np.pad(tokens, (0, -len(tokens) % length), constant_values=PAD).reshape(-1, length)
+        return np.pad(tokens, (0, -len(tokens) % length), constant_values=tokenizer.description.pad).reshape(-1, length)
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
@@ -141,11 +142,11 @@ def without_empty(divided: Mapping[str, Sequence[Document]], *, valid: float, te
     return kept
 
 
-def describe(rows: NDArray[np.int32], num_documents: int) -> str:
-    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens, and PAD is not counted.
+def describe(rows: NDArray[np.int32], num_documents: int, tokenizer: AnyDescription) -> str:
+    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens; padding is not counted.
 
-    If some tokens are UNKNOWN, the text says how many: they stand for what is not in the vocabulary.
+    If some tokens are unknown, the text says how many: they stand for what is not in the vocabulary.
     """
-    num_unknown = np.count_nonzero(rows == UNKNOWN)
+    num_unknown = 0 if tokenizer.unknown is None else np.count_nonzero(rows == tokenizer.unknown)
     unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
-    return f"{counted(num_documents, 'document')}, {counted(int(np.count_nonzero(rows)), 'token')}{unknown}"
+    return f"{counted(num_documents, 'document')}, {counted(int(np.count_nonzero(rows != tokenizer.pad)), 'token')}{unknown}"

@@ -1,5 +1,6 @@
 """The section `source`, the only one that the stage `prepare` reads: the base class of every source's settings."""
 
+import os
 import re
 import unicodedata
 from collections.abc import Mapping
@@ -82,6 +83,14 @@ class SourceSettings(Section):
                 "`python -m pipeline set source=image_folder source.root=...`, or source=arrays, source=text_classification or source=text"
             )
         return root
+
+    def refuse_missing(self) -> None:
+        """Raise Refusal if the folder or archive `root`, or another file that the settings name, does not exist or cannot be used."""
+        if not os.path.exists(self.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
+            raise Refusal(
+                f"source.root: {self.root} does not exist: write the path of the folder or archive with the data; "
+                "for a dataset that is downloaded, create this folder"
+            )
 
     def num_classes(self) -> int | None:
         """Return the number of classes if the settings determine it, as for CIFAR-10. Return None if only the data determine it."""

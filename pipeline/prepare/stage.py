@@ -1,6 +1,5 @@
 """The stage prepare: reads the source and writes `data/prepared/`."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,11 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import counted
 from pipeline.core.stage import RefuseChanges, record_nothing
 from pipeline.core.untrusted import shown
 from pipeline.prepare import split, writer
-from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
 
 
@@ -91,7 +90,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
     If `quick`, the splits are drawn in another order, for which nothing needs to be read.
     """
     source = params.source
-    refuse_missing_root(source)
+    source.refuse_missing()
     raw_dataset = source.open(workers=workers or limits.usable_cpus())
     raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
     assigned = split.assign(
@@ -104,12 +103,3 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
         together=raw_dataset.together,
     )
     return raw_dataset, assigned
-
-
-def refuse_missing_root(source: SourceSettings) -> None:
-    """Raise Refusal if the folder or archive `source.root` does not exist."""
-    if not os.path.exists(source.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
-        raise Refusal(
-            f"source.root: {source.root} does not exist: write the path of the folder or archive with the data; "
-            "for a dataset that is downloaded, create this folder"
-        )

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from pipeline.core import files
 from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import END, NUM_SPECIAL, TextInputs
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tokenizer import Tokenizer
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import nn
 
-TOKENIZER_CODE = ("core/refusal.py", "core/registry.py", "core/spec.py", "core/inputs/text.py", "core/tokenizer.py")
+TOKENIZER_CODE = (
+    "core/refusal.py",
+    "core/registry.py",
+    "core/spec.py",
+    "core/pretrained_tokenizer.py",
+    "core/inputs/text.py",
+    "core/tokenizer.py",
+)
 """The modules that the tokenizer imports, and itself."""
 TOKENIZER_NEEDS = ("pydantic", "tokenizers")
 PARAM_TYPES = {"return": "string", "top_k": "long"}
@@ -107,14 +115,12 @@ def described(spec: Spec) -> dict[str, Any]:
     """Return what `served_model.py` needs to know about inputs and outputs."""
     inputs, names, tokenizer = spec.inputs, list(spec.targets.output_names), None
     if isinstance(inputs, TextInputs):
-        tokenizer = {
-            "module": f"{tokenizer_package()}.core.tokenizer",
-            "description": inputs.tokenizer.model_dump(mode="json"),
-            "end": END,
-        }
+        described = inputs.tokenizer
+        tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
         if spec.targets.per_token:
-            decode = Tokenizer(inputs.tokenizer).decode
-            names = ["<padding>", "<unknown>", "<end>", *(decode([number]) for number in range(NUM_SPECIAL, inputs.num_tokens))]
+            decode = Tokenizer(described).decode
+            special = {described.pad: "<padding>", described.unknown: "<unknown>", described.end: "<end>"}
+            names = [special.get(number) or decode([number]) for number in range(inputs.num_tokens)]
     return {
         "expected": expected(inputs),
         "shape": inputs.row_shape,
@@ -126,7 +132,8 @@ def described(spec: Spec) -> dict[str, Any]:
 
 
 def example_text(inputs: TextInputs) -> str:
-    return Tokenizer(inputs.tokenizer).decode(range(NUM_SPECIAL, min(inputs.num_tokens, NUM_SPECIAL + 8)))
+    tokenizer = Tokenizer(inputs.tokenizer)
+    return tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))
 
 
 def copy_tokenizer(folder: Path) -> Path:

@@ -87,10 +87,11 @@ class Texts:
     """Inputs that are texts. The tokenizer is that of the training: its code was copied to the logged model, under another name."""
 
     def __init__(self, description: dict[str, Any]) -> None:
-        module = importlib.import_module(description["tokenizer"]["module"])
-        self.tokenizer = module.Tokenizer(module.TokenizerDescription.model_validate(description["tokenizer"]["description"]))
+        package = description["tokenizer"]["package"]
+        tokenizers, texts = (importlib.import_module(f"{package}.core.{name}") for name in ("tokenizer", "inputs.text"))
         self.length, self.per_token, self.expected = description["shape"][0], description["per_token"], description["expected"]
-        self.end = description["tokenizer"]["end"]
+        inputs = texts.TextInputs(length=self.length, tokenizer=description["tokenizer"]["description"])
+        self.tokenizer, self.described = tokenizers.Tokenizer(inputs.tokenizer), inputs.tokenizer
 
     def rows(self, given: Any) -> NDArray[np.int32]:
         """Return the tokens of the texts, (n, longest). Raises MlflowException if the input is no list of texts, or if one has no tokens."""
@@ -98,20 +99,21 @@ class Texts:
         texts = texts.ravel() if texts.ndim == 0 or texts.shape[1:] == (1,) else texts  # a text alone, or a table of one column
         if texts.ndim != 1 or not len(texts) or not all(isinstance(text, str) for text in texts):
             raise refusal(f"the input contains something else than texts; send {self.expected}")
-        encoded = self.tokenizer.encode_all(texts)
         if self.per_token:
-            encoded = [tokens[-self.length :] if len(tokens) else np.array([self.end], np.int32) for tokens in encoded]
-        empty = next((number for number, tokens in enumerate(encoded) if not len(tokens)), None)
-        if empty is not None:
-            raise refusal(f"text {empty} of the input has no tokens; send {self.expected}")
-        rows = np.zeros((len(encoded), min(self.length, max(map(len, encoded)))), np.int32)
-        for row, tokens in zip(rows, encoded, strict=True):
-            row[: len(tokens)] = tokens[: self.length]
-        return rows
+            encoded = [tokens[-self.length :] if len(tokens) else [self.described.end] for tokens in self.tokenizer.encode_all(texts)]
+            rows = np.full((len(encoded), max(map(len, encoded))), self.described.pad, np.int32)
+            for row, found in zip(rows, encoded, strict=True):
+                row[: len(found)] = found
+            return rows
+        rows, lengths = self.tokenizer.rows(texts, self.length)
+        if not lengths.all():
+            raise refusal(f"text {int(lengths.argmin())} of the input has no tokens; send {self.expected}")
+        tokens: NDArray[np.int32] = rows[:, : int(lengths.max())]
+        return tokens
 
     def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
         """Return the outputs (n, outputs); for a language model, those after the last token of each text."""
-        return outputs[np.arange(len(rows)), np.count_nonzero(rows, axis=1) - 1] if self.per_token else outputs
+        return outputs[np.arange(len(rows)), np.count_nonzero(rows != self.described.pad, axis=1) - 1] if self.per_token else outputs
 
 
 def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[str, Any]:

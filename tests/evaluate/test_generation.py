@@ -1,16 +1,20 @@
 """Generated text: with the cache, the tokens are those of the whole network; draws follow the settings and the seed alone."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text import END
+from pipeline.core.inputs.text import END, PAD, UNKNOWN, TokenizerDescription
 from pipeline.core.refusal import Refusal
-from pipeline.evaluate.generation import GenerationSettings, draw, generate
+from pipeline.evaluate import generation
+from pipeline.evaluate.generation import GenerationSettings
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, texts, title
 
+generate = partial(generation.generate, tokenizer=TokenizerDescription(kind="byte"))
+draw = partial(generation.draw, excluded=[PAD, UNKNOWN])
 LENGTH = 40
 _, LSTM, _, _, ROTARY, LEARNED = LANGUAGE_MODELS
 

@@ -84,6 +84,11 @@ TEXT_VARIANTS = {
     "lstm in fp16, frozen": ("texts", {"model": texts.LSTM, "train.precision": "fp16", "train.freeze": ["embedding.*"]}),
     "gru, recomputed": ("texts", {"model": texts.LSTM | {"cell": "gru"}, "train.activation_checkpointing": True}),
     "ngrams": ("texts", {"model": texts.NGRAMS}),
+    "pretrained tokenizer: lstm": ("pretrained_texts", {"model": texts.LSTM}),
+    "pretrained tokenizer: language model": (
+        "pretrained_corpus",
+        {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"},
+    ),
     "transformer": ("texts", {"model": texts.TRANSFORMER, "loss.label_smoothing": 0.1, "train.metric": "valid/accuracy"}),
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
     "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **BF16_TRUE}),

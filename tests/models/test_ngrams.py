@@ -19,7 +19,7 @@ def test_the_number_of_an_ngram_is_a_polynomial_of_its_tokens_modulo_a_prime() -
     hashes = [(last * 630_360_016 + earlier) % (2**31 - 1) for last, earlier in pairs]
     longer = [(value * 630_360_016 + earlier) % (2**31 - 1) for value, earlier in zip(hashes, (0, 0, first), strict=True)]
     expected = [text, *([65_536 + value % 1000 for value in row] for row in (hashes, longer))]
-    found = ngrams.ngram_numbers(torch.tensor([text], dtype=torch.int32), 3, num_tokens=65_536, buckets=1000)
+    found = ngrams.ngram_numbers(torch.tensor([text], dtype=torch.int32), 3, num_tokens=65_536, buckets=1000, pad=0)
     assert found.tolist() == [expected]
 
 

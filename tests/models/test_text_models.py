@@ -15,7 +15,7 @@ from pipeline.models import recurrent, transformer
 from pipeline.train import blocks
 from tests.conftest import preset
 from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, NGRAMS, build, spec_for, texts, title
-from tests.specs import image_spec
+from tests.specs import bytes_of_gpt2, image_spec
 
 WITH_BLOCKS = [CLASSIFIERS[1], CLASSIFIERS[-1], LANGUAGE_MODELS[1], LANGUAGE_MODELS[-2]]
 """A bidirectional LSTM and a transformer that classify, and two language models with tied embeddings."""
@@ -44,6 +44,15 @@ def test_a_padded_text_has_the_outputs_of_the_text_alone(settings: dict[str, Any
     alone = torch.cat([network(row[None, :length]) for row, length in zip(tokens, lengths, strict=True)])
     assert torch.allclose(network(tokens), alone, rtol=0, atol=1e-12)
     assert (alone.unsqueeze(1) - alone).abs().amax(2).fill_diagonal_(1).min() > 1e-6  # the texts do differ
+
+
+@pytest.mark.parametrize("settings", [*CLASSIFIERS, NGRAMS], ids=title)
+def test_the_padding_of_a_pretrained_tokenizer_is_no_token_and_changes_no_output(settings: dict[str, Any]) -> None:
+    network = build(settings, tokenizer=bytes_of_gpt2()).double()
+    lengths, tokens = [5, 4, 1], torch.tensor([[0, 9, 0, 1, 0], [0, 9, 0, 1, -1], [0, -1, -1, -1, -1]], dtype=torch.int32)
+    alone = torch.cat([network(row[None, :length]) for row, length in zip(tokens, lengths, strict=True)])
+    assert torch.allclose(network(tokens), alone, rtol=0, atol=1e-12)
+    assert (alone[0] - alone[1]).abs().max() > 1e-6, "the token 0 is taken for padding"
 
 
 @pytest.mark.parametrize("settings", [LANGUAGE_MODELS[1], *LANGUAGE_MODELS[-2:]], ids=title)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.core import seeding
+from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
 from tests.specs import text_spec
@@ -37,14 +38,14 @@ def title(settings: dict[str, Any]) -> str:
     return "-".join(value for value in settings.values() if isinstance(value, str))
 
 
-def spec_for(settings: dict[str, Any], length: int = 12) -> Spec:
-    return text_spec(length=length, classes=CLASSES if settings.get("pooling", True) else None)
+def spec_for(settings: dict[str, Any], length: int = 12, tokenizer: AnyDescription | None = None) -> Spec:
+    return text_spec(length=length, classes=CLASSES if settings.get("pooling", True) else None, tokenizer=tokenizer)
 
 
-def build(settings: dict[str, Any], *, length: int = 12, seed: int = 1) -> nn.Module:
+def build(settings: dict[str, Any], *, length: int = 12, seed: int = 1, tokenizer: AnyDescription | None = None) -> nn.Module:
     """Return the network, initialised for one seed, in float32 and in training mode. Vectors that begin at zero are drawn, as if trained."""
     seeding.reseed(CPU, seed, "weights")
-    network: nn.Module = MODELS.settings(settings["name"])(**settings).build(spec_for(settings, length))
+    network: nn.Module = MODELS.settings(settings["name"])(**settings).build(spec_for(settings, length, tokenizer))
     if settings["name"] == "ngrams":
         nn.init.normal_(network.get_parameter("embedding.weight"))
     return network

@@ -30,8 +30,9 @@ from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import arrays, digits, image_folder
+from tests.pretrained_tokenizers import FITTED
 
-WORDS = {"tokenizer": "word", "vocabulary": 65_536, "min_count": 1, "normalization": (), "max_length": 8}
+WORDS = {"tokenizer": "word", **FITTED, "vocabulary": 65_536, "min_count": 1, "normalization": (), "max_length": 8}
 SETTINGS = TextSettings(name="text", root=Path("x"), valid=0.0, test=0.1, seed=1, **WORDS)
 
 

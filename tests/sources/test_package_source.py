@@ -16,8 +16,9 @@ from pipeline.prepare.stage import prepare
 from pipeline.sources import package_source
 from pipeline.tools.check.command import describe_dataset
 from tests.imports import TOP
+from tests.pretrained_tokenizers import FITTED
 
-SETTINGS = {"tokenizer": "bpe", "vocabulary": 300, "min_count": 2, "normalization": [], "max_length": 64}
+SETTINGS = {"tokenizer": "bpe", **FITTED, "vocabulary": 300, "min_count": 2, "normalization": [], "max_length": 64}
 FILES = ("sympy/core/basic.py", "sympy/core/logic.py")
 
 

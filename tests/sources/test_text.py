@@ -13,8 +13,9 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import tables as text_files
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
+from tests.pretrained_tokenizers import FITTED
 
-BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
+BYTE = {"tokenizer": "byte", **FITTED, "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
 CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 

@@ -16,9 +16,10 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import tables
 from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import text_classification
+from tests.pretrained_tokenizers import FITTED
 
-WORD = {"tokenizer": "word", "vocabulary": 50, "min_count": 1, "normalization": ["lowercase"], "max_length": 4}
-BYTE = {"tokenizer": "byte", "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
+WORD = {"tokenizer": "word", **FITTED, "vocabulary": 50, "min_count": 1, "normalization": ["lowercase"], "max_length": 4}
+BYTE = {"tokenizer": "byte", **FITTED, "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
 NUMBERED = {"text_column": 2, "label_column": 1}
 NAMED = {"text_column": "text", "label_column": "label"}
 FILES = {"text_column": None, "label_column": None}

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from pipeline.core.inputs.text import TokenizerDescription
+from pipeline.core.inputs.text import AnyDescription, TokenizerDescription
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.tracking import mirror, saved_model
 from pipeline.tracking.events import DELIVERED
@@ -25,6 +25,7 @@ from pipeline.tracking.journal import Dataset, Journal, RunInfo
 from pipeline.tracking.store import Store
 from tests import imports
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
+from tests.specs import bytes_of_gpt2
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked, turned_to
 from tests.train.engine.building import model_of
@@ -121,15 +122,21 @@ def test_other_params_are_refused(tracked: Tracked, store: None) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [pytest.param(CLASSIFIERS[5], id="classifier"), pytest.param(LANGUAGE_MODELS[0], id="language model", marks=pytest.mark.slow)],
+    ("settings", "described"),
+    [
+        pytest.param(CLASSIFIERS[5], None, id="classifier"),
+        pytest.param(CLASSIFIERS[5], bytes_of_gpt2(), id="pretrained tokenizer", marks=pytest.mark.slow),
+        pytest.param(LANGUAGE_MODELS[0], None, id="language model", marks=pytest.mark.slow),
+    ],
 )
-def test_the_logged_model_of_texts_takes_strings(tracked: Tracked, store: None, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_the_logged_model_of_texts_takes_strings(
+    tracked: Tracked, store: None, tmp_path: Path, settings: dict[str, Any], described
+) -> None:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    spec = spec_for(settings)
-    module = model_of(build(settings), spec).eval().requires_grad_(False)  # as a model that was loaded
+    spec = spec_for(settings, tokenizer=described)
+    module = model_of(build(settings, tokenizer=described), spec).eval().requires_grad_(False)  # as a model that was loaded
     is_classifier, tokenizer = not spec.targets.per_token, Tokenizer(spec.inputs.tokenizer)
 
     def expected(*texts: str) -> NDArray[np.float32]:
@@ -139,7 +146,7 @@ def test_the_logged_model_of_texts_takes_strings(tracked: Tracked, store: None, 
         return torch.stack(found if is_classifier else [outputs[-1] for outputs in found]).numpy()
 
     training = tracked.begin(RunInfo(params={"model.name": settings["name"]}))
-    training.model(tiny.write(tmp_path / "model.safetensors", seed=4 + is_classifier))
+    training.model(tiny.write(tmp_path / "model.safetensors", seed=4 + is_classifier + 2 * bool(described)))
     training.close()
     assert mirror.deliver(training.folder, Store(tracked.environment), lambda _: (module, spec))
     (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
@@ -166,13 +173,17 @@ def test_the_logged_model_of_texts_takes_strings(tracked: Tracked, store: None, 
         assert model.predict([""]).shape == (1, 11)
 
 
-def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "description", [TokenizerDescription(kind="word", vocabulary=("cat", "café"), normalization=("lowercase",)), bytes_of_gpt2()]
+)
+def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path, description: AnyDescription) -> None:
     package = saved_model.copy_tokenizer(tmp_path)
-    description = TokenizerDescription(kind="word", vocabulary=("cat", "café"), normalization=("lowercase",))
     code = f"""
 import sys
-from {package.name}.core.tokenizer import Tokenizer, TokenizerDescription
-print(Tokenizer(TokenizerDescription.model_validate_json({description.model_dump_json()!r})).encode("CAFÉ dog cat").tolist())
+from {package.name}.core.inputs.text import TextInputs
+from {package.name}.core.tokenizer import Tokenizer
+inputs = TextInputs(length=8, tokenizer={description.model_dump(mode="json")!r})
+print(Tokenizer(inputs.tokenizer).encode("CAFÉ dog cat").tolist())
 print([name for name in sys.modules if name.split(".")[0] == "pipeline"])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)

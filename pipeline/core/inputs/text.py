@@ -8,9 +8,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from pipeline.core import spec
+from pipeline.core.pretrained_tokenizer import PretrainedDescription, byte_signs
 
 PAD, UNKNOWN, END = 0, 1, 2
-"""Token numbers of every tokenizer: padding after the end of a text, a token that is not in the vocabulary, and the end of a text."""
+"""Token numbers of each tokenizer that is fitted to texts: padding after the end of a text, a token that is not in the vocabulary, and the
+end of a text."""
 NUM_SPECIAL = 3
 NUM_BYTES = 256
 MOST_TOKENS = 65_536
@@ -25,22 +27,12 @@ Token = Annotated[str, Field(min_length=1, max_length=LONGEST_TOKEN)]
 Merge = Annotated[str, Field(min_length=3, max_length=LONGEST_TOKEN + 1)]
 
 
-def byte_signs() -> str:
-    """Return a string of 256 printable characters. The character at index i stands for the byte i where a token is written as text.
-
-    As in GPT-2, a byte whose Latin-1 character is printable is written as this character. The other bytes are written as the characters
-    from U+0100 on, in order.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(NUM_BYTES, 2 * NUM_BYTES))
-    return "".join(chr(byte if byte in printable else next(others)) for byte in range(NUM_BYTES))
-
-
 BYTE_SIGNS = byte_signs()
+"""The character at index i stands for the byte i where a token is written as text."""
 
 
 class TokenizerDescription(BaseModel):
-    """Everything that a tokenizer is built from.
+    """Everything that a tokenizer is built from which was fitted to texts.
 
     A description has no code and no regular expressions, so a model file of a stranger is safe to open.
 
@@ -52,6 +44,12 @@ class TokenizerDescription(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    pad: ClassVar[int] = PAD
+    unknown: ClassVar[int] = UNKNOWN
+    end: ClassVar[int] = END
+    before: ClassVar[tuple[int, ...]] = ()
+    after: ClassVar[tuple[int, ...]] = ()
 
     kind: TokenizerKind
     normalization: Annotated[tuple[Normalization, ...], FailFast(), Field(max_length=8)] = ()
@@ -101,8 +99,11 @@ class TokenizerDescription(BaseModel):
         return NUM_SPECIAL + len(self.tokens)
 
 
+AnyDescription = Annotated[TokenizerDescription | PretrainedDescription, Field(discriminator="kind")]
+
+
 class TextInputs(spec.Inputs):
-    """Describes texts as rows of `length` token numbers, int32. The end of a row after a shorter text is filled with PAD.
+    """Describes texts as rows of `length` token numbers, int32. The end of a row after a shorter text is filled with `tokenizer.pad`.
 
     If each target is the next token, there are no separate texts: the rows of a split are consecutive pieces of one long sequence.
     """
@@ -111,7 +112,14 @@ class TextInputs(spec.Inputs):
 
     kind: Literal["text"] = "text"
     length: Annotated[int, Field(ge=1, le=65_536)]
-    tokenizer: TokenizerDescription
+    tokenizer: AnyDescription
+
+    @field_validator("tokenizer")
+    @classmethod
+    def leaves_room(cls, tokenizer: AnyDescription, info: ValidationInfo) -> AnyDescription:
+        if info.data.get("length", 0) <= len(tokenizer.before) + len(tokenizer.after):
+            raise ValueError("puts as many tokens around a text as a row has, or more")
+        return tokenizer
 
     @classmethod
     def example(cls) -> Self:
@@ -128,6 +136,10 @@ class TextInputs(spec.Inputs):
         """Return the number of different tokens."""
         return self.tokenizer.num_tokens
 
+    @property
+    def pad(self) -> int:
+        return self.tokenizer.pad
+
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
         if isinstance(new, TextInputs) and new.tokenizer == self.tokenizer:
             return None
@@ -139,16 +151,19 @@ class TextInputs(spec.Inputs):
 
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of tokens of each row that are not padding, (n,)."""
-        lengths: NDArray[np.int64] = np.count_nonzero(rows, axis=1)
+        lengths: NDArray[np.int64] = np.count_nonzero(rows != self.pad, axis=1)
         return lengths
 
     def random_samples(self, count: int) -> NDArray[Any]:
-        """Return `count` rows of random tokens, filled with PAD after a random length. Every call with the same `count` returns the same
-        rows.
+        """Return `count` rows of random tokens, filled with padding after a random length. Every call with the same `count` returns the
+        same rows.
         """
-        generator = np.random.default_rng(0)
-        tokens, lengths = generator.integers(1, self.num_tokens, (count, self.length)), generator.integers(1, self.length + 1, (count, 1))
-        return np.where(np.arange(self.length) < lengths, tokens, PAD).astype(self.dtype)
+        generator, pad = np.random.default_rng(0), self.pad
+        tokens, lengths = (
+            generator.integers(pad + 1, self.num_tokens, (count, self.length)),
+            generator.integers(1, self.length + 1, (count, 1)),
+        )
+        return np.where(np.arange(self.length) < lengths, tokens, pad).astype(self.dtype)
 
 
 Inputs = TextInputs

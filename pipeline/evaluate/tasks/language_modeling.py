@@ -132,7 +132,7 @@ class Evaluator:
             settings = GenerationSettings(
                 temperature=temperature, top_k=None, top_p=None, length=self.settings.sample_tokens, seed=self.settings.sample_seed
             )
-            tokens = list(generate(model, self.prompt, settings=settings))
+            tokens = list(generate(model, self.prompt, tokenizer=self.tokenizer.description, settings=settings))
             yield f"\n## Temperature {temperature:g}\n\n```text"
             yield self.settings.prompt + self.tokenizer.decode(tokens).replace("```", "` ` `")
             yield "```"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.core.inputs.text import PAD
 from pipeline.inference.batch import IGNORED, Batch, without_padding
 from pipeline.inference.batches.batch_index import BatchIndex, joined
 
@@ -199,17 +198,18 @@ class WindowBatch(BlockBatch):
         return self.batch_size * (self.block.inputs.shape[-1] - 1)
 
     def made(self, positions: slice) -> Batch:
-        return next_tokens(self.inputs(positions), padded=False)
+        return next_tokens(self.inputs(positions))
 
 
-def next_tokens(windows: Tensor, *, padded: bool) -> Batch:
+def next_tokens(windows: Tensor, *, pad: int | None = None) -> Batch:
     """Split windows (n, length + 1) into inputs, which are all tokens but the last, and targets, which are all tokens but the first.
 
-    So the target of each token is the next token. If `padded`, a target is IGNORED where the input or the target is padding.
+    So the target of each token is the next token. A target is IGNORED where the input or the target is padding, which has the number `pad`;
+    None means that there is no padding.
     """
     inputs, targets = windows[:, :-1], windows[:, 1:].long()
-    if padded:
-        targets.masked_fill_((inputs == PAD) | (targets == PAD), IGNORED)
+    if pad is not None:
+        targets.masked_fill_((inputs == pad) | (targets == pad), IGNORED)
     return Batch(inputs, targets)
 
 

@@ -233,12 +233,10 @@ def scoring(tensors: SplitTensors, *, batch_size: int, shard: Shard = WHOLE) -> 
     If `shard` is one of several, each process gets every `shard.count`-th batch, from number `shard.number` on. All get equally many: a
     batch beyond the end of the split is all padding.
     """
-    num_batches = -(-len(tensors) // batch_size)
+    split, num_batches = tensors.split, -(-len(tensors) // batch_size)
     numbers = range(shard.number, -(-num_batches // shard.count) * shard.count, shard.count)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size, numbers=numbers)
     for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index
-        batch = (
-            next_tokens(inputs, padded=True) if tensors.split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
-        )
+        batch = next_tokens(inputs, pad=split.pad) if split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
         yield batch, max(0, min(batch_size, len(tensors) - number * batch_size))

@@ -1,4 +1,4 @@
-"""The preprocessing of texts: none. The network gets the token numbers, and finds the padding in them by the number PAD."""
+"""The preprocessing of texts: none. The network gets the token numbers, and finds the padding in them by its number, that of `TextInputs.pad`."""
 
 from torch import Tensor, nn
 
@@ -13,3 +13,8 @@ class Preprocessing(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return tokens
+
+
+def indices(tokens: Tensor, pad: int) -> Tensor:
+    """Return `tokens` as indices of a table with a vector for each token. Padding whose number `pad` is negative gets the index 0."""
+    return tokens.clamp(min=0) if pad < 0 else tokens

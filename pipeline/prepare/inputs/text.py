@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Annotated, Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,16 +20,19 @@ from pipeline.core.inputs.text import (
     NUM_BYTES,
     NUM_SPECIAL,
     TOKENIZER_BYTES,
+    AnyDescription,
     Normalization,
     TextInputs,
     TokenizerDescription,
     TokenizerKind,
 )
+from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import stored_bytes
 from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points, normalize, pieces, words
 from pipeline.prepare.params import SourceSettings
+from pipeline.prepare.reading import tokenizer_json
 
 
 class Statistics:
@@ -38,7 +42,7 @@ class Statistics:
 
     dtype: ClassVar[type[np.generic]] = TextInputs.dtype
 
-    def __init__(self, length: int, tokenizer: TokenizerDescription | None = None) -> None:
+    def __init__(self, length: int, tokenizer: AnyDescription | None = None) -> None:
         self.row_shape = (length,)
         self.tokenizer = tokenizer
 
@@ -137,6 +141,9 @@ def one_thread() -> Iterator[None]:
             os.environ[PARALLELISM] = before
 
 
+OF_PRETRAINED = ("tokenizer_file", "tokenizer_digest")
+UNUSED = {"byte": (*OF_PRETRAINED, "vocabulary", "min_count"), "pretrained": ("vocabulary", "min_count", "normalization")}
+"""The keys that a tokenizer does not use; that of all others are OF_PRETRAINED."""
 FEWEST_OF_BPE = NUM_SPECIAL + NUM_BYTES + 1
 
 
@@ -145,44 +152,90 @@ class TextSettings(SourceSettings):
 
     inputs: ClassVar[str] = "text"
 
-    tokenizer: TokenizerKind
+    tokenizer: TokenizerKind | Literal["pretrained"]
     """What a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without the white space
-    around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding)."""
+    around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding). `pretrained`: the tokenizer of a
+    pretrained model of Hugging Face, which is read from `tokenizer_file`."""
+    tokenizer_file: Path | None
+    """The `tokenizer.json` of the pretrained model, such as `data/weights/NAME/tokenizer.json`. Null for the other tokenizers."""
+    tokenizer_digest: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None
+    """The SHA-256 of this file. If it is null or wrong, the error says the value to write. Null for the other tokenizers."""
     vocabulary: Annotated[int, Field(gt=NUM_SPECIAL + 1, le=MOST_TOKENS)] | None
     """Largest number of tokens, the three special tokens (padding, unknown, end of text) included. The most frequent ones are kept. Must be
-    null for `byte`."""
+    null for `byte` and `pretrained`."""
     min_count: Count | None
-    """How often a character or word, or a pair that `bpe` joins, must occur in train to become a token. Must be null for `byte`."""
+    """How often a character or word, or a pair that `bpe` joins, must occur in train to become a token. Must be null for `byte` and
+    `pretrained`."""
     normalization: Annotated[tuple[Normalization, ...], Field(max_length=8)]
-    """Changes of the text before it is divided into tokens, in this order; `[]` for none."""
+    """Changes of the text before it is divided into tokens, in this order; `[]` for none, and for `pretrained`, which brings its own."""
     max_length: Annotated[int, Field(ge=2, le=65_536)]
     """Number of tokens of a row. A longer text is truncated; a corpus is divided into rows of this length."""
 
-    RECOMMENDED: ClassVar = {"tokenizer": "word", "vocabulary": 6000, "min_count": 2, "normalization": [], "max_length": 128}
+    RECOMMENDED: ClassVar = {
+        "tokenizer": "word",
+        "tokenizer_file": None,
+        "tokenizer_digest": None,
+        "vocabulary": 6000,
+        "min_count": 2,
+        "normalization": [],
+        "max_length": 128,
+    }
+    ADDED: ClassVar = {"tokenizer_file": None, "tokenizer_digest": None}
 
-    @field_validator("vocabulary", "min_count")
+    @field_validator("tokenizer_file", "tokenizer_digest", "vocabulary", "min_count", "normalization")
     @classmethod
-    def fits_the_tokenizer(cls, value: int | None, info: ValidationInfo) -> int | None:
-        kind = info.data.get("tokenizer")
-        if kind is not None and (value is None) != (kind == "byte"):
-            raise ValueError("must be null for the tokenizer `byte`" if kind == "byte" else f"must be a number for the tokenizer `{kind}`")
-        if kind == "bpe" and info.field_name == "vocabulary" and value is not None and value < FEWEST_OF_BPE:
+    def fits_the_tokenizer(cls, value: Any, info: ValidationInfo) -> Any:
+        kind, name = info.data.get("tokenizer"), info.field_name
+        if kind is None:
+            return value
+        if name in UNUSED.get(kind, OF_PRETRAINED):
+            if value:
+                raise ValueError(f"must be {'[]' if name == 'normalization' else 'null'} for the tokenizer `{kind}`")
+        elif value is None and name != "tokenizer_digest":
+            raise ValueError(f"must be {'a path' if name == 'tokenizer_file' else 'a number'} for the tokenizer `{kind}`")
+        if kind == "bpe" and name == "vocabulary" and value < FEWEST_OF_BPE:
             raise ValueError(
                 f"must be at least {FEWEST_OF_BPE} for the tokenizer `bpe`: the number includes the 256 bytes and the special tokens"
             )
         return value
 
-    def fit_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
-        """Return a tokenizer fitted to `texts`.
+    def refuse_missing(self) -> None:
+        super().refuse_missing()
+        if self.tokenizer == "pretrained":
+            self.pretrained()
 
-        Raises Refusal if fewer than two characters or words are frequent enough. Raises Refusal if the tokenizer takes more than
-        TOKENIZER_BYTES as JSON: it is written to `spec.json` and to the header of the model file, whose sizes are limited.
-        """
-        description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
-        size_bytes = stored_bytes(description.model_dump(mode="json"), part="inputs", key="tokenizer")
-        if size_bytes > TOKENIZER_BYTES:
+    def pretrained(self) -> AnyDescription:
+        """Return the tokenizer in `tokenizer_file`. Raises Refusal if it is unusable for this task or for rows of `max_length` tokens."""
+        assert self.tokenizer_file is not None
+        description = tokenizer_json.read(self.tokenizer_file, self.tokenizer_digest)
+        if description.end is None and self.task == "language_modeling":
             raise Refusal(
-                f"source.vocabulary: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most "
-                f"{TOKENIZER_BYTES} are allowed: lower source.vocabulary"
+                f"source.tokenizer_file: {self.tokenizer_file}: has none of the tokens {', '.join(tokenizer_json.ENDS)}, "
+                "one of which a language model needs between documents: choose the tokenizer of another model"
             )
+        if self.max_length <= (num_around := len(description.before) + len(description.after)):
+            raise Refusal(f"source.max_length: the tokenizer puts {num_around} tokens around each text: write at least {num_around + 1}")
+        refuse_large(description, PRETRAINED_BYTES, "source.tokenizer_file", "choose the tokenizer of another model")
+        return description
+
+    def fit_tokenizer(self, texts: Iterable[str]) -> Tokenizer:
+        """Return a tokenizer fitted to `texts` or, for `pretrained`, that of the pretrained model.
+
+        Raises Refusal if fewer than two characters or words are frequent enough, or if the tokenizer is too large.
+        """
+        if self.tokenizer == "pretrained":
+            return Tokenizer(self.pretrained())
+        description = fit(texts, self.tokenizer, normalization=self.normalization, most_tokens=self.vocabulary, min_count=self.min_count)
+        refuse_large(description, TOKENIZER_BYTES, "source.vocabulary", "lower source.vocabulary")
         return Tokenizer(description)
+
+
+def refuse_large(description: AnyDescription, most_bytes: int, key: str, remedy: str) -> None:
+    """Raise Refusal, with `key` and `remedy`, if the tokenizer takes more than `most_bytes` as JSON: it is written to `spec.json` and to the
+    header of the model file, whose sizes are limited.
+    """
+    size_bytes = stored_bytes(description.model_dump(mode="json"), part="inputs", key="tokenizer")
+    if size_bytes > most_bytes:
+        raise Refusal(
+            f"{key}: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most {most_bytes} are allowed: {remedy}"
+        )

@@ -48,7 +48,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     loaded.to(Machine.set_up(environment).device)
     set_determinism(manifest.inference.train.deterministic)
     settings = GenerationSettings(temperature=temperature, top_k=top_k, top_p=top_p, length=length, seed=seed)
-    count = show(prompt, tokens, generate(loaded, tokens, settings=settings), tokenizer.decode)
+    count = show(prompt, tokens, generate(loaded, tokens, tokenizer=tokenizer.description, settings=settings), tokenizer.decode)
     if count < length:
         longest = cast("Generative", loaded.network).longest
         is_full = longest is not None and count + max(1, len(tokens)) == longest
@@ -70,11 +70,11 @@ def refuse_invalid(prompt: str, *, temperature: float, top_k: int | None, top_p:
 
 
 def encode(prompt: str, tokenizer: "Tokenizer") -> list[int]:
-    """Return the tokens of `prompt`. A token that is not in the vocabulary becomes UNKNOWN; if there are any, print a warning."""
-    from pipeline.core.inputs.text import UNKNOWN
-
+    """Return the tokens of `prompt`. A token that is not in the vocabulary becomes the unknown one; if there are any, print a
+    warning.
+    """
     tokens: list[int] = tokenizer.encode(prompt).tolist()
-    if unknown := tokens.count(UNKNOWN):
+    if unknown := sum(token == tokenizer.description.unknown for token in tokens):
         message = f"{unknown} of its {len(tokens)} tokens are not in the model's vocabulary, so the model cannot tell them apart"
         print(f"warning: --prompt: {message}", file=sys.stderr)
     return tokens

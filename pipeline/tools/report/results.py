@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.inputs.text import PAD
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import counted
@@ -51,12 +50,12 @@ def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
 
 def unigram_perplexity(prepared: Prepared) -> float:
     """Return the perplexity, on the test split, of predicting each token by its frequency in train, with one added to each count."""
-    num_tokens = prepared.spec.num_outputs
+    num_tokens, pad = prepared.spec.num_outputs, prepared.spec.inputs.pad
 
     def count(split: Split) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         blocks = np.array_split(split.inputs, max(1, len(split) // ROWS))  # np.bincount copies its input to int64
-        counts = sum(np.bincount(block.ravel(), minlength=num_tokens) for block in blocks)
-        return np.delete(counts, PAD)
+        counts = np.sum([np.bincount(block[block != pad], minlength=num_tokens) for block in blocks], axis=0)
+        return np.delete(counts, pad) if pad >= 0 else counts
 
     train, test = count(prepared.train) + 1, count(prepared.split(TEST))
     return math.exp(-float(test @ np.log(train / train.sum())) / int(test.sum()))

@@ -45,7 +45,7 @@ def splits_table(evidence: Evidence, prepared: Prepared) -> Table:
     left_out = any(record.left_out for record in records.values())
     rows: list[tuple[Cell, ...]] = []
     for name, split in prepared.splits.items():
-        tokens = Number(int(np.count_nonzero(split.inputs))) if isinstance(inputs, TextInputs) else ""
+        tokens = Number(int(np.count_nonzero(split.inputs != inputs.pad))) if isinstance(inputs, TextInputs) else ""
         rows.append((name, Number(len(split)), tokens, Number(records[name].left_out) if left_out else ""))
     return Table(("split", "samples", "tokens", "left out"), tuple(rows)).without_empty_columns()
 

@@ -153,7 +153,8 @@ def test_the_table_of_a_long_curve_has_both_values_of_each_step() -> None:
 
 def test_the_baseline_of_a_language_model_is_the_perplexity_of_the_frequencies_of_its_tokens() -> None:
     splits = {"train": Split(np.array([[3, 3, 4], [0, 0, 0]]), np.empty((2, 0))), "test": Split(np.array([[3, 4, 0]]), np.empty((1, 0)))}
-    prepared: Any = SimpleNamespace(spec=SimpleNamespace(num_outputs=5), train=splits["train"], split=splits.get)
+    spec = SimpleNamespace(num_outputs=5, inputs=SimpleNamespace(pad=0))
+    prepared: Any = SimpleNamespace(spec=spec, train=splits["train"], split=splits.get)
     assert math.isclose(unigram_perplexity(prepared), 1 / math.sqrt(3 / 7 * 2 / 7))  # counts with one added: 1, 1, 3, 2, without padding
 
 
