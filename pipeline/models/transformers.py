@@ -165,7 +165,7 @@ class Pretrained(nn.Module):
 
     def __init__(self, model: Any, texts: TextInputs) -> None:
         super().__init__()
-        self.model, self.pad = model, getattr(texts.tokenizer, "pad", 0)
+        self.model, self.pad = model, texts.pad
 
     def ids(self, tokens: Tensor) -> Tensor:
         """Return the token numbers for the model, in which padding is a token like any other."""
