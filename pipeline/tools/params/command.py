@@ -103,7 +103,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     finding = look(root, given)
     for line in finding.lines:
         print(f"set: {line}")
-    assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}")
+    assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.longest_words)
     parsed = [Assignment.parse(given) for given in assignments]
     preset, recommended = recommendation(finding)
     replaced = {str(each.location[0]) for each in parsed if len(each.location) == 1} - {"source"}
@@ -125,10 +125,10 @@ def is_pretrained(given: str) -> bool:
     return bool(re.match("model=[a-z]+:", given))
 
 
-def with_pretrained(assignments: Sequence[str], text: str) -> Sequence[str]:
+def with_pretrained(assignments: Sequence[str], text: str, longest_words: int = 0) -> Sequence[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
 
-    `text` is that of the parameters to change. A value that is given, too, takes precedence.
+    `text` is that of the parameters to change, and `longest_words` the number of words of a long text, or 0 if it is not known. A value that is given, too, takes precedence.
     """
     if not any(map(is_pretrained, assignments)):
         return assignments
@@ -138,7 +138,9 @@ def with_pretrained(assignments: Sequence[str], text: str) -> Sequence[str]:
     source = named[0] if named else Document.of(text, Paths().params).data["source"]["name"]
     own = {given.partition("=")[0] for given in assignments}
     return [
-        given for given in expanded(list(assignments), source) if given in assignments or given.partition("=")[0] not in own - {"model"}
+        given
+        for given in expanded(list(assignments), source, longest_words)
+        if given in assignments or given.partition("=")[0] not in own - {"model"}
     ]
 
 

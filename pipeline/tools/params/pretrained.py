@@ -20,6 +20,8 @@ CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 CONFIG_BYTES = 2**20
 TIMEOUT_S = 10.0
+LONGEST = 512
+"""The largest recommended number of tokens of a text."""
 FINE_TUNING = {
     "optimizer": "adamw",
     "optimizer.weight_decay": 0.05,
@@ -41,11 +43,11 @@ class Pretrained(NamedTuple):
     values: dict[str, Any]
 
 
-def expanded(assignments: list[str], source: str) -> list[str]:
+def expanded(assignments: list[str], source: str, longest_words: int) -> list[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those of all parameters that belong to this model.
 
-    `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. Weights that are not in
-    `data/weights/` are fetched. Raises Refusal if the model cannot be used, and Unavailable if it cannot be fetched.
+    `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. `longest_words` is the number of
+    words of a long text, or 0 if it is not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be used, and Unavailable if it cannot be fetched.
     """
     result = []
     for given in assignments:
@@ -59,7 +61,7 @@ def expanded(assignments: list[str], source: str) -> list[str]:
                 f"{given}: is a model of {kind}s, which source.name={source} does not read: choose another model, or another source"
             )
         try:
-            found = find(match[2], match[3], source)
+            found = find(match[2], match[3], source, longest_words)
         except Refusal:
             raise
         except ValueError as error:  # an unknown architecture
@@ -69,7 +71,7 @@ def expanded(assignments: list[str], source: str) -> list[str]:
     return result
 
 
-def of_timm(name: str, revision: str | None, source: str) -> Pretrained:
+def of_timm(name: str, revision: str | None, source: str, _: int) -> Pretrained:
     settings, module = MODELS.settings("timm"), MODELS.module("timm")
     if Path(name).is_dir():
         architecture = str(read_config(Path(name)).get("architecture"))
@@ -95,7 +97,7 @@ def of_timm(name: str, revision: str | None, source: str) -> Pretrained:
     return Pretrained(folder, {**({"source.size": side} if has_size else {}), **values})
 
 
-def of_transformers(name: str, revision: str | None, source: str) -> Pretrained:
+def of_transformers(name: str, revision: str | None, source: str, longest_words: int) -> Pretrained:
     module = MODELS.module("transformers")
     folder = placed(Path(name)) if Path(name).is_dir() else fetched(name, revision)
     content = read_config(folder)
@@ -126,6 +128,11 @@ def of_transformers(name: str, revision: str | None, source: str) -> Pretrained:
             "source.min_count": None,
             "source.normalization": [],
         }
+        if SOURCES.settings(source).task == "classification":
+            complete = module.transformers().AutoConfig.for_model(architecture, **config)
+            most = min(LONGEST, module.longest_text(complete) or LONGEST)
+            # a word has one to three tokens; batches are cut to their longest text
+            tokenizer["source.max_length"] = min(most, 3 * longest_words + 16) if longest_words else most
         values = {**tokenizer, **values}
     return Pretrained(folder, values)
 
