@@ -94,6 +94,9 @@ class ModelSettings(Section):
         model file is opened.
         """
 
+    def refuse_missing_weights(self) -> None:
+        """Raise Refusal if a training needs `model.weights`, and the key is null. Not called to measure steps. This base class does nothing."""
+
     def add_updates(self, network: "nn.Module", untrained: frozenset[str]) -> None:
         """Add parameters to the network that are trained in place of its own, and freeze its own, but those named in `untrained`.
 

@@ -129,9 +129,11 @@ class Settings(ModelSettings):
             raise RuntimeError(f"they lack {listed(sorted(missing), 3)}")
         return found
 
-    def add_updates(self, network: nn.Module, untrained: frozenset[str]) -> None:
+    def refuse_missing_weights(self) -> None:
         if self.lora and self.weights is None:
             raise Refusal("model.lora: updates pretrained weights: write the name of their folder as model.weights, or `lora: null`")
+
+    def add_updates(self, network: nn.Module, untrained: frozenset[str]) -> None:
         if self.lora:
             add_lora(network, self.lora, untrained)
 

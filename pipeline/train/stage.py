@@ -60,6 +60,7 @@ def begin(params: TrainParams, prepared: Prepared, machine: Machine, work: Work,
 
     Raises Unavailable if several processes find different checkpoints, for example because a network file system shows a new file late.
     """
+    params.model.refuse_missing_weights()
     checkpoints = Checkpoints(work.folder, environment.checkpoints_kept, writes=group.writes)
     group.sweep(work.folder, checkpoints.newest)
     micro_batch_changes = work.micro_batch_changes()

@@ -193,11 +193,6 @@ def test_settings_of_no_model_are_refused(train_params, section: dict[str, Any],
 
 
 MISFITS = {
-    "updates of random weights": (
-        texts.texts,
-        {**models.section("bert", lora=True), "weights": None},
-        "model.lora: updates pretrained weights",
-    ),
     "fewer tokens than the tokenizer": (
         texts.texts,
         {**BERT, "config": {**BERT["config"], "vocab_size": 8}},
@@ -234,6 +229,13 @@ def test_a_model_that_does_not_fit_the_data_or_its_weights_is_refused(train_para
     models.save(checkout, "bert")
     with pytest.raises(Refusal, match=message):
         begin(train_params({**PLAIN, "model": section}), data())
+
+
+def test_updates_of_random_weights_are_refused(train_params) -> None:
+    """They would leave a random network as it is."""
+    params = train_params({"model": {**models.section("bert", lora=True), "weights": None}})
+    with pytest.raises(Refusal, match=r"model\.lora: updates pretrained weights: write the name of their folder"):
+        params.model.refuse_missing_weights()
 
 
 def test_another_version_of_a_library_is_refused(train_params, monkeypatch: pytest.MonkeyPatch) -> None:

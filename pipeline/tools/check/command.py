@@ -232,6 +232,7 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     from pipeline.train import beginning
     from pipeline.train.engine import parameter_groups
 
+    params.model.refuse_missing_weights()
     spec = beginning.inspect(params.model) or example_spec(source)
     if spec is None:
         return
