@@ -1,6 +1,6 @@
 """Run everything that only a machine with a GPU can show, and print a table: `python -m tests.gpu.measure --output FOLDER preflight models`.
 
-The parts, each of which is meant to take less than ten minutes on one GPU:
+The parts. Each is meant to take less than ten minutes on one GPU; --limit-s is for all parts of a run together:
 
 preflight    compiles one operation: shows early whether torch.compile finds a C compiler, Python.h and Triton
 models       every model: resumes to equal bytes in each precision, and learns what it learns on a CPU
@@ -204,7 +204,10 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=TOP / "data/raw", help="folder of the real data")
     parser.add_argument("--output", type=Path, required=True, help="folder for logs and the table")
     parser.add_argument(
-        "--limit-s", type=float, default=540.0, help="seconds after which a step is killed, and those after it are left out"
+        "--limit-s",
+        type=float,
+        default=540.0,
+        help="seconds for all parts together: then the running step is killed, and those after it are left out",
     )
     parser.add_argument("--model", default="resnet", help="model of the part loops, as in `python -m benchmarks --models`")
     parser.add_argument("--processes", type=int, default=8, help="number of processes for tests")

@@ -60,7 +60,7 @@ PRESETS: dict[str, tuple[Prepared, bool]] = {
     "shakespeare-lstm": (words(128, None), False),
     "shakespeare-transformer": (words(128, None), True),
 }
-"""The data of each preset that trains without a download, and whether cuDNN is on. The fake cuDNN has no recurrent networks."""
+"""Random data for each preset but cifar10-finetune, image-folder and code-transformer, and whether cuDNN is on. The fake cuDNN has no recurrent networks."""
 PRECISIONS = {
     "fp32": {"train.precision": "fp32"},
     "bf16": {"train.precision": "bf16"},

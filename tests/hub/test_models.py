@@ -154,7 +154,14 @@ def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the
     assert found == pytest.approx(losses(known, batches, whole=True), abs=1e-4)
     model, merged = exported(training), own.merge_and_unload()
     prompt = [3, 4, 5]
-    drawn = list(generate(model, prompt, settings=GenerationSettings(0.0, None, None, length=20, seed=1)))
+    drawn = list(
+        generate(
+            model,
+            prompt,
+            tokenizer=training.prepared.spec.inputs.tokenizer,
+            settings=GenerationSettings(0.0, None, None, length=20, seed=1),
+        )
+    )
     tokens = prompt[:]
     for token in drawn:
         with torch.no_grad():

@@ -1,11 +1,12 @@
 /* A GPU that executes nothing, for machines without one.
 
-   Preloaded by LD_PRELOAD, this library answers for the CUDA driver, the CUDA runtime, cuBLAS, cuDNN and NVML. Every call succeeds. Memory of
-   the device has addresses and is never written: what the host reads from it is zeros. Kernels, copies and calls of cuBLAS and cuDNN are counted
+   Preloaded by LD_PRELOAD, this library answers for the CUDA driver, the CUDA runtime, cuBLAS, cuDNN, CUPTI and NVML. Every call succeeds, but
+   for allocations beyond the capacity. No data is written to memory of the device: a copy to the host gives zeros. Kernels, copies and calls of cuBLAS and cuDNN are counted
    and not run. So PyTorch's own CUDA code runs: its dispatcher, its allocator, its streams, the threads of autograd, the checks of fused
    kernels, the errors of operations without a deterministic form, and `torch.cuda.set_sync_debug_mode`.
 
-   FAKE_GPUS is the number of devices; the default is 1. Functions of CUDA are declared without their parameters where they ignore them. */
+   FAKE_GPUS is the number of devices; the default is 1. Trailing parameters that a function ignores are left out, which
+   the calling convention allows and `-w` silences. Another version of CUDA may need other functions and structures. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -47,7 +48,8 @@ static int launch(int kind, const void *function) {
 }
 
 static __thread int is_watched; /* 1 in the thread that has called `fake_gpu_clear`. Only there, copies to the device and waits for
-                                      events are counted: a thread that reads data ahead may do both. */
+                                      events are counted: a thread that reads data ahead may do both.
+                                      Those of autograd's thread are not counted either; everything else is counted in all threads. */
 
 void fake_gpu_clear(void) {
     is_watched = 1;
@@ -71,7 +73,7 @@ const char *fake_gpu_launched(long at) {
 
 #define GIB (1UL << 30)
 #define PAGE 4096UL
-#define SPAN (1024 * GIB) /* addresses of pinned memory, and of each device; none is used twice */
+#define SPAN (1024 * GIB) /* addresses of pinned memory, and of each device; no address is handed out twice, even after a free */
 #define MOST_GPUS 8
 
 static char *addresses; /* span 0 is pinned memory, span 1 + n is the memory of device n */
@@ -83,7 +85,10 @@ static __thread int current_gpu;
 __attribute__((constructor)) static void begin(void) {
     if (getenv("FAKE_GPUS")) num_gpus = atoi(getenv("FAKE_GPUS"));
     addresses = mmap(NULL, (1 + MOST_GPUS) * SPAN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (addresses == MAP_FAILED || num_gpus > MOST_GPUS) abort();
+    if (addresses == MAP_FAILED || num_gpus < 0 || num_gpus > MOST_GPUS) {
+        fprintf(stderr, "fake GPU: no address space, or FAKE_GPUS is not a number from 0 to 8\n");
+        abort();
+    }
 }
 
 void fake_gpu_limit(size_t bytes) { capacity = bytes; }
@@ -101,8 +106,10 @@ static int allocate(void **at, size_t size, int span) {
     size = (size + PAGE - 1) / PAGE * PAGE;
     *at = NULL;
     if (span > 0 && used[span] + size > capacity) return cudaErrorMemoryAllocation;
-    char *block = addresses + span * SPAN + ADD(next_address[span], size + PAGE);
-    *(size_t *)block = size; /* a page before the memory holds its size */
+    size_t begins = ADD(next_address[span], size + PAGE);
+    if (begins + size + PAGE > SPAN) { fprintf(stderr, "fake GPU: all addresses of a span are used\n"); abort(); }
+    char *block = addresses + span * SPAN + begins;
+    *(size_t *)block = size; /* the page in front of the memory holds its size */
     ADD(used[span], size);
     *at = block + PAGE;
     return 0;

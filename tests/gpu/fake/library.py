@@ -68,6 +68,11 @@ def gpu() -> ctypes.CDLL:
     return program
 
 
+def is_preloaded() -> bool:
+    """Return True if this process runs with the library of the GPU that executes nothing."""
+    return hasattr(ctypes.CDLL(None), "fake_gpu_clear")
+
+
 def clear() -> None:
     gpu().fake_gpu_clear()
 

@@ -1,7 +1,8 @@
 """Trainings on a GPU that executes nothing: what PyTorch's CUDA code does without its kernels. test_fake_gpu.py runs this file.
 
-They show wrong devices, dtypes and strides, missing kernels, operations without a deterministic form, waits of the host, allocations, and the
-operations that a step puts into streams. They cannot show values, time, what cuDNN chooses, cuDNN's recurrent networks, NCCL or CUDA graphs.
+They show what PyTorch's host code refuses or counts: wrong devices and dtypes, operations without an implementation for CUDA or without a
+deterministic form, waits of the host, allocations, and the operations that a step puts into streams. What they cannot show is in
+docs/decisions/0022-a-gpu-that-executes-nothing.md. All that is read from the GPU is 0, so no step is ever skipped.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ from tests.gpu.presets import BATCH_SIZE, CIFAR, PRECISIONS, PRESETS, STEPS, ima
 from tests.hub import models as hub
 from tests.laws import test_resuming as resuming
 
-if not hasattr(library.gpu(), "fake_gpu_clear"):
+if not library.is_preloaded():
     pytest.skip("test_fake_gpu.py runs these with the library of a GPU that executes nothing", allow_module_level=True)
 
 FIRST_WITHOUT_WAITING, FIRST_STEADY = 4, 10
-"""The first steps make what is made once. The last reports."""
+"""Steps before these may wait, and allocate. The last step reports."""
 SAVED = 7
 Begin = Callable[..., Training]
 
@@ -66,7 +67,7 @@ def without_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def steps(training: Training) -> list[Counts]:
-    """Train to the end. Return what each step between two reports asks of the GPU. A steady step that waits or allocates is an error."""
+    """Train to the end. Return what each step but the last asks of the GPU. From FIRST_WITHOUT_WAITING on, a wait that PyTorch sees is an error."""
     found = []
     reports = training.reports()
     for number in range(training.state.step + 1, STEPS):
@@ -84,7 +85,10 @@ def steps(training: Training) -> list[Counts]:
 
 
 def steady(found: list[Counts]) -> Counts:
-    """Return the counts of the steady steps, which must be equal, but for those that begin a new block of batches."""
+    """Return the counts of the steady step with the fewest launches. None may wait or allocate.
+
+    At least half of them must have as few launches: the others begin a new block of batches.
+    """
     chosen = found[FIRST_STEADY - 1 :]
     assert [each.waits + each.allocations + each.pinned_allocations for each in chosen] == [0] * len(chosen)
     least = min(chosen, key=lambda each: each.launches)

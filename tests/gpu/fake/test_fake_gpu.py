@@ -1,4 +1,4 @@
-"""PyTorch's CUDA code runs without a GPU: trainings never wait, allocate nothing once they are steady, and launch little more than a bare loop."""
+"""PyTorch's CUDA code runs without a GPU: steady steps never wait, allocate nothing, and launch little more than a bare loop."""
 
 import csv
 import json
@@ -20,9 +20,9 @@ FOLDER = Path(__file__).parent
 TABLE = FOLDER / "launches.csv"
 """The operations that a steady step of each preset puts into streams, and those of a bare loop with the same network and optimizer."""
 MOST_MORE = {"fp32": 0.05, "bf16": 0.05, "fp16": 0.15, "bf16, skip": 0.15}
-"""How much more a step of an image preset may launch than the bare loop, as a share of it; always at least 8 operations."""
+"""The share by which a step of an image preset may exceed the bare loop; 8 operations are always allowed."""
 FLAG = 2
-"""Operations beyond this with `on_nonfinite: skip`, for the flag that the bare loop does not have."""
+"""Operations allowed in addition with `on_nonfinite: skip`, for the flag that the bare loop does not have."""
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -32,7 +32,9 @@ def variables(folder: Path) -> dict[str, str]:
     if torch.version.cuda is None:
         pytest.skip("this build of PyTorch has no CUDA code")
     found = {"LD_PRELOAD": str(library.build(folder)), "TRITON_LIBCUDA_PATH": str(folder), "LD_LIBRARY_PATH": str(folder)}
-    return os.environ | found | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
+    unknown = {"CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}  # to this GPU
+    inherited = {name: value for name, value in os.environ.items() if name not in unknown}
+    return inherited | found | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")}
 
 
 def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
