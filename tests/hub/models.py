@@ -50,9 +50,9 @@ def section(architecture: str, *, lora: bool = False, weights: bool = False) -> 
     }
 
 
-def save(folder: Path, architecture: str, *, task: str = "") -> Any:
+def save(folder: Path, architecture: str, *, task: str = "", **changes: Any) -> Any:
     """Save a model with random weights, as `save_pretrained` does, below `folder`, a checkout. Return the model, or that with the head of `task`."""
-    config = transformers.AutoConfig.for_model(architecture, **CONFIGS[architecture])
+    config = transformers.AutoConfig.for_model(architecture, **{**CONFIGS[architecture], **changes})
     torch.manual_seed(0)
     model = getattr(transformers, f"AutoModel{task}").from_config(config)
     model.save_pretrained(folder / "data/weights" / architecture)

@@ -12,6 +12,7 @@ from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.registry import MODELS, SOURCES
 from pipeline.inference.params import WEIGHTS_FOLDER
+from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.commented_yaml import on_one_line
 
 GIVEN = re.compile(r"model=(timm|transformers):([^@]+)(?:@(.+))?")
@@ -47,7 +48,8 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those of all parameters that belong to this model.
 
     `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. `longest_words` is the number of
-    words of a long text, or 0 if it is not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be used, and Unavailable if it cannot be fetched.
+    words of a long text, or 0 if it is not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be
+    used, and Unavailable if it cannot be fetched.
     """
     result = []
     for given in assignments:
@@ -119,22 +121,32 @@ def of_transformers(name: str, revision: str | None, source: str, longest_words:
         **FINE_TUNING,
         **OF_TEXTS,
     }
-    if SOURCES.settings(source).inputs == "text" and (folder / TOKENIZER).exists():
-        tokenizer: dict[str, Any] = {
-            "source.tokenizer": "pretrained",
-            "source.tokenizer_file": str(folder / TOKENIZER),
-            "source.tokenizer_digest": files.digest(folder / TOKENIZER),
-            "source.vocabulary": None,
-            "source.min_count": None,
-            "source.normalization": [],
-        }
-        if SOURCES.settings(source).task == "classification":
-            complete = module.transformers().AutoConfig.for_model(architecture, **config)
-            most = min(LONGEST, module.longest_text(complete) or LONGEST)
-            # a word has one to three tokens; batches are cut to their longest text
-            tokenizer["source.max_length"] = min(most, 3 * longest_words + 16) if longest_words else most
-        values = {**tokenizer, **values}
-    return Pretrained(folder, values)
+    tokenizer = of_tokenizer(folder / TOKENIZER)
+    if SOURCES.settings(source).task == "classification":
+        complete = module.transformers().AutoConfig.for_model(architecture, **config)
+        most = min(LONGEST, module.longest_text(complete) or LONGEST)
+        # a word has one to three tokens; batches are cut to their longest text
+        tokenizer["source.max_length"] = min(most, 3 * longest_words + 16) if longest_words else most
+    return Pretrained(folder, {**tokenizer, **values})
+
+
+def of_tokenizer(path: Path) -> dict[str, Any]:
+    """Return the parameters for the tokenizer in the file `path`. Raises Refusal if it is missing or not supported."""
+    if not path.exists():
+        raise Refusal(
+            f"{path}: is missing: write it by `transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained({str(path.parent)!r})`, "
+            "or choose another model"
+        )
+    digest = files.digest(path)
+    tokenizer_json.read(path, digest)
+    return {
+        "source.tokenizer": "pretrained",
+        "source.tokenizer_file": str(path),
+        "source.tokenizer_digest": digest,
+        "source.vocabulary": None,
+        "source.min_count": None,
+        "source.normalization": [],
+    }
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -218,7 +230,7 @@ def refuse_other_bytes(path: Path, entry: Any) -> None:
     digest = entry.lfs.sha256 if entry.lfs else None
     if (entry.size is not None and path.stat().st_size != entry.size) or (digest and files.digest(path) != digest):
         raise Refusal(
-            f"{entry.rfilename}: has other bytes than the hub says (digest or size): try again, or use another source of the model"
+            f"model.weights: {entry.rfilename} has other bytes than the hub says (digest or size): try again, or use another source of the model"
         )
 
 
