@@ -59,11 +59,6 @@ def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
-def test_text_is_utf8_with_newlines_as_they_are(tmp_path: Path) -> None:
-    files.write_text(tmp_path / "file", "grün\r\nweiß\n")
-    assert (tmp_path / "file").read_bytes() == "grün\r\nweiß\n".encode()
-
-
 def test_json_keeps_its_order_and_takes_no_nan(tmp_path: Path) -> None:
     files.write_json(tmp_path / "file", {"b": 1, "a": "ü"})
     assert (tmp_path / "file").read_text(encoding="utf-8") == '{\n  "b": 1,\n  "a": "ü"\n}\n'

@@ -56,13 +56,6 @@ def test_a_missing_or_changed_dvc_yaml_is_refused(tmp_path: Path) -> None:
             identity.read_stage("train", tmp_path)
 
 
-def test_the_file_of_starting_weights_is_part_of_the_identity() -> None:
-    one, other = replace(BASE, weights="1" * 64), replace(BASE, weights="2" * 64)
-    assert len({BASE.key, one.key, other.key}) == 3
-    assert one.digests == {**BASE.digests, "weights": "1" * 64}
-    assert "weights" not in BASE.digests
-
-
 def test_a_key_is_short_stable_and_blind_to_the_order_of_sections() -> None:
     assert BASE.key == "e01c02bdf97ba021"
     assert replace(BASE, params=dict(reversed(BASE.params.items()))).key == BASE.key

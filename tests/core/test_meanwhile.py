@@ -133,20 +133,6 @@ def test_equal_bytes_with_another_time_are_no_change(folder: Path, monkeypatch) 
     assert sorted(read(folder)) == list(range(20))
 
 
-def test_a_file_that_is_missing_for_a_moment_is_no_change(folder: Path, monkeypatch) -> None:
-    """`dvc exp run --queue` changes the checkout for a second."""
-    monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 60.0)
-    path = folder / IMAGES / "cat/0000.bmp"
-
-    def remove() -> None:
-        path.unlink()
-        after(stage, "data_of", lambda: path.write_bytes(picture(0, "BMP")), monkeypatch)
-
-    after(prepare_stage.writer, "store", remove, monkeypatch)
-    assert by_dvc("prepare", monkeypatch) == 0
-    assert sorted(read(folder)) == list(range(20))
-
-
 def test_a_file_that_prepare_does_not_read_may_be_added(folder: Path, monkeypatch) -> None:
     after(prepare_stage.writer, "store", (folder / IMAGES / ".DS_Store").touch, monkeypatch)
     assert by_dvc("prepare", monkeypatch) == 0
@@ -169,17 +155,6 @@ def test_other_bytes_that_were_there_only_while_they_were_read_are_refused(folde
     monkeypatch.setattr(archives.Folder, "read", reading)
     assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
     assert f"{IMAGES}/cat/0000.bmp: changed while prepare ran" in capsys.readouterr().err
-
-
-def test_data_that_are_written_again_and_again_are_refused(folder: Path, monkeypatch) -> None:
-    original = prepare_stage.writer.store
-
-    def storing(*arguments, **more):
-        replace(folder / IMAGES / "cat/0000.bmp", picture(0, "BMP"))
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(prepare_stage.writer, "store", storing)
-    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
 
 
 def read(folder: Path) -> list[int]:

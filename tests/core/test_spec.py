@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.core.environment import Paths
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
@@ -51,16 +50,3 @@ def test_a_spec_without_a_part_or_with_another_is_refused() -> None:
     for value in ({"inputs": INPUTS}, {"inputs": INPUTS, "targets": None}, {"inputs": INPUTS, "targets": TARGETS, "more": 1}):
         with pytest.raises(ValidationError):
             Spec.model_validate(value)
-
-
-def test_paths_lie_where_dvc_yaml_says() -> None:
-    paths = Paths()
-    assert [str(path) for path in (paths.params, paths.prepared, paths.model, paths.metrics, paths.plots, paths.lock, paths.dvc_lock)] == [
-        "params.yaml",
-        "data/prepared",
-        "models/model.safetensors",
-        "metrics",
-        "plots",
-        "requirements.lock",
-        "dvc.lock",
-    ]

@@ -143,17 +143,6 @@ def test_once_the_server_is_well_the_run_is_that_of_an_undisturbed_one(
     assert len(rest["artifacts"]) == 2
 
 
-def test_what_mlflow_has_is_not_held_twice(disturbed: dict[Fault, Disturbed]) -> None:
-    folder = disturbed["well"].folder
-    assert {path.name for path in folder.iterdir() if path.suffix != ".lock"} == {
-        "events.jsonl",
-        "system.jsonl",
-        "delivered.json",
-        "mirror.log",
-        "model.sha256",
-    }
-
-
 def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
     fork_server: FaultServer, server: Server, client: "MlflowClient", tmp_path: Path
 ) -> None:

@@ -51,21 +51,6 @@ def digests(name: str, folder: Path) -> dict[str, str]:
     return expected
 
 
-def test_a_machine_that_is_not_listed_is_skipped_and_named(default_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a CPU in the fingerprint, as in earlier versions, with one that is not listed, and with an unknown one."""
-    unnamed = {name: value for name, value in golden.fingerprint(default_run).items() if name != "cpu"}
-    listed, unknown = unnamed | {"cpu": "AuthenticAMD family 25 model 17"}, unnamed | {"cpu": "unknown"}
-    entries = [{"fingerprint": each, "digests": {"weights": "of another machine"}} for each in (listed, unknown)]
-    files.write_json(tmp_path / "golden.json", {"data": golden.data(default_run), "results": entries})
-    monkeypatch.setitem(golden.RECORDED, "digits", tmp_path / "golden.json")
-    for machine in (unnamed, unnamed | {"cpu": "GenuineIntel family 6 model 106"}, unknown):
-        monkeypatch.setattr(golden, "fingerprint", lambda _, machine=machine: machine)
-        with pytest.raises(pytest.skip.Exception, match=machine.get("cpu", "no digests are recorded for")):
-            digests("digits", default_run)
-    monkeypatch.setattr(golden, "fingerprint", lambda _: listed)
-    assert digests("digits", default_run) == {"weights": "of another machine"}
-
-
 @pytest.mark.parametrize("name", ["texts", pytest.param("code", marks=pytest.mark.slow), pytest.param("code-lstm", marks=pytest.mark.slow)])
 def test_text_gives_the_same_bytes_in_another_project_and_verify_repeats_them(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
@@ -80,18 +65,3 @@ def test_text_gives_the_same_bytes_in_another_project_and_verify_repeats_them(
     assert (streamed / "models/model.safetensors").read_bytes() == (resident / "models/model.safetensors").read_bytes()
     project.run(streamed, "verify --retrain")
     assert capsys.readouterr().out.splitlines()[-1] == "identical"
-
-
-def test_renewing_keeps_what_other_machines_recorded_unless_the_data_changed(
-    default_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "golden.json"
-    monkeypatch.setitem(golden.RECORDED, "digits", path)
-    other = {"fingerprint": {"device": "cuda"}, "digests": {"weights": "w"}}
-    earlier = {"fingerprint": golden.fingerprint(default_run), "digests": {"weights": "w"}}
-    ours = {"fingerprint": golden.fingerprint(default_run), "digests": golden.results(default_run)}
-    for data, expected in ((golden.data(default_run), [other, ours]), ({}, [ours])):
-        files.write_json(path, {"data": data, "results": [earlier, other]})
-        golden.renew(default_run, "digits")
-        renewed = json.loads(path.read_text(encoding="utf-8"))["results"]
-        assert sorted(renewed, key=str) == sorted(expected, key=str)

@@ -281,14 +281,6 @@ def test_the_launcher_starts_all_again_after_out_of_memory_and_after_an_error(se
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_ends_the_job_within_the_time_limit(server: Server, whole: Whole, tmp_path: Path) -> None:
-    folder = again(whole(MAIN), tmp_path / "project")
-    with Launched(server, folder, fault=("hang", 5), PIPELINE_RESTARTS="0") as launched:
-        launched.wait_for_a_step()
-        assert launched.wait(within_s=10 + 40) == LOST, launched.log()
-
-
-@pytest.mark.slow
 def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server: Server, tmp_path: Path) -> None:
     folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 20})
     server.train(folder, verb="prepare")

@@ -127,21 +127,6 @@ def test_two_clones_give_the_same_bytes(checkout: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", ["texts", "code"])
-def test_two_clones_of_a_text_model_give_the_same_bytes_and_verify_repeats_them(tmp_path: Path, setting: str) -> None:
-    folder, other = repository(tmp_path / "checkout", setting=setting), tmp_path / "another folder"
-    call(tmp_path, "git", "clone", "-q", str(folder), str(other))
-    if setting == "texts":
-        project.write_table(other / project.TABLE)  # git ignores it
-    call(folder, "dvc", "repro")
-    call(other, "dvc", "repro", PYTHONHASHSEED="7", TZ="Asia/Tokyo", LC_ALL="C", PIPELINE_WORKERS="1", PIPELINE_TRACKING="false")
-    written = [path.relative_to(folder) for path in files.members(folder / "plots")]
-    for name in (*RESULTS, *written, "data/prepared"):
-        assert files.digest(other / name) == files.digest(folder / name), name
-    assert call(folder, "python", "-m", "pipeline", "verify", "--retrain").splitlines()[-1] == "identical"
-
-
-@pytest.mark.slow
 def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Path, tmp_path: Path) -> None:
     call(checkout, *GIT, "add", "-A")
     call(checkout, *GIT, "commit", "-qm", "results")

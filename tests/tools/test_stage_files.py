@@ -61,48 +61,6 @@ def flip(path: Path) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-SPOILED_DATA: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "no folder": (lambda folder: folder.rename("elsewhere"), "spec.json", "is missing: run `dvc repro prepare`"),
-    "a flipped bit": (lambda folder: flip(folder / "train-inputs.npy"), "train-inputs.npy", "does not match its digest in spec.json"),
-    "a missing array": (lambda folder: (folder / "test-inputs.npy").unlink(), "test-inputs.npy", "run `dvc repro"),
-}
-
-
-@pytest.mark.parametrize("name", SPOILED_DATA)
-def test_spoiled_prepared_data_is_refused(prepared: Path, refused: Refused, name: str) -> None:
-    spoil, file, words = SPOILED_DATA[name]
-    spoil(prepared)
-    [said] = refused("train")
-    assert said.startswith(f"data/prepared/{file}: ")
-    assert words in said
-    assert not MODEL.exists()
-
-
-SPOILED_MODELS: dict[str, tuple[Callable[[], object], str]] = {
-    "missing": (MODEL.unlink, "is missing: run `dvc repro`"),
-    "a flipped weight": (lambda: flip(MODEL), "is damaged: its contents do not match its digest"),
-}
-
-
-@pytest.mark.parametrize("name", SPOILED_MODELS)
-def test_a_spoiled_model_file_is_refused(trained: bytes, refused: Refused, name: str) -> None:
-    spoil, words = SPOILED_MODELS[name]
-    spoil()
-    assert name == "missing" or MODEL.read_bytes() != trained
-    [said] = refused("evaluate")
-    assert said.startswith(f"{MODEL}: ")
-    assert words in said
-    assert not Path("metrics/evaluate.json").exists()
-
-
-def test_a_model_of_other_data_is_refused(trained: bytes, arrays: Path, refused: Refused) -> None:
-    np.savez(arrays, inputs=np.zeros((12, 5, 5), np.uint8), targets=np.arange(12) % 3)
-    assert main(["prepare"]) == 0
-    assert refused("evaluate") == [
-        f"{MODEL}: was trained on image inputs (4, 4, 1) and 2 outputs (0, 1), but data/prepared has image inputs (5, 5, 1) and 3 outputs (0, 1, 2): run `dvc repro`"
-    ]
-
-
 def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: Path, parameters: Parameters, refused: Refused) -> None:
     before = Prepared.open(prepared).digest
     line = parameters.put("source.root", "data/raw/nowhere.npz")
@@ -113,24 +71,6 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
             f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: write the path of the folder or archive"
         )
     assert Prepared.open(prepared).digest == before
-
-
-def test_validation_that_is_wanted_and_not_there_is_refused_at_its_line(arrays: Path, parameters: Parameters, refused: Refused) -> None:
-    parameters.put("source.valid", "0")
-    line = parameters.put("train.export_weights", "best")
-    parameters.write()
-    assert main(["prepare"]) == 0
-    assert refused("train") == [
-        f"params.yaml:{line}: train.export_weights: best needs a validation split: set source.valid above 0, or write `train.export_weights: last` and `train.patience: null`"
-    ]
-
-
-def test_images_too_small_for_the_model_are_refused_at_its_line(prepared: Path, parameters: Parameters, refused: Refused) -> None:
-    parameters.section("model", "name: resnet", "weights: null", "depth: 9", "width: 8")
-    parameters.write()
-    assert refused("train") == [
-        f"params.yaml:{parameters.line('model.name')}: model.name: resnet needs images of at least 8x8, but these are 4x4: write `model.name: convnet`"
-    ]
 
 
 @pytest.mark.parametrize(

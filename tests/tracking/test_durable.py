@@ -1,9 +1,5 @@
 """What a power cut, a restored backup and repeated kills leave of a journal, and what MLflow is tracked then."""
 
-import signal
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,24 +10,8 @@ from pipeline.tracking.events import DELIVERED, Cursor, is_pending
 from pipeline.tracking.journal import Journal
 from pipeline.tracking.mlflow_calls import Sender
 from pipeline.tracking.store import Store
-from tests.imports import TOP
 from tests.tracking import tiny
 from tests.tracking.conftest import RUN_INFO, Tracked, finish
-
-TRAIN = """
-import sys
-from pathlib import Path
-from pipeline.core.environment import Environment
-from pipeline.tracking import mirror_process, run
-from pipeline.tracking.journal import RunInfo
-mirror_process.start = lambda *_: None
-root, first = Path(sys.argv[1]), int(sys.argv[2])
-with run.training(Environment.model_validate({"DVC_ROOT": root}), resume_file=root / "work/run", info=RunInfo()) as reports:
-    for step in range(first, 10**9):
-        reports.metrics(step, {"train/loss": 1 / step, "train/rate": 2.0})
-        if step % 100 == 0:
-            print(step, flush=True)
-"""
 
 
 def test_a_line_is_delivered_only_after_it_was_fsynced(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,27 +60,6 @@ def test_a_restored_journal_is_delivered_from_its_beginning_even_if_it_has_grown
         path.write_bytes(content)
         assert Cursor.load(writing.folder, "a store") == Cursor("a run", "1")
         assert is_pending(writing.folder)
-
-
-def test_kills_write_each_step_once(tmp_path: Path) -> None:
-    """Each resumed training repeats the last 150 steps, as one does that goes on from its last checkpoint."""
-    first = 1
-    for _ in range(3):
-        writing = subprocess.Popen([sys.executable, "-c", TRAIN, str(tmp_path), str(first)], cwd=TOP, stdout=subprocess.PIPE, text=True)
-        assert writing.stdout
-        reached = first
-        while reached < first + 200:
-            reached = int(writing.stdout.readline())
-        writing.send_signal(signal.SIGKILL)
-        writing.communicate()
-        first = max(1, reached - 150)
-    (path,) = tmp_path.glob(f".pipeline/journal/*/{events.EVENTS}")
-    points = Counter(
-        (name, event.fields["step"]) for event in events.read(path) if event.kind == "metrics" for name in event.fields["values"]
-    )
-    assert set(points.values()) == {1}
-    last = max(step for _, step in points)
-    assert {step for _, step in points} == set(range(1, last + 1))
 
 
 def test_params_are_compared_and_not_logged_again(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,22 +105,3 @@ def test_the_newest_journal_of_a_model_is_found_by_its_digest_after_the_clock_wa
     assert journal.journals(tmp_path) == folders
     assert journal.find(tmp_path, hashlib.sha256(b"weights").hexdigest()) == folders[1]
     assert journal.find(tmp_path, "0" * 64) is None
-
-
-def test_a_model_is_logged_at_the_last_step_of_the_journal(tmp_path: Path) -> None:
-    model = tmp_path / "model.safetensors"
-    model.write_bytes(b"weights")
-    first = begin(tmp_path)
-    first.metrics(20, {"train/loss": 0.5})
-    first.model(model)
-    first.close()
-    second = Journal.reopen(first.folder, stage="evaluate", info=RunInfo())
-    second.model(model)
-    second.metrics(30, {"test/loss": 0.5})
-    second.model(model)
-    assert [line["step"] for line in events_of_kind(first.folder, "model")] == [20, 20, 30]
-
-
-def test_a_folder_without_a_journal_cannot_be_reopened(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="has no journal"):
-        Journal.reopen(tmp_path, stage="train", info=RunInfo())

@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -90,32 +89,6 @@ def test_system_metrics_wait_for_the_first_metric_of_the_stage(tracked: Tracked)
         assert list(tracked.run_of(writing.folder.name).data.metrics) == expected
         writing.metrics(1, {"valid/accuracy": 0.5})
     writing.close()
-
-
-def test_a_mirror_killed_midway_delivers_each_point_once(tracked: Tracked) -> None:
-    writing = tracked.begin()
-    for step in range(3_000):
-        writing.metrics(step, {"a": step / 3, "b": float("inf"), "c": float("nan")})
-    command = mirror_command.command(writing.folder)
-    store = Store(tracked.environment).address.key
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DVC_ROOT", str(tracked.environment.root))
-        first = subprocess.Popen(command, cwd=mirror_process.CHECKOUT)
-    while first.poll() is None and Cursor.load(writing.folder, store).offsets[EVENTS] < 10_000:
-        time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    cursor = Cursor.load(writing.folder, store)
-    offset, content = cursor.offsets[EVENTS], (writing.folder / EVENTS).read_bytes()
-    assert 0 < offset < len(content)
-    # As if the last batches had arrived, and the kill had come before the cursor was saved.
-    cursor.offsets[EVENTS] = content.rfind(b"\n", 0, offset // 2) + 1
-    cursor.save(writing.folder, store)
-    finish(writing)
-    assert tracked.deliver(writing.folder)
-    run_id = tracked.run_of(writing.folder.name).info.run_id
-    for name in ("a", "b", "c"):
-        assert [point.step for point in tracked.client.get_metric_history(run_id, name)] == list(range(3_000))
 
 
 def test_a_run_without_an_end_is_killed_and_runs_again_when_it_resumes(tracked: Tracked) -> None:
@@ -219,17 +192,6 @@ def test_a_run_that_the_user_began_is_continued_and_keeps_the_tags_of_mlflow(tra
     assert tracked.deliver(new.folder)
     tags = tracked.client.get_run(run_id).data.tags
     assert (tags["mlflow.user"], tags["mlflow.source.git.commit"]) == ("a stranger", "c1")
-
-
-def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
-    left = [tracked.begin() for _ in range(2)]
-    for writing in left:
-        writing.close()
-    assert mirror.sync(tracked.environment, tiny.build) == 0
-    output = capsys.readouterr().out
-    assert all(f"{writing.folder.name}: delivered" in output for writing in left)
-    assert mirror.sync(tracked.environment, tiny.build) == 0
-    assert "nothing to deliver" in capsys.readouterr().out
 
 
 def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tracked: Tracked, tmp_path: Path) -> None:

@@ -189,14 +189,6 @@ def test_bf16_true_is_refused_on_a_cpu_whose_torch_loses_updates(with_sgd: Param
     )
 
 
-def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:
-    parameters.put("train.epochs", "null")
-    parameters.put("train.steps", "null")
-    parameters.write()
-    [said] = refused("train")
-    assert said.startswith(f"params.yaml:{parameters.line('train.steps')}: train.steps: set either `epochs` or `steps`")
-
-
 def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(parameters: Parameters, refused: Refused) -> None:
     parameters.put("optimizer.name", "sgd")
     parameters.write()
@@ -230,15 +222,6 @@ def test_the_keys_of_a_model_are_judged_where_nothing_else_is_wrong(parameters: 
         assert said.startswith(f"params.yaml:{lines[key]}: {key}: ")
 
 
-def test_the_keys_of_a_model_and_the_machine_are_judged_at_once(
-    parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PIPELINE_DEVICE", "cuda:99")
-    line = parameters.put("model.width", "two")
-    parameters.write()
-    assert [said.partition(": ")[0] for said in refused("check")] == ["PIPELINE_DEVICE=cuda:99", f"params.yaml:{line}"]
-
-
 def test_the_environment_and_the_file_are_judged_at_once(parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIPELINE_THREADS", "0")
     parameters.put("evaluate.top_k", "none")
@@ -249,13 +232,6 @@ def test_the_environment_and_the_file_are_judged_at_once(parameters: Parameters,
         f"params.yaml:{parameters.line('source.root')}",
         f"params.yaml:{parameters.line('evaluate.top_k')}",
     ]
-
-
-def test_good_parameters_are_called_fine_with_what_will_run(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("check: params.yaml is valid: convnet on digits, training on ")
-    assert said.err == ""
 
 
 def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,10 +37,6 @@ def commit(path: Path) -> None:
         subprocess.run(["git", "-C", str(path), *arguments], check=True)
 
 
-def test_an_own_checkout_is_fine(make_context: MakeContext, folder: Path) -> None:
-    assert checkout.ownership(make_context(top=folder)).status == "ok"
-
-
 @ROOT_ONLY
 def test_root_in_a_checkout_of_another_user_is_warned(make_context: MakeContext, folder: Path) -> None:
     give(folder, OWNER)

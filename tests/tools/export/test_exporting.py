@@ -18,7 +18,6 @@ import torch
 from pipeline.__main__ import main
 from pipeline.tools.export import command, formats
 from pipeline.tools.export.formats import FORMATS
-from pipeline.tools.verbs import VERBS
 from tests import project
 from tests.imports import TOP
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, NGRAMS, build, spec_for
@@ -213,10 +212,6 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., s
     return run
 
 
-def test_a_model_file_that_is_missing_is_refused(refused: Callable[..., str]) -> None:
-    assert refused("none.safetensors", "--format", "pt2") == "none.safetensors: is missing: run `dvc repro`"
-
-
 def test_an_output_path_that_cannot_be_written_is_refused(mlp: Path, folder: Path, refused: Callable[..., str]) -> None:
     model = str(mlp)
     assert refused(model, "--format", "pt2", "--output", "none/model.pt2") == (
@@ -231,10 +226,6 @@ def test_an_output_path_that_cannot_be_written_is_refused(mlp: Path, folder: Pat
 def test_another_path_may_be_given(mlp: Path, folder: Path) -> None:
     assert main(["export", str(mlp), "--format", "pt2", "--output", "deployed.bin"]) == 0
     assert (folder / "deployed.bin").is_file()
-
-
-def test_the_choices_of_the_verb_are_the_formats() -> None:
-    assert set(VERBS["export"].arguments["--format"]["choices"]) == set(FORMATS)
 
 
 def test_onnx_without_its_packages_is_refused_with_the_command(mlp: Path, refused, monkeypatch) -> None:

@@ -12,7 +12,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.inference.params import ModelSettings
 from pipeline.tools.params.editing import edited
-from pipeline.tools.params.reference import STAGE_PARAMS
 from tests.imports import TOP
 
 TEXT = (TOP / "presets/digits.yaml").read_text(encoding="utf-8")
@@ -53,29 +52,6 @@ def test_what_is_not_assigned_keeps_its_bytes_in_every_preset() -> None:
     for preset in PRESETS:
         text = (TOP / f"presets/{preset}.yaml").read_text(encoding="utf-8")
         assert text.replace("\nseed: 1\n", "\nseed: 314\n") == edited(text, ["seed=314"]) != text
-
-
-def test_every_line_keeps_its_windows_end() -> None:
-    assignments = ["seed=2", "model=mlp", "augment=null", "evaluate.mistakes=3", "train.compile='off'"]
-    after = edited(TEXT.replace("\n", "\r\n"), assignments)
-    assert after == edited(TEXT, assignments).replace("\n", "\r\n")
-
-
-def test_the_name_of_a_member_replaces_its_section_by_the_recommended_values() -> None:
-    text = edited(TEXT, ["optimizer=sgd"])
-    assert data(text)["optimizer"] == {
-        "name": "sgd",
-        "learning_rate": 0.1,
-        "weight_decay": 5e-4,
-        "bias_lr_scale": 1.0,
-        "layer_decay": None,
-        "groups": [],
-        "momentum": 0.9,
-        "nesterov": True,
-    }
-    begin, end = TEXT.index("optimizer:"), TEXT.index("\nschedule:")
-    assert text.startswith(TEXT[:begin])
-    assert text.endswith(TEXT[end:])
 
 
 def test_recommended_lists_are_written_in_a_line_as_in_the_presets() -> None:
@@ -277,8 +253,3 @@ def test_a_member_without_a_recommended_value_is_refused_and_the_class_is_named(
     )
     given = {"name": "mlp", "weights": None, "width": 7, "depth": 1}
     assert data(edited(TEXT, [f"model={json.dumps(given)}"]))["model"] == given
-
-
-def test_no_assignment_changes_nothing() -> None:
-    assert edited(TEXT, []) == TEXT
-    assert set(STAGE_PARAMS) == {"prepare", "train", "evaluate"}

@@ -11,16 +11,11 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.tools.profile import fit_batch
-from pipeline.tools.profile.fit_batch import OVERFLOW, Search, Training, conclusion, sizes_to_try, smallest_of_fastest
+from pipeline.tools.profile.fit_batch import OVERFLOW, Search, Training, conclusion, smallest_of_fastest
 from pipeline.tools.profile.speedup import Row
 from pipeline.tools.profile.trial import Spread, Trial, stepping
 from tests import project
 from tests.train.engine.building import HERE
-
-
-def test_sizes_double_and_divide_the_lane() -> None:
-    assert sizes_to_try(60, 7) == [1, 3, 6, 7, 15, 30, 60]
-    assert sizes_to_try(1, 1) == [1]
 
 
 def test_the_smallest_of_the_equally_fast_sizes_is_proposed() -> None:
@@ -58,15 +53,6 @@ def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, bef
     trial = Trial.of(params, prepared, HERE)
     with pytest.raises(Refusal, match=fit_batch.OUT_OF_MEMORY), stepping(trial) as reports:
         next(fit_batch.answers(trial, reports, 1, [1]))
-
-
-def test_blocks_of_a_size_alternate_with_those_of_the_reference(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit_batch, "BLOCK_S", 0.0)
-    trial = Trial.of(params, prepared, HERE)
-    with stepping(trial) as reports:
-        rows = [row for row, _ in fit_batch.answers(trial, reports, 4, [8, 16])]
-    assert [row.name for row in rows] == ["micro_batch_size: 8", "micro_batch_size: 16"]
-    assert trial.state.step == 3 * fit_batch.WARMUP_STEPS + 2 * 2 * fit_batch.ROUNDS
 
 
 def test_layers_that_depend_on_the_micro_batch_are_named(train_params, prepared) -> None:

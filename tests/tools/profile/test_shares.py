@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.tools.profile.shares import Shares, Timed, Traced, heaviest, is_operation, merged, occupancy, overlap, shares, total, traced
+from pipeline.tools.profile.shares import Timed, Traced, heaviest, is_operation, occupancy, shares, traced
 from pipeline.tools.profile.trial import WAITING, Trial, stepping
 from tests.train.engine.building import HERE
 
@@ -54,10 +54,6 @@ def test_a_cpu_that_only_waits_for_data_computes_nothing() -> None:
     assert divided(Timed(1.0, 1.0, 0.0), seen(0.0, stepping_s=0.0), on_gpu=False) == pytest.approx((1, 0, 0, 0, 0))
 
 
-def test_the_largest_share_is_named() -> None:
-    assert Shares(0.1, 0.2, 0.3, 0.4, 0.0).largest == "host"
-
-
 def span(category: str, name: str, begin_ms: float, end_ms: float) -> dict:
     return {"ph": "X", "cat": category, "name": name, "ts": 1e3 * begin_ms, "dur": 1e3 * (end_ms - begin_ms)}
 
@@ -100,13 +96,6 @@ def test_python_code_is_no_operation() -> None:
     others = ["torch::autograd::AccumulateGrad", "MyFunctionBackward", "CompiledFunctionBackward"]
     assert [name for name in operations + others if is_operation({"cat": "cpu_op", "name": name})] == operations
     assert not is_operation({"cat": "user_annotation", "name": "Optimizer::step"})
-
-
-def test_intervals_are_joined_where_they_touch() -> None:
-    union = merged([(5, 6), (0, 2), (1, 3), (3, 4)])
-    assert union == [(0, 4), (5, 6)]
-    assert total(union) == 5
-    assert overlap(union, [(3, 10)]) == 2
 
 
 def test_the_heaviest_operations_are_ranked_by_their_own_time_on_the_device() -> None:

@@ -142,8 +142,3 @@ def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path:
     assert "--output: params.yaml: is not a folder: give another path" in capsys.readouterr().err
     assert main(["profile", "--speedup", "--steps", "2", "--output", "compared"]) == 0
     assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
-
-
-def test_the_method_names_the_wait_for_a_gpu_only_where_there_is_one(params) -> None:
-    assert "waits for the GPU" in speedup.method(params, torch.device("cuda"))
-    assert "GPU" not in speedup.method(params, torch.device("cpu"))

@@ -60,10 +60,6 @@ def test_the_reader_thread_of_a_streamed_split_ends_with_the_trial(params, prepa
     assert not trial.train_split.resident
 
 
-def test_the_number_of_steps_follows_their_duration() -> None:
-    assert [trials.steps_for(1.0, step_s) for step_s in (0.1, 7.0, 1e-9)] == [10, 1, 2000]
-
-
 def test_blocks_alternate_their_order_and_the_device_is_awaited_only_around_them() -> None:
     log: list[str] = []
     steps = {name: (partial(log.append, name), count) for name, count in (("a", 2), ("b", 3))}
@@ -90,11 +86,6 @@ def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_pa
             path.write_text(text)
         monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
         assert trials.cpu_wait_s() == 0
-
-
-def test_a_warning_is_given_where_the_process_waited_for_a_cpu() -> None:
-    assert trials.note(0.05) is None
-    assert trials.note(0.5).startswith("Other processes use the CPUs: for 50% of the time")
 
 
 def test_the_peak_is_that_since_it_was_reset() -> None:

@@ -424,25 +424,6 @@ def test_metrics_of_another_program_are_refused(tmp_path: Path) -> None:
             recorded.read(path)
 
 
-INVALID_METADATA: list[tuple[dict[str, object], str]] = [
-    ({"spec.targets": {"kind": "guessing"}}, "there is no task 'guessing'"),
-    ({"params.model.name": "a\0b"}, "there is no model"),
-    ({"switches": [{}]}, r"switches\.0"),
-    ({"switches": [{"step": 1, "micro_batch_size": 0}]}, r"switches\.0\.micro_batch_size: Input should be greater than 0"),
-    ({"switches": [{"step": 1, "x": 1, "micro_batch_size": 1}]}, r"switches\.0\.x"),
-    ({"fingerprint": {"libraries": {"torch": {"x": "1"}}}}, r"fingerprint\.libraries"),
-]
-
-
-def test_invalid_metadata_is_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
-    _, metadata = tensor_file.load(MODEL)
-    for changes, message in INVALID_METADATA:
-        with pytest.raises(Refusal, match=f"^{MODEL}: .*{message}"):
-            model_file.describe(changed(copy.deepcopy(metadata), changes), MODEL)
-    reseal(lambda _, metadata: changed(metadata, {"params.train.batch_size": -1}))
-    assert refused("verify") == [f"{MODEL}: the model file: train.batch_size: should be greater than 0, not -1"]
-
-
 def test_scoring_is_refused_as_in_the_stage_evaluate(checkout: Path, refused, monkeypatch) -> None:
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
     line = Document.read(Path("params.yaml")).line(("evaluate", "top_k"))

@@ -23,7 +23,6 @@ from tests import project
 from tests.tracking.terminal.screen import Screen
 
 FIELDS = ["train: step 48 of 920", "epoch 0.6", "47 s left", "loss 1.7697", "valid/accuracy 0.4579", "1,176 samples/s", "memory 0.84 GB"]
-ERASE = "\r\x1b[J"
 DEADLINE_S = 90.0
 
 
@@ -57,16 +56,6 @@ def test_a_line_shows_the_first_fields_that_fit(columns: Callable[[int], None]) 
             assert shown(width, terminal) == [text]
 
 
-def test_the_line_is_replaced_by_the_next_and_erased_at_the_end() -> None:
-    terminal = Terminal()
-    with live_line(terminal, terminal) as line:
-        line.show(["a long first line"])
-        line.show(["short"])
-        assert shown(200, terminal) == ["short"]
-    assert shown(200, terminal) == [""]
-    assert terminal.getvalue().endswith(ERASE)
-
-
 def test_what_is_printed_stays_above_the_line() -> None:
     terminal = Terminal()
     with live_line(terminal, terminal) as line:
@@ -89,15 +78,6 @@ def test_what_goes_to_a_pipe_has_no_control_sequence_and_finds_the_line_erased()
         line.show(["step 2"])
         assert shown(200, terminal) == ["step 2"]
     assert pipe.getvalue() == "a validation\n"
-
-
-def test_the_line_is_erased_when_an_exception_ends_the_block() -> None:
-    terminal = Terminal()
-    with pytest.raises(KeyboardInterrupt), live_line(terminal, terminal) as line:  # noqa: PT012
-        line.show(["step 1"])
-        raise KeyboardInterrupt
-    assert shown(200, terminal) == [""]
-    assert not hasattr(sys.stderr, "line")
 
 
 def draws(text: str) -> list[str]:
