@@ -159,20 +159,9 @@ def test_a_training_leaves_mlflow_to_its_mirror_and_a_stage_without_tracking_imp
     assert not found["evaluate"] & {*FETCHED - {"scipy"}, "torch._dynamo"}, "scipy gives the interval of the accuracy"
 
 
-def test_a_profile_imports_nothing_of_tracking_and_leaves_what_the_stages_wrote(trained: tuple[Path, dict[str, set[str]]]) -> None:
-    folder, _ = trained
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    code, found = heavy_after("profile", "--steps", "5", cwd=folder)
-    assert code == 0
-    assert found & FETCHED == {"pipeline.tools.profile"}
-    assert "matplotlib" not in found
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts} == before
-
-
 def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path) -> None:
     edited(tmp_path, "learning_rate:", "learning_rat:")
-    for options in ([], ["--speedup"], ["--fit-batch"]):
-        assert heavy_after("profile", *options, cwd=tmp_path) == (2, {"pipeline.tools.profile"})
+    assert heavy_after("profile", "--fit-batch", cwd=tmp_path) == (2, {"pipeline.tools.profile"})
 
 
 def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:

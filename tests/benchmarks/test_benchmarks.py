@@ -1,11 +1,8 @@
 """Tests of the benchmark: its timer, its ratios, and that it detects a loop that skips work."""
 
 import math
-import os
-import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,8 +11,8 @@ from benchmarks import report
 from benchmarks.__main__ import Measurement, refuse_unequal_losses
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import TEXT_MODELS, BareTraining, Job, synthetic_images
-from benchmarks.loops import data, floor, pipeline, tensors, tutorial
-from benchmarks.worker import Block, Worker
+from benchmarks.loops import floor, pipeline, tensors, tutorial
+from benchmarks.worker import Block
 from pipeline.core.seeding import reseed
 from pipeline.inference.machine import Machine
 
@@ -59,18 +56,6 @@ def test_ratios_compare_blocks_of_the_same_round() -> None:
     assert "pipeline / (floor + data), CPU time: 0.500 (0.500 to 0.500)" in report.table(measurement)
 
 
-@pytest.mark.parametrize("num_models", [1, 2])
-def test_the_figure_lists_the_loops_from_top_to_bottom(tmp_path: Path, num_models: int) -> None:
-    from matplotlib import pyplot
-
-    blocks = {loop: [Block(1.0, 1.0)] for loop in ("floor", "pipeline", "tensors")}
-    report.plot(tmp_path / "figure.png", [Measurement(JOB, blocks, {})] * num_models)
-    figure = pyplot.gcf()
-    assert [axes.yaxis_inverted() for axes in figure.axes] == [True] * num_models
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["pipeline", "tensors"]
-    pyplot.close(figure)
-
-
 def test_a_loop_with_another_mean_loss_ends_the_benchmark() -> None:
     results = {loop: {"loss": 1.0} for loop in ("pipeline", "tensors")} | {"floor": {"loss": None}}
     refuse_unequal_losses("mlp", results)
@@ -91,13 +76,6 @@ def test_all_loops_begin_with_the_same_weights_and_the_pipeline_trains(tmp_path:
     network = JOB.params().model.build(prepared.spec)
     bare = BareTraining.begin(replace(JOB, workers=3), prepared, MACHINE)
     assert all(torch.equal(one, other) for one, other in zip(network.parameters(), bare.network.parameters(), strict=True))
-
-
-def test_the_data_path_alone_makes_as_many_batches() -> None:
-    for model in ("mlp", *TEXT_MODELS):
-        line, job = Line(), replace(JOB, model=model)
-        data.train(job, job.prepared(), MACHINE, BlockTimer(line, job))
-        assert len(line.received) == 1 + JOB.rounds + 1
 
 
 @pytest.mark.parametrize("model", TEXT_MODELS)
@@ -122,17 +100,3 @@ def test_the_loop_without_tracking_leaves_no_journal(tmp_path: Path, monkeypatch
     (tmp_path / "work").mkdir()
     pipeline.train(JOB, synthetic_images(), MACHINE, BlockTimer(Line(), JOB), tracked=False)
     assert not (tmp_path / ".pipeline").exists()
-
-
-def test_the_cpu_time_of_a_loop_is_that_of_its_process() -> None:
-    worker = Worker("floor", SimpleNamespace(pid=os.getpid()), Line())
-    before_s, deadline_s = worker.processor_s(), time.process_time() + 0.2
-    while time.process_time() < deadline_s:
-        pass
-    assert 0.1 < worker.processor_s() - before_s < 5
-
-
-def test_without_mlflow_the_benchmark_waits_for_no_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits"))
-    pipeline.await_mirror(tmp_path)

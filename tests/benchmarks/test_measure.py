@@ -1,8 +1,6 @@
 """`tests.gpu.measure`: which steps run, in which environment, and what the table says of them. No step needs a GPU here."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,31 +27,6 @@ def test_the_table_is_written_after_each_step(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "passing-tests.log").read_text() == "3 passed in 1s\nbye\n"
 
 
-def test_a_step_has_the_environment_of_the_shell(tmp_path: Path) -> None:
-    """Importing `tests.project` sets the process itself to one thread."""
-    code = """
-import sys
-from pathlib import Path
-from tests.gpu import measure
-measure.preset_project(Path(sys.argv[1]), "trec-lstm", Path(), {})
-shown = "import os; print(*(os.environ.get(name) for name in ('OMP_NUM_THREADS', 'PIPELINE_THREADS', 'PIPELINE_DEVICE')))"
-print(measure.run(measure.Step("shown", (sys.executable, "-c", shown)), Path(sys.argv[1]) / "log", 60.0))
-"""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PIPELINE_")} | {"OMP_NUM_THREADS": "7"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=TOP, env=environment, capture_output=True, text=True, timeout=100, check=True
-    )
-    assert done.stdout.endswith("| 7 None cuda |\n")
-
-
 def test_every_file_of_gpu_tests_belongs_to_a_part() -> None:
     named = {word for words in measure.GPU_TESTS.values() for word in words if word.endswith(".py")}
     assert named == {path.relative_to(TOP).as_posix() for path in (TOP / "tests/gpu").glob("test_*.py")}
-
-
-def test_every_part_has_steps_with_logs_of_different_names(tmp_path: Path) -> None:
-    for part in measure.PARTS:
-        arguments = measure.parse_arguments([part, "--output", str(tmp_path)])
-        names = [step.name for step in measure.steps(part, tmp_path, arguments)]
-        assert names
-        assert len({measure.log_name(name) for name in names}) == len(names)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import scaling, step_work
 from benchmarks.scaling import Cluster, step
@@ -44,32 +43,10 @@ def test_computation_takes_as_long_as_its_slowest_part() -> None:
     assert (launching.compute_s, launching.bound) == (pytest.approx(100 * 5e-6), "launches")
 
 
-def test_a_step_in_micro_batches_launches_the_kernels_of_each() -> None:
-    work = replace(WORK, sample_flops=0, sample_bytes=0, micro_batch_size=100)
-    assert step(work, 1, CLUSTER).compute_s == pytest.approx(11 * 100 * 5e-6)
-    assert step(work, 16, CLUSTER).compute_s == pytest.approx(100 * 5e-6)
-
-
-def test_adamw_reads_and_writes_seven_values_for_each_weight() -> None:
-    assert step(WORK, 8, CLUSTER).update_s == pytest.approx(7e9 / 4.8e12)
-    assert step(WORK, 8, CLUSTER, sharded=True).update_s == pytest.approx(7e9 / 4.8e12 / 8)
-
-
 def test_an_all_reduce_in_a_node_moves_what_a_ring_moves() -> None:
     assert CLUSTER.all_reduce_s(450e9, 2, parts=0) == pytest.approx(2 * 1 / 2)
     assert CLUSTER.all_reduce_s(450e9, 8, parts=0) == pytest.approx(2 * 7 / 8)
     assert CLUSTER.all_reduce_s(450e9, 1, parts=3) == 0
-
-
-def test_between_nodes_an_eighth_of_the_bytes_crosses_each_adapter() -> None:
-    assert CLUSTER.all_reduce_s(450e9, 16, parts=0) == pytest.approx(2 * (7 / 8 + 1 / 2 * 450 / 8 / 50))
-    assert Cluster(adapters=1).all_reduce_s(450e9, 16, parts=0) == pytest.approx(2 * (7 / 8 + 1 / 2 * 450 / 50))
-
-
-def test_a_collective_of_every_bucket_has_the_latency_of_nccl() -> None:
-    assert CLUSTER.all_reduce_s(0, 2, parts=1) == pytest.approx(14e-6 + 2 * 1.25e-6)
-    assert CLUSTER.all_reduce_s(0, 1024, parts=3) == pytest.approx(3 * (14e-6 + 2 * (7 * 1.25e-6 + 7 * 8.5e-6)))
-    assert CLUSTER.one_way_s(0, 16, parts=2) == pytest.approx(2 * (14e-6 + 14 * 1.9e-6 + 4e-6))
 
 
 def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket() -> None:
@@ -77,20 +54,6 @@ def test_an_exchange_hides_behind_the_backward_pass_but_for_its_last_bucket() ->
     assert step(WORK, 8, CLUSTER).exchange_s == pytest.approx(exchange_s / 39)
     fast = replace(WORK, sample_flops=0, sample_bytes=0)
     assert step(fast, 8, CLUSTER).exchange_s == pytest.approx(exchange_s - 2 / 3 * 100 * 5e-6)
-
-
-def test_only_the_last_micro_batch_hides_the_exchange() -> None:
-    many = replace(WORK, micro_batch_size=1)
-    assert step(many, 8, CLUSTER).exchange_s == pytest.approx(CLUSTER.all_reduce_s(10**9, 8, parts=39) - 2 / 3 * 1e-3)
-
-
-def test_lanes_move_what_a_ring_moves_within_a_node_and_more_between_nodes() -> None:
-    def both(gpus: int) -> float:
-        return sum(CLUSTER.one_way_s(450e9, gpus, parts=0, direct=direct) for direct in (True, False))
-
-    assert both(8) == pytest.approx(CLUSTER.all_reduce_s(450e9, 8, parts=0))
-    assert CLUSTER.one_way_s(450e9, 16, parts=0, direct=True) == pytest.approx(7 / 16 + 1 / 2 * 450 / 50)
-    assert both(16) > CLUSTER.all_reduce_s(450e9, 16, parts=0)
 
 
 def test_each_lane_of_a_process_is_a_pass_and_all_but_one_are_added() -> None:
@@ -123,32 +86,6 @@ def test_the_counts_of_a_linear_layer_are_those_computed_by_hand() -> None:
     assert found.flops == 2 * 2 * 5 * 12 * 4  # the forward pass and the gradient of the weights: the inputs need none
     assert found.kernels >= 2
     assert found.moved_bytes >= 2 * 2 * (5 * 12 + 12 * 4 + 5 * 4)
-
-
-def test_flops_are_those_of_torchs_counter_and_bytes_grow_with_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[tuple[int, int]] = []
-    count = step_work.count
-
-    def counted(*arguments):
-        with FlopCounterMode(display=False) as counter:
-            operations = count(*arguments)
-        found.append((counter.get_total_flops(), operations.moved_bytes))
-        return operations
-
-    monkeypatch.setattr(step_work, "count", counted)
-    work = work_of_preset("shakespeare-transformer")
-    assert found == [(samples * work.sample_flops, work.pass_bytes + samples * work.sample_bytes) for samples in (2, 4)]
-    assert work.pass_bytes > 2 * work.num_weights  # the weights are read in bf16
-
-
-def test_gradients_have_as_many_bytes_as_the_trained_weights() -> None:
-    width, hidden, classes = 64, 16, 10
-    convolutions = 1 * 9 * hidden + hidden * 9 * 2 * hidden
-    digits, speedrun, finetune = (work_of_preset(name) for name in ("digits", "cifar10-speedrun", "cifar10-finetune"))
-    assert digits.gradient_bytes == 4 * digits.num_weights > 4 * (convolutions + classes)
-    assert speedrun.gradient_bytes < 2.1 * speedrun.num_weights  # bf16-true: only BatchNorm has gradients in fp32
-    last_stage = 8 * width * 9 * (4 * width + 2 * 8 * width) + 8 * width * (classes + 2 * 3) + classes
-    assert finetune.gradient_bytes == 4 * last_stage  # three convolutions with BatchNorm, and the head
 
 
 def test_a_step_of_a_billion_weights_computes_six_flops_a_weight_and_token() -> None:
@@ -208,15 +145,6 @@ def test_parameters_that_cannot_be_calculated_are_refused() -> None:
     for message, (section, values) in changes.items():
         with pytest.raises(Refusal, match=message):
             step_work.work_of_data("digits", {**data, section: {**data[section], **values}})
-
-
-def test_a_batch_that_lanes_do_not_divide_has_no_cost_of_lanes() -> None:
-    assert scaling.switch_table([replace(WORK, batch_size=100)], CLUSTER).splitlines()[-1].endswith("|  |  |")
-
-
-def test_the_network_of_texts_has_the_vocabulary_of_the_parameters() -> None:
-    block = 8 * 128**2 + 4 * 128
-    assert work_of_preset("trec-transformer").num_weights == 6000 * 128 + 2 * block + 2 * 128 + 129 * step_work.CLASSES
 
 
 def test_the_page_shows_what_is_calculated() -> None:

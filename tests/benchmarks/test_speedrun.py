@@ -87,11 +87,6 @@ def test_airbench_runs_with_torchs_default_flags_in_its_folder(monkeypatch, tmp_
     assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == (False, True)
 
 
-def test_an_unknown_table_of_airbench_is_refused() -> None:
-    with pytest.raises(Refusal, match="airbench printed another table"):
-        speedrun.last_row(PRINTED.replace("eval", "done"))
-
-
 def test_the_first_run_of_each_is_discarded_and_the_order_alternates() -> None:
     order: list[tuple[str, int]] = []
 
@@ -127,11 +122,3 @@ def test_unfit_data_or_device_is_refused(prepared, tested) -> None:
         speedrun.refuse_unfit(tested, GPU)
     with pytest.raises(Refusal, match=r"set source\.valid to 0"):
         speedrun.refuse_unfit(replace(cifar, splits=prepared.splits), GPU)
-
-
-def test_a_wrong_command_line_is_refused_with_a_message(monkeypatch, capsys) -> None:
-    for runs, message in (("1", "--runs: at least 2"), ("2", "nowhere")):
-        monkeypatch.setattr("sys.argv", ["speedrun", "nowhere", "--runs", runs])
-        with pytest.raises(SystemExit, match="2"):
-            speedrun.main()
-        assert message in capsys.readouterr().err.splitlines()[-1]

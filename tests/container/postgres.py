@@ -56,18 +56,8 @@ def server(folder: Path, *, address: str) -> Iterator[Postgres]:
     def call(*command: str) -> None:
         subprocess.run(command, check=True, capture_output=True, cwd=folder, env={"PATH": os.environ["PATH"], "PGPASSWORD": password})
 
-    call(
-        *as_user,
-        str(folder_of_programs / "initdb"),
-        "-D",
-        str(folder / "data"),
-        "-U",
-        "mlflow",
-        "-A",
-        "scram-sha-256",
-        "--pwfile",
-        str(folder / "password"),
-    )
+    files = ("-D", str(folder / "data"), "--pwfile", str(folder / "password"))
+    call(*as_user, str(folder_of_programs / "initdb"), *files, "-U", "mlflow", "-A", "scram-sha-256")
     with (folder / "data/pg_hba.conf").open("a", encoding="utf-8") as rules:
         rules.write("host all all all scram-sha-256\n")
     options = f"-p {port} -c listen_addresses={address} -c unix_socket_directories={folder}"

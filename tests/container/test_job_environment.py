@@ -58,9 +58,7 @@ def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("usual", ["/proc/none", ""])
-def test_without_a_writable_temporary_folder_there_is_one_in_the_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
-) -> None:
+def test_without_a_writable_temporary_folder_there_is_one_in_the_checkout(tmp_path: Path, monkeypatch, usual: str) -> None:
     monkeypatch.setattr("os.access", lambda *_: False)
     assert checkout.variables(tmp_path, {"TMPDIR": usual}, commit="")["TMPDIR"] == str(tmp_path / ".pipeline/tmp")
     assert (tmp_path / ".pipeline/tmp").is_dir()

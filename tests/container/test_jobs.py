@@ -90,28 +90,10 @@ def test_a_volume_keeps_parameters_and_results_and_train_compile_works(image: st
         assert in_volume(name, image, "grep", "-aEo", r'compile[\\":]+default', MODEL)
 
 
-def test_a_job_takes_other_parameters_which_stay_until_a_preset_replaces_them(image: str) -> None:
-    with volume() as name:
-        words = ("--volume", f"{name}:{HOME}")
-        assert "error: model.widht=8: is not a key here: did you mean `width`?" in run(
-            *words, image, "repro", "-S", "model.widht=8", code=2
-        )
-        output = run(*words, image, *SHORT, "-S", "model.width=8")
-        assert "set: model.width: 16 -> 8" in output
-        assert "test accuracy" in output
-        assert "container: params.yaml: model.width: 16 -> 8" in run(*words, image, "check")
-        assert "there is no preset 'cifar'" in run(*words, "--env", "PRESET=cifar", image, code=2)
-        output = run(*words, "--env", "PRESET=digits", image, *SHORT, "-S", "model=mlp")
-        assert "set: params.yaml is now the preset digits, except:" in output
-        assert "test accuracy" in output
-
-
 def test_two_processes_train_under_all_hardened_flags_to_the_bytes_of_one(image: str) -> None:
     with volume() as name:
         job = (*HARDENED, "--volume", f"{name}:{HOME}")
-        run(*job, image, "check")
-        in_volume(name, image, "sed", "-i", "s/lanes: .*/lanes: 2/; s/epochs: .*/epochs: 1/", "params.yaml")
-        output = run(*job, "--env", "PIPELINE_PROCESSES=2", image)
+        output = run(*job, "--env", "PIPELINE_PROCESSES=2", image, *SHORT, "-S", "train.lanes=2")
         assert re.search(r"check: .*, in 2 processes", output)
         assert "test accuracy" in output
         model = in_volume(name, image, "sha256sum", MODEL)
@@ -154,14 +136,6 @@ def test_a_mounted_checkout_that_is_not_the_working_folder_is_refused(image: str
     make_accessible(folder)
     output = run("--volume", f"{folder}:/workspace", image, "check", code=2)
     assert "/workspace is a checkout, but this job would run the image's own code: add `-w /workspace`" in output
-
-
-def test_another_lock_over_the_images_is_refused(image: str, tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text("torch==1\n", encoding="utf-8")
-    (tmp_path / "lock").chmod(0o644)
-    make_accessible(tmp_path / "lock")
-    output = run("--volume", f"{tmp_path / 'lock'}:/opt/pipeline/requirements.lock:ro", image, "check", code=2)
-    assert "/opt/pipeline/requirements.lock differs from the lock file that this image was built from" in output
 
 
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:

@@ -95,9 +95,7 @@ def test_dvc_commands_that_need_git_are_recognised() -> None:
     assert not first.NEEDS_GIT.match("mlflow diff")
 
 
-def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(tmp_path: Path, monkeypatch, capsys) -> None:
     digests = tmp_path / "pipeline.json"
     digests.write_text('{"requirements.lock": "digest"}')
     monkeypatch.setattr(first, "IMAGE_DIGESTS", digests)

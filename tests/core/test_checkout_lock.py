@@ -126,9 +126,7 @@ def test_of_many_that_begin_together_one_holds_it(checkout: Path) -> None:
     assert answers == ["held", *["refused"] * 4]
 
 
-def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(checkout: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     with elsewhere(checkout):
         assert main(["prepare"]) == 0, "a stage run by hand touches no record of DVC"
         (checkout / "data/prepared/spec.json").unlink()

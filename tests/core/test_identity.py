@@ -67,8 +67,9 @@ def test_every_input_changes_the_key() -> None:
         replace(BASE, data="x"),
         replace(BASE, code="x"),
         replace(BASE, lock="x"),
+        replace(BASE, weights="x"),
         replace(BASE, params={**BASE.params, "seed": 2}),
         replace(BASE, params={**BASE.params, "model": {"name": "mlp", "width": 17}}),
         replace(BASE, fingerprint={"device": "cpu", "threads": 1}),
     ]
-    assert len({BASE.key, *(other.key for other in changed)}) == 7
+    assert len({BASE.key, *(other.key for other in changed)}) == 8

@@ -1,7 +1,6 @@
 """A changed parameter file loads, or the refusal names the place and the key."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +35,7 @@ def mutate(kind: str, section: str, key: str | None, value: Any) -> tuple[dict[s
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 @given(st.sampled_from(["delete", "rename", "retype"]), st.sampled_from(KEYS), st.sampled_from(STRANGE))
-def test_a_spoiled_file_loads_or_is_refused_by_the_name_of_the_key(
-    tmp_path: Path, kind: str, place: tuple[str, str | None], value: Any
-) -> None:
+def test_a_spoiled_file_loads_or_is_refused_by_the_name_of_the_key(tmp_path, kind: str, place: tuple[str, str | None], value: Any) -> None:
     data, name = mutate(kind, *place, value)
     path = tmp_path / "params.yaml"
     with path.open("w", encoding="utf-8") as file:

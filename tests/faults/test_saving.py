@@ -57,9 +57,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_file_is_of_the_m
     assert found[1]["progress"]["rows"] == []
 
 
-def test_by_the_clock_a_save_is_left_out_while_one_is_written_and_by_steps_none_is(
-    train_params, prepared, tmp_path: Path, monkeypatch
-) -> None:
+def test_by_the_clock_a_save_is_left_out_while_one_is_written_and_by_steps_none_is(train_params, prepared, tmp_path, monkeypatch) -> None:
     training, disk = begin(train_params(CHANGES), prepared, tmp_path), Disk(monkeypatch)
     always = EVERY_STEP.model_copy(update={"checkpoint_every_steps": 0, "checkpoint_every_s": 1e-9})
     for _ in training.reports():
@@ -122,9 +120,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_the_last_checkpoint(
-    folder: Path, monkeypatch, capsys
-) -> None:
+def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_the_last_checkpoint(folder, monkeypatch, capsys) -> None:
     assert main(["train"]) == 0
     whole = digests(folder)
     (folder / RESULTS[0]).unlink()

@@ -143,9 +143,7 @@ def test_once_the_server_is_well_the_run_is_that_of_an_undisturbed_one(
     assert len(rest["artifacts"]) == 2
 
 
-def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
-    fork_server: FaultServer, server: Server, client: "MlflowClient", tmp_path: Path
-) -> None:
+def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(fork_server, server, client, tmp_path) -> None:
     (tmp_path / HELD).touch()
     first = begin(fork_server, tmp_path, server.address, 1, 200)
     await_delivery(tmp_path, 1)
@@ -193,9 +191,7 @@ def leaks(places: list[Path], output: str) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow about its own libraries, while the model is logged
-def test_no_secret_is_written_or_said(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_secret_is_written_or_said(tmp_path: Path, server: Server, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Train, with a mirror, and evaluate while the server is down, then deliver the runs."""
     folder = project.make(tmp_path / "project")
     monkeypatch.chdir(folder)

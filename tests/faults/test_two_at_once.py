@@ -60,7 +60,7 @@ def in_the_middle(folder: Path, *command: str) -> Iterator[Command]:
         yield running
     finally:
         running.process.kill()
-        running.process.wait()
+        running.process.wait(WITHIN_S)
         running.output.close()
 
 
@@ -125,7 +125,7 @@ def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins
 def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins) -> None:
     with in_the_middle(twins.folder, *TRAIN) as dvc:
         dvc.process.kill()
-        dvc.process.wait()
+        dvc.process.wait(WITHIN_S)
         # as a kill in the middle of its own writing leaves it
         (twins.folder / ".dvc/tmp/rwlock").write_text('{"read": {"/x', encoding="utf-8")
         refused = Command(twins.folder, *TRAIN).end()

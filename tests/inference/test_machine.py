@@ -82,9 +82,7 @@ def test_a_gpu_that_cannot_be_used_is_spoken_of(monkeypatch: pytest.MonkeyPatch,
 NO_KERNELS = r"this build of PyTorch \(CUDA .*\) has kernels for sm_75, sm_80, none of which runs on GPU 0 \(Some GPU 0, sm_61\): install another build"
 
 
-def test_a_gpu_without_kernels_is_left_by_auto_and_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_without_kernels_is_left_by_auto_and_refused_by_name(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     capabilities(monkeypatch, (6, 1))
     assert choose_device("auto") == torch.device("cpu")
     assert re.match(f"warning: the NVIDIA GPU of this machine is not used: {NO_KERNELS}", capsys.readouterr().err)

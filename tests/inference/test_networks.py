@@ -46,9 +46,7 @@ def saved_and_loaded(params: TrainParams, network: nn.Module, spec: Spec, path: 
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
-def test_a_loaded_model_has_every_tensor_that_was_saved(
-    tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any]
-) -> None:
+def test_a_loaded_model_has_every_tensor_that_was_saved(tmp_path, train_params, model: dict[str, Any]) -> None:
     params = train_params({"model": model})
     network = params.model.build(SPEC)
     for name, tensor in network.state_dict().items():

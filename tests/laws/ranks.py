@@ -90,6 +90,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     "own error": lambda: raised(LookupError("this is what was wrong with this rank")),
     "stop signal": lambda: os.kill(os.getpid(), signal.SIGTERM),
     "hang": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
 }
 
 

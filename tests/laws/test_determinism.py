@@ -7,18 +7,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from pipeline.core import files
-from pipeline.core.environment import Environment
-from pipeline.core.identity import RunIdentity
-from pipeline.inference.machine import Machine
 from tests import project
 from tests.imports import TOP
 from tests.laws.variations import Row, covering, locales, users
@@ -169,18 +164,3 @@ def test_no_byte_depends_on_the_surroundings_of_a_run(open_folder: Path, strengt
         assert {name for name in {*expected, *found} if expected.get(name) != found.get(name)} == set(), row
         assert (folder / ".pipeline/journal").exists() == (row["PIPELINE_TRACKING"] == "true")
     assert [name for name in expected if str(TOP).encode() in (rows[0][0] / name).read_bytes()] == [], "the path of the code"
-
-
-def test_the_number_of_threads_is_in_the_fingerprint_and_in_the_key() -> None:
-    first, second = (Machine.set_up(Environment(PIPELINE_DEVICE="cpu", PIPELINE_THREADS=threads)).fingerprint() for threads in (1, 2))
-    assert first | {"threads": 2} == second
-    inputs = RunIdentity(data="d", code="c", lock="l", params={"seed": 0}, fingerprint=first)
-    assert inputs.key != replace(inputs, fingerprint=second).key
-
-
-def test_the_instruction_set_and_the_libraries_are_in_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability in (torch.backends.cpu.get_cpu_capability(), "DEFAULT"):
-        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda capability=capability: capability)
-        machine = Machine.set_up(Environment(PIPELINE_DEVICE="cpu")).fingerprint()
-        assert machine["name"].endswith(capability)
-        assert machine["libraries"].keys() == {"torch", "torchvision", "numpy"}

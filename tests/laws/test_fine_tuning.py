@@ -65,9 +65,7 @@ def test_dvc_trains_again_for_another_file_and_for_no_other_reason(finished: Pat
     assert run(finished, "dvc", "repro", "--dry").returncode != 0
 
 
-def test_the_model_file_records_the_file_and_the_training_is_repeated_to_the_same_bytes(
-    finished: Path, other_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_model_file_records_the_file_and_the_training_is_repeated_to_the_same_bytes(finished: Path, other_file: Path, capsys) -> None:
     manifest = tensor_file.load(finished / "models/model.safetensors")[1]
     assert manifest["inputs"]["weights"] == files.digest(other_file)
     assert main(["verify", "--retrain"]) == 0

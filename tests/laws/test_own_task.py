@@ -35,18 +35,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"augment": preset({})["augment"]},
         "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
     ),
-    (
-        {"loss.label_smoothing": 0.1},
-        "loss.label_smoothing: needs a task with classes, but this task has none: write `loss.label_smoothing: 0.0`",
-    ),
-    (
-        {"loss.class_weights": "balanced"},
-        "loss.class_weights: needs a task with classes, but this task has none: write `loss.class_weights: none`",
-    ),
-    (
-        {"loss": {"name": "focal", "class_weights": "none", "gamma": 2.0}},
-        "loss.name: focal needs a task with classes, but this task has none: run `python -m pipeline set loss=cross_entropy`",
-    ),
     ({"evaluate.test_time_augmentation": "mirror"}, "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric"),
     ({"model": MLP}, "model.name: "),
     ({"evaluate.name": "language_modeling"}, "evaluate."),

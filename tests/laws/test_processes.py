@@ -157,11 +157,14 @@ def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_the
         assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
 
 
-def test_a_process_that_hangs_ends_the_others_within_the_time_limit(server: Server, whole: Whole, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fault", "code"), [("hang", None), ("kill", -signal.SIGKILL)])
+def test_a_process_that_hangs_or_is_killed_ends_the_others_within_the_time_limit(
+    server: Server, whole: Whole, tmp_path: Path, fault: str, code: int | None
+) -> None:
     folder = again(whole(MAIN), tmp_path / "project")
-    first, hanging = server.start(folder, 2, fault=("hang", 5), PIPELINE_TIMEOUT_S="2")
+    first, faulty = server.start(folder, 2, fault=(fault, 5), PIPELINE_TIMEOUT_S="2", **EVERY_STEP)
     assert server.wait(first, within_s=30) == [LOST]
-    assert server.wait(hanging, within_s=0) == [None]
+    assert server.wait(faulty, within_s=0) == [code]
     assert "error: rank 0: another process has ended or does not answer" in (folder / "rank-0.log").read_text()
     server.train(folder, 2)
     assert digests(folder) == digests(whole(MAIN))
@@ -216,10 +219,10 @@ class Launched:
         return (self.folder / "launcher.log").read_text()
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, kills: int) -> None:
+@pytest.mark.slow
+def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, whole: Whole, tmp_path: Path) -> None:
     """Ranks are killed at random, during the training or the start, and at the end the launcher."""
-    generator = random.Random(3)
+    generator, kills = random.Random(3), 3
     folder = again(whole("long"), tmp_path / "project")
     with Launched(server, folder, PIPELINE_RESTARTS="1000") as launched:
         for number in range(kills):
@@ -238,15 +241,12 @@ def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, w
     assert digests(folder) == digests(whole("long"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=str)
-def test_a_signal_to_the_launcher_ends_all_with_one_whole_checkpoint(
-    server: Server, whole: Whole, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_signal_to_the_launcher_ends_all_with_one_whole_checkpoint(server: Server, whole: Whole, tmp_path: Path) -> None:
     folder = again(whole("long"), tmp_path / "project")
     with Launched(server, folder) as launched:
         launched.wait_for_a_step()
-        os.kill(launched.pid, number)
-        assert launched.wait() == 128 + number, launched.log()
+        os.kill(launched.pid, signal.SIGTERM)
+        assert launched.wait() == 128 + signal.SIGTERM, launched.log()
     saved = saved_step(launched.log())
     assert newest_step(folder) == saved
     assert "Traceback" not in launched.log()
@@ -295,10 +295,10 @@ def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server
     assert "events of run" in (folder / "rank-0.log").read_text(), "it has waited"
 
 
-def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, tmp_path: Path) -> None:
-    folder = project.make(tmp_path, {"train.sharding": "full", "train.steps": 60})
+def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, whole: Whole, tmp_path) -> None:
+    folder = again(whole(MAIN), tmp_path / "project")
+    project.write_params(folder, {"train.sharding": "full", "train.steps": 60})
     params, before = folder / "params.yaml", (folder / "params.yaml").read_bytes()
-    server.train(folder, verb="prepare")
     variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "20"}
     pids = server.start(folder, 2, **variables)
     end_s = time.monotonic() + 120

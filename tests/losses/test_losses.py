@@ -133,17 +133,13 @@ def test_the_loss_of_a_validation_is_the_plain_cross_entropy(train_params, uneve
     ],
     ids=["focal", "weights", "smoothing"],
 )  # fmt: skip
-def test_a_language_model_has_the_plain_cross_entropy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
-) -> None:
+def test_a_language_model_has_the_plain_cross_entropy(tmp_path: Path, monkeypatch, capsys, changes: dict[str, Any], message: str) -> None:
     monkeypatch.chdir(project.make(tmp_path, changes, setting="code"))
     assert main(["check"]) == 2
     assert re.fullmatch(rf"error: params\.yaml:\d+: {re.escape(message)}\n", capsys.readouterr().err)
 
 
-def test_the_loss_of_the_docs_is_one_file_and_trains(
-    train_params, uneven: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_of_the_docs_is_one_file_and_trains(train_params, uneven: Prepared, tmp_path: Path, monkeypatch) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"`pipeline/losses/generalised\.py`.*?```python\n(.*?class Settings\(LossSettings\).*?)```", text, re.DOTALL)
     (tmp_path / "generalised.py").write_text(example, encoding="utf-8")

@@ -193,21 +193,9 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
     assert decoding_processes() == []
 
 
-def test_a_missing_root_is_refused(tmp_path):
-    missing = tmp_path / "nowhere"
-    assert f"source.root: {missing} does not exist: write the path of the folder or archive" in refusal(missing, tmp_path)
-
-
 def test_an_empty_class_folder_is_named(root, tmp_path):
     (root / "eel").mkdir()
     assert "images has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
-
-
-def test_one_class_is_refused(root, tmp_path):
-    for path in (root / "dog").iterdir():
-        path.unlink()
-    (root / "dog").rmdir()
-    assert "has only one class (cat): add samples of a second class" in refusal(root, tmp_path)
 
 
 def test_a_needless_share_is_said(tmp_path, capsys):

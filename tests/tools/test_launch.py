@@ -94,9 +94,7 @@ def test_the_processes_are_started_again_as_often_as_allowed(run: Run, capsys: p
     ("code", "expected", "words"),
     [(1, 1, "failed with exit code 1"), (-9, 137, "was killed by SIGKILL"), (LOST, LOST, "lost the other processes")],
 )
-def test_the_last_lines_of_the_first_process_that_failed_are_shown_at_the_end(
-    run: Run, capsys: pytest.CaptureFixture[str], code: int, expected: int, words: str
-) -> None:
+def test_the_last_lines_of_the_first_process_that_failed_are_shown_at_the_end(run, capsys, code: int, expected: int, words: str) -> None:
     assert run((1, code), restarts=0) == expected
     *shown, last = capsys.readouterr().err.splitlines()
     assert shown == [f"rank 1: line {number}" for number in range(85, 100)]

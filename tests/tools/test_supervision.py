@@ -39,7 +39,7 @@ import sys, time
 from pipeline.core import interruption
 if sys.argv[1] == "late":
     print("starting", flush=True)
-    time.sleep(1.5)
+    time.sleep(0.8)
 try:
     with interruption.raise_on_signal():
         print("ready", flush=True)
@@ -47,7 +47,7 @@ try:
             sys.exit(int(sys.argv[2]))
         time.sleep(60)
 except interruption.Interrupted as interrupted:
-    time.sleep(1.5)  # it saves; a signal that arrives meanwhile must not count as the second one
+    time.sleep(0.8)  # it saves; a signal that arrives meanwhile must not count as the second one
     print("saved", flush=True)
     interruption.record_exit_code(interrupted.exit_code)
     sys.exit(interrupted.exit_code)

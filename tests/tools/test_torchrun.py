@@ -39,9 +39,7 @@ def test_torchrun_says_that_a_signal_has_ended_it_in_one_line_and_by_its_exit_co
 
 
 @pytest.mark.parametrize(("code", "expected", "words"), [(2, 2, "failed with exit code 2"), (-9, 137, "was killed by SIGKILL")])
-def test_torchrun_says_which_process_failed(
-    code: int, expected: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_torchrun_says_which_process_failed(code: int, expected: int, words: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_: object) -> None:
         raise ChildFailedError("script", {1: ProcessFailure(1, 1, code, "no file")})
 

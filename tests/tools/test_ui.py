@@ -70,9 +70,7 @@ def test_a_port_in_use_is_refused_with_another(refused: Callable[..., list[str]]
     assert "make ui PORT=" in told
 
 
-def test_a_server_of_somebody_else_is_named_with_the_shared_view(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_of_somebody_else_is_named_with_the_shared_view(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000/")
     monkeypatch.setattr(ui.Store, "experiment_id", lambda _: "7")
     assert main(["ui"]) == 0

@@ -112,9 +112,7 @@ def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: Fake
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
-) -> None:
+def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(server: FakeServer, tmp_path, monkeypatch, ended: bool) -> None:
     folder = write_journal(tmp_path, "a", ended=ended)
     system = events.Writer(folder / SYSTEM, end=0)
     system.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {}})
@@ -131,9 +129,7 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(
     assert server.store.client.set_terminated.called != ended
 
 
-def test_the_lock_of_the_writer_is_free_while_copies_are_removed(
-    server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
     folder = write_journal(tmp_path)
     (folder / COPIES).mkdir()
     are_free = []

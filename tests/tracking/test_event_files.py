@@ -196,9 +196,7 @@ def test_chosen_runs_go_to_a_chosen_folder(top: Path) -> None:
     assert {path.name for path in (top / "elsewhere").iterdir()} == {first.name, second.name}
 
 
-def test_a_search_and_its_trials_have_their_names_in_mlflow_and_do_not_replace_each_other(
-    top: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_and_its_trials_have_their_names_in_mlflow_and_do_not_replace_each_other(top: Path, capsys) -> None:
     names = (
         "search digits",
         "digits #7 lr=3e-3 width=16",

@@ -51,9 +51,7 @@ def test_a_journal_has_one_writer_until_it_is_closed(tmp_path: Path) -> None:
         assert not journal.is_written(writing.folder)
 
 
-def test_the_events_of_a_journal_are_in_the_order_of_their_times_after_the_clock_was_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_events_of_a_journal_are_in_the_order_of_their_times_after_the_clock_was_set_back(tmp_path: Path, monkeypatch) -> None:
     """Of two scores at one step, MLflow shows the later one."""
     first = begin(tmp_path)
     first.close()
@@ -92,9 +90,7 @@ def test_a_journal_copies_files_and_stores_equal_content_once(tmp_path: Path) ->
     assert len(set(copies)) == 2
 
 
-def test_the_newest_journal_of_a_model_is_found_by_its_digest_after_the_clock_was_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_journal_of_a_model_is_found_by_its_digest_after_the_clock_was_set_back(tmp_path: Path, monkeypatch) -> None:
     model, journals = tmp_path / "model.safetensors", []
     for content, year in ((b"weights", 2030), (b"weights", 2020), (b"other weights", 2030)):
         monkeypatch.setattr(journal, "datetime", MagicMock(now=MagicMock(return_value=datetime(year, 1, 1, tzinfo=UTC))))

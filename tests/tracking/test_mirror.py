@@ -120,9 +120,7 @@ def test_events_that_mlflow_rejects_are_skipped(tracked: Tracked) -> None:
     assert found.data.tags["pipeline.refused"].startswith("model: ")
 
 
-def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again_with_its_step(
-    tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again_with_its_step(tracked: Tracked, tmp_path: Path, monkeypatch) -> None:
     errors, steps = [OSError("a moment"), MemoryError()], []
 
     def failing(*_: object, step: int, **__: object) -> None:
@@ -209,9 +207,7 @@ def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tracked: Trac
     assert not is_pending(writing.folder)
 
 
-def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_that_follows(
-    tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_that_follows(tracked, tmp_path, monkeypatch) -> None:
     shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)  # to create one takes seconds
     monkeypatch.setattr(mirror_process, "command", mirror_command.command)
     monkeypatch.setattr(mirror_process, "NICENESS", 0)

@@ -140,9 +140,7 @@ def test_counting_changes_no_weight_and_no_random_state(train_params, prepared) 
 
 
 @pytest.mark.parametrize("failing", ["build", "forward"])
-def test_a_model_that_cannot_run_on_the_meta_device_is_described_without_flops(
-    train_params, prepared, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_model_that_cannot_run_on_the_meta_device_is_described_without_flops(train_params, prepared, monkeypatch, failing: str) -> None:
     training = building.begin(train_params({}), prepared)
     if failing == "build":
         monkeypatch.setattr(networks, "build_on_meta", lambda *_: None)

@@ -44,9 +44,7 @@ def elsewhere(tracked: Tracked, tmp_path: Path) -> Environment:
     return Environment.model_validate({"DVC_ROOT": tmp_path, "MLFLOW_TRACKING_URI": f"sqlite:///{tracked.environment.root}/mlflow.db"})
 
 
-def test_a_model_is_downloaded_by_each_of_its_names(
-    tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_is_downloaded_by_each_of_its_names(tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, capsys) -> None:
     for kind in ("alias", "version", "logged model", "id of the run"):
         with subject.located(names[kind], Paths(tmp_path), elsewhere) as path:
             assert files.digest(path) == files.digest(tracked.model)
@@ -54,9 +52,7 @@ def test_a_model_is_downloaded_by_each_of_its_names(
     assert capsys.readouterr().out == ""
 
 
-def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(
-    tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path
-) -> None:
+def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(tracked, names, elsewhere: Environment, tmp_path) -> None:
     """A training that did not finish and a later one have one run, if MLFLOW_RUN_ID names it for both."""
     unfinished = journal.journals_folder(tmp_path) / "run-000001-20261123T060949Z-00000000"
     shutil.copytree(tracked.journal, unfinished)
@@ -72,9 +68,7 @@ def test_a_run_whose_journal_is_here_is_downloaded_when_its_copy_was_delivered(t
         assert files.digest(path) == files.digest(tracked.model)
 
 
-def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(
-    tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(tracked, names, elsewhere, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(subject, "download", lambda *_: pytest.fail("nothing needs to be downloaded"))
     paths = Paths(tmp_path)
     paths.model.parent.mkdir()

@@ -100,9 +100,7 @@ def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environm
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
 
 
-def test_a_stage_reports_that_its_run_is_not_the_named_one(
-    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_reports_that_its_run_is_not_the_named_one(without_mirror: Environment, tmp_path: Path, capsys) -> None:
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         pass
     assert training.folder
@@ -132,9 +130,7 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_wi
     assert second.endswith(f"The last error in {log}: the token is expired")
 
 
-def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(
-    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
     model = tiny.write(tmp_path / "model.safetensors")
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
         training.model(model)
@@ -164,9 +160,7 @@ def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: 
     hanging.kill.assert_called_once()
 
 
-def test_broken_tracking_is_reported_once_and_stops_nothing(
-    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_broken_tracking_is_reported_once_and_stops_nothing(without_mirror: Environment, tmp_path: Path, capsys) -> None:
     (tmp_path / ".pipeline").write_text("a file where a folder should be")
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
         reports.metrics(1, {"train/loss": 1.0})
@@ -174,9 +168,7 @@ def test_broken_tracking_is_reported_once_and_stops_nothing(
     assert capsys.readouterr().err.count("tracking:") == 1
 
 
-def test_a_full_disk_and_a_missing_file_stop_nothing(
-    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_and_a_missing_file_stop_nothing(without_mirror: Environment, tmp_path: Path, monkeypatch, capsys) -> None:
     def full(descriptor: int, line: bytes) -> int:
         raise OSError(28, "No space left on device")
 

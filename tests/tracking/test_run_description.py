@@ -86,9 +86,7 @@ def info(environment: Environment) -> run_description.RunInfo:
     return run_description.of_training(params(), Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
 
 
-def test_the_start_of_a_training_records_its_provenance(
-    without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_start_of_a_training_records_its_provenance(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     with run.training(without_mirror, resume_file=tmp_path / "run", info=info(without_mirror)) as reports:
         assert reports.folder

@@ -19,9 +19,7 @@ from tests.tracking import tiny
 from tests.tracking.conftest import Tracked
 
 
-def test_a_store_of_another_version_of_mlflow_is_named_with_reason_and_remedies(
-    tracked: Tracked, without_mirror: Environment, tmp_path: Path
-) -> None:
+def test_a_store_of_another_version_of_mlflow_is_named_with_reason_and_remedies(tracked, without_mirror: Environment, tmp_path) -> None:
     database = tmp_path / "mlflow.db"
     shutil.copy(tracked.environment.root / "mlflow.db", database)
     with closing(sqlite3.connect(database)) as connection, connection:
@@ -43,9 +41,7 @@ def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, mo
         _ = Store(without_mirror).client
 
 
-def test_sync_reports_the_remedy_for_a_damaged_store(
-    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sync_reports_the_remedy_for_a_damaged_store(without_mirror: Environment, tmp_path: Path, capsys) -> None:
     assert mirror.sync(without_mirror, tiny.build) == 0
     assert capsys.readouterr().out == "tracking: nothing to deliver: there are no runs here\n"
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()

@@ -131,9 +131,7 @@ class Answering(Raising):
         return answer
 
 
-def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(folder: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     results = (*RESULTS, "metrics/evaluate.json")
     assert main(["train"]) == main(["evaluate"]) == 0
     whole = [files.digest(folder / name) for name in results]
@@ -145,9 +143,7 @@ def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(
         assert capsys.readouterr().err.count("warning: the stage continues") == warnings
 
 
-def test_an_error_of_torch_that_the_user_can_mend_is_said_in_the_words_of_the_parameters(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_of_torch_that_the_user_can_mend_is_said_in_the_words_of_the_parameters(folder: Path, monkeypatch, capsys) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("Expected more than 1 value per channel when training, got input size [1, 4, 1, 1]")
 

@@ -102,9 +102,7 @@ def test_what_a_kill_left_half_made_or_half_dropped_goes_with_the_next_start(tmp
     assert folders(tmp_path) == locks(tmp_path) == {BASE.key}
 
 
-def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped_in_silence(tmp_path: Path, capsys) -> None:
     for seed in range(3):
         folder = begin(tmp_path, seeded(seed))
         (folder / "step-000000000001.safetensors").touch()

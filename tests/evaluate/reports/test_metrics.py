@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import Calibration, Predictions
 from pipeline.evaluate.settings.classification import Settings
@@ -120,18 +119,6 @@ def test_where_all_are_right_the_interval_begins_where_that_would_be_rare():
     interval = metrics.accuracy_interval(np.ones(samples, bool), 0.95)
     assert interval == {"low": pytest.approx(0.025 ** (1 / samples)), "high": 1.0}
     assert metrics.accuracy_interval(np.zeros(samples, bool), 0.95) == {"low": 0.0, "high": pytest.approx(1 - interval["low"])}
-
-
-def test_logits_that_are_not_finite_are_refused_with_their_number():
-    logits, targets = draw(1, 20, 3)
-    logits[[4, 9], 1] = np.nan, -np.inf
-    with pytest.raises(Refusal, match=r"not finite for 2 of 20 samples \(the first is sample 4\).*learning_rate"):
-        evaluate(logits, targets, names(3), SETTINGS)
-
-
-def test_an_empty_split_is_refused():
-    with pytest.raises(Refusal, match="empty"):
-        Predictions.joined([])
 
 
 def test_the_numbers_need_neither_scikit_learn_nor_matplotlib_nor_torch():

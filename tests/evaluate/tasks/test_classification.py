@@ -65,9 +65,7 @@ def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confiden
     assert [float(line.rpartition(",")[2]) for line in lines] == pytest.approx(confidence[wrong])
 
 
-def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_which_a_report_knows_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_which_a_report_knows_the_others(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(recorded, "write_mistakes", lambda *_, **__: pytest.fail("cut off"))
     with pytest.raises(pytest.fail.Exception, match="cut off"):
         fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())

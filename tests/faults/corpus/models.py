@@ -231,6 +231,7 @@ LIES: dict[str, tuple[Callable[[], None], str]] = {
     "a kind of targets that is a module": (spec("targets", kind="classification.objective"), NO_MODEL),
     "targets that are text": (changed(lambda metadata, _: metadata["spec"].update(targets="classification")), NO_MODEL),
     "an unknown key": (manifest(extra=1), NO_MODEL),
+    "halvings of nothing": (manifest(switches=[{"step": 1, "micro_batch_size": 0}]), NO_MODEL),
     "a precision of others": (manifest(precision="fp8"), NO_MODEL),
     "no tensors": (tensors(dict.clear), UNFIT),
     "a tensor too many": (tensors(lambda found: found.update(extra=torch.zeros(1))), UNFIT),

@@ -36,13 +36,6 @@ def same(first: list[list[Batch]], second: list[list[Batch]]) -> bool:
     return all(torch.equal(left, right) for one, other in pairs for left, right in zip(one[:2], other[:2], strict=True))
 
 
-def test_resident_and_streamed_data_give_the_same_bytes(prepared: Prepared, cpu: torch.device) -> None:
-    resident, streamed = (
-        steps(training_images(prepared, cpu, resident=resident, wishes=MIXED), start=0, count=8) for resident in (True, False)
-    )
-    assert same(resident, streamed)
-
-
 @pytest.mark.parametrize("wishes", [MIXED, {}], ids=["mixed", "nothing"])
 def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepared, cpu: torch.device, monkeypatch, wishes) -> None:
     """The split has 50 samples: a block of 16 batches is five epochs long."""
@@ -66,9 +59,7 @@ def test_a_block_has_a_limit_in_batches_and_bytes(prepared: Prepared, cpu: torch
 
 
 @pytest.mark.parametrize("limit", [0, 2**24])
-def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(
-    prepared: Prepared, cpu: torch.device, monkeypatch, limit: int
-) -> None:
+def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(prepared, cpu, monkeypatch, limit: int) -> None:
     monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
     images, counts = training_images(prepared, cpu, resident=True), []
     gather = images.augmentation.gather
@@ -133,14 +124,6 @@ def test_processes_on_one_machine_share_its_memory(prepared: Prepared, cpu: torc
     monkeypatch.setattr(loader.psutil, "virtual_memory", lambda: SimpleNamespace(available=available_bytes))
     assert loader.SplitTensors(prepared.train, cpu).resident
     assert not loader.SplitTensors(prepared.train, cpu, num_sharing=2).resident
-
-
-def test_the_reader_ends_with_whoever_reads(prepared: Prepared, cpu: torch.device) -> None:
-    batches = loader.training(training_images(prepared, cpu, resident=False), batch_size=16, seed=1, start=0)
-    next(batches)
-    assert any(thread.name.startswith("reader") for thread in threading.enumerate())
-    batches.close()
-    assert not any(thread.name.startswith("reader") for thread in threading.enumerate())
 
 
 def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -> None:

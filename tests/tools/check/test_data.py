@@ -61,9 +61,7 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
     assert not (tmp_path / "data/prepared").exists()
 
 
-def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
     images(tmp_path, {"cat": 9, "dog": 9})
     for number in range(5):
@@ -78,9 +76,7 @@ def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(
 
 
 @pytest.mark.parametrize("splits", [("",), ("train/", "val/")])
-def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], splits: tuple[str, ...]
-) -> None:
+def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(tmp_path, monkeypatch, capsys, splits: tuple[str, ...]) -> None:
     preset = Document.read(TOP / "presets/image-folder.yaml").data
     monkeypatch.chdir(project.make(tmp_path, {name: preset[name] for name in ("source", "train", "evaluate")}))
     monkeypatch.setenv("PIPELINE_WORKERS", "1")

@@ -43,9 +43,7 @@ ADDRESSES = ("http://host:5000", "https://user:p%40ss@host/prefix", "sqlite:///r
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_all_bad_variables_are_named_at_once_with_the_remedy(
-    parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch, bad: dict[str, tuple[str, str]]
-) -> None:
+def test_all_bad_variables_are_named_at_once_with_the_remedy(parameters, refused, monkeypatch, bad: dict[str, tuple[str, str]]) -> None:
     for name, (value, _) in bad.items():
         monkeypatch.setenv(name, value)
     for verb in ("check", "train"):
@@ -72,9 +70,7 @@ def test_a_gpu_that_is_not_there_is_refused(parameters: Parameters, refused: Ref
         assert said.startswith(f"PIPELINE_DEVICE={device}: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`")
 
 
-def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(
-    parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(parameters: Parameters, refused: Refused, monkeypatch) -> None:
     import torch
 
     from pipeline.inference.machine import Machine

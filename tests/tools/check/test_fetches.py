@@ -37,9 +37,7 @@ def unreachable(*_: object, **__: object) -> None:
     raise URLError("Name or service not known")
 
 
-def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_place(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_place(refused: Refused, tmp_path: Path, monkeypatch) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     [message] = refused("check", code=69)
@@ -48,9 +46,7 @@ def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_pla
     assert f"put {FILE} into {tmp_path}/torch/hub/checkpoints" in message
 
 
-def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_downloaded_once_and_damaged_ones_are_refused(refused: Refused, tmp_path: Path, monkeypatch) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     downloads = []
 
@@ -66,9 +62,7 @@ def test_weights_are_downloaded_once_and_damaged_ones_are_refused(
     assert f"model.pretrained: {downloads[0]}: is not a complete weights file: remove this file" in message
 
 
-def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_downloaded_or_read_for_a_training_that_dvc_would_not_run(tmp_path: Path, monkeypatch, capsys) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
     monkeypatch.setattr(check, "would_run", lambda stage: stage != "train")
@@ -108,9 +102,7 @@ def test_a_dataset_that_cannot_be_downloaded_is_refused(archive: Path, refused: 
     assert "put cifar-10-binary.tar.gz or the folder cifar-10-batches-bin into raw" in message
 
 
-def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(
-    archive: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_is_downloaded_once_and_a_damaged_one_is_refused(archive: Path, refused: Refused, monkeypatch) -> None:
     with served(archive.parent) as (address, asked):
         monkeypatch.setattr(cifar, "ADDRESS", address)
         assert main(["check"]) == main(["prepare"]) == 0

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from torch.torch_version import TorchVersion
 
 from pipeline.__main__ import main
 from pipeline.core.registry import MODELS
@@ -56,9 +55,7 @@ def test_all_mistakes_are_answered_with_place_and_remedy_in_the_order_of_the_fil
 
 
 @pytest.mark.parametrize(("key", "value", "words"), VALUES, ids=[f"{key}={value[:12]}" for key, value, _ in VALUES])
-def test_a_bad_value_is_answered_with_its_place_and_the_remedy(
-    parameters: Parameters, refused: Refused, key: str, value: str, words: str
-) -> None:
+def test_a_bad_value_is_answered_with_its_place_and_the_remedy(parameters, refused: Refused, key: str, value: str, words: str) -> None:
     line = parameters.put(key, value)
     parameters.write()
     [said] = refused("check")
@@ -92,9 +89,7 @@ def test_a_missing_key_is_named_where_it_belongs(parameters: Parameters, refused
 
 
 @pytest.mark.parametrize(("key", "typed"), [("model.width", "widht"), ("train", "trian")])
-def test_a_misspelt_key_gets_the_nearest_known_one_and_no_second_line(
-    parameters: Parameters, refused: Refused, key: str, typed: str
-) -> None:
+def test_a_misspelt_key_gets_the_nearest_known_one_and_no_second_line(parameters, refused: Refused, key: str, typed: str) -> None:
     line = parameters.rename(key, typed)
     parameters.write()
     wrong = f"{key.rpartition('.')[0]}.{typed}".removeprefix(".")
@@ -178,17 +173,6 @@ def test_bf16_true_is_refused_where_it_would_round_updates_away(parameters: Para
     )
 
 
-def test_bf16_true_is_refused_on_a_cpu_whose_torch_loses_updates(with_sgd: Parameters, refused: Refused, monkeypatch) -> None:
-    line = with_sgd.put("train.precision", "bf16-true")
-    with_sgd.write()
-    assert main(["check"]) == 0
-    monkeypatch.setattr("torch.__version__", TorchVersion("2.13.0"))
-    [said] = refused("check")
-    assert said.startswith(
-        f"params.yaml:{line}: train.precision: bf16-true needs torch 2.14 or newer on a CPU, this is 2.13.0: write `train.precision: fp32`"
-    )
-
-
 def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(parameters: Parameters, refused: Refused) -> None:
     parameters.put("optimizer.name", "sgd")
     parameters.write()
@@ -250,9 +234,7 @@ def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters
         ("train.patience", "lr", "train.lr: is not a key here: write `optimizer.learning_rate`"),
     ],
 )
-def test_a_word_of_tutorials_is_answered_with_the_parameter(
-    parameters: Parameters, refused: Refused, key: str, other: str, message: str
-) -> None:
+def test_a_word_of_tutorials_is_answered_with_the_parameter(parameters, refused: Refused, key: str, other: str, message: str) -> None:
     line = parameters.rename(key, other)
     parameters.write()
     found = refused("check")

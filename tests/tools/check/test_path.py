@@ -21,9 +21,7 @@ def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "address"), [("what?", ""), ("100%", "sqlite:///runs.db")])
-def test_a_path_that_the_address_of_the_store_cannot_hold_is_refused(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, address: str
-) -> None:
+def test_a_path_that_the_address_of_the_store_cannot_hold_is_refused(refused, tmp_path, monkeypatch, name: str, address: str) -> None:
     enter(tmp_path / name, monkeypatch)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     [message] = refused("check")
@@ -39,9 +37,7 @@ def test_a_store_elsewhere_does_not_mind_the_path(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("name", ["a{b", "a}b"])
-def test_a_curly_brace_with_which_dvc_fails_after_a_stage_is_refused(
-    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_curly_brace_with_which_dvc_fails_after_a_stage_is_refused(refused: Refused, tmp_path: Path, monkeypatch, name: str) -> None:
     enter(tmp_path / name, monkeypatch)
     [message] = refused("check")
     assert "curly brace" in message

@@ -34,9 +34,7 @@ FILES: list[tuple[str, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("content", "line", "words"), [entry[1:] for entry in FILES], ids=[entry[0] for entry in FILES])
-def test_what_is_no_parameter_file_is_answered_with_the_line(
-    parameters: Parameters, refused: Refused, content: bytes, line: int, words: str
-) -> None:
+def test_what_is_no_parameter_file_is_answered_with_the_line(parameters, refused: Refused, content: bytes, line: int, words: str) -> None:
     Path("params.yaml").write_bytes(content)
     [said] = refused("check")
     assert said.startswith(f"params.yaml:{line}: ")

@@ -138,9 +138,7 @@ def test_the_predictions_made_anew_give_the_recorded_scores_and_the_same_output_
     assert compare(*names) == compare(*names)
 
 
-def test_finished_runs_are_compared_while_another_training_has_replaced_their_files(
-    changeable: Checkout, compare: Compare, refused: Callable[..., str]
-) -> None:
+def test_finished_runs_are_compared_while_another_training_has_replaced_their_files(changeable, compare, refused) -> None:
     """The state in which a running `dvc repro` on other data leaves a checkout whose results were not committed."""
     names = changeable.runs["first"], changeable.runs["rate"]
     before = compare(*names)

@@ -94,9 +94,7 @@ def test_the_alias_moves_to_a_better_model_and_not_to_a_worse_one_unless_forced(
     assert (registry.holder("digits"), registry.holder("digits", "candidate")) == ("1", "2")
 
 
-def test_the_version_belongs_to_its_run_and_predicts_and_is_compared_by_its_alias(
-    registry: Registry, promote: Promote, compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_version_belongs_to_its_run_and_predicts_and_is_compared_by_its_alias(registry, promote, compare, tmp_path, capsys) -> None:
     assert promote("faster", "experiments")[0] == 0, "an experiment of DVC has a run with the same bytes"
     version = registry.client.get_model_version_by_alias("experiments", "champion")
     assert registry.client.get_run(version.run_id).data.tags["pipeline.journal"] == registry.runs["rate"]
@@ -136,9 +134,7 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     assert "test/accuracy" in text
 
 
-def test_a_model_that_cannot_be_compared_needs_force(
-    registry: Registry, promote: Promote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote: Promote, tmp_path: Path, monkeypatch) -> None:
     assert promote(registry.runs["first"], "uncompared")[0] == 0
     (registry.folder / "data/prepared").rename(tmp_path / "prepared")
     monkeypatch.setattr(models, "cache_folder", lambda _: None)
@@ -152,9 +148,7 @@ def test_a_model_that_cannot_be_compared_needs_force(
         (tmp_path / "prepared").rename(registry.folder / "data/prepared")
 
 
-def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_get_the_alias(registry: Registry, monkeypatch) -> None:
     """The holder is described as if it had been trained on other data."""
     environment = Environment.read()
     candidate = models.read(registry.runs["rate"], Paths(), environment)

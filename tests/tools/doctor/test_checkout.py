@@ -105,9 +105,7 @@ def test_a_folder_without_a_repository_is_a_problem_unless_dvc_works_without(mak
     assert checkout.git(make_context(top=folder)).status == "ok"
 
 
-def test_a_repository_without_a_commit_and_a_machine_without_git(
-    make_context: MakeContext, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_without_a_commit_and_a_machine_without_git(make_context: MakeContext, folder: Path, monkeypatch) -> None:
     subprocess.run(["git", "-C", str(folder), "init", "-q"], check=True)
     assert checkout.git(make_context(top=folder)).status == "warning"
     monkeypatch.setenv("PATH", "")

@@ -45,9 +45,7 @@ def test_a_lock_that_does_not_match_ends_with_1(project: Path, capsys: pytest.Ca
     assert findings(capsys)["lock"]["text"] == MISSING
 
 
-def test_only_problems_and_warnings_are_printed_unless_all_is_asked_for(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_problems_and_warnings_are_printed_unless_all_is_asked_for(project: Path, monkeypatch, capsys) -> None:
     found = [Finding("ok", "plenty", name="disk"), Finding("ok", "a commit", name="git")]
     monkeypatch.setattr(diagnosis, "examine", lambda _: found)
     assert main(["doctor"]) == 0
@@ -59,9 +57,7 @@ def test_only_problems_and_warnings_are_printed_unless_all_is_asked_for(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["warning", "→", "doctor:"]
 
 
-def test_an_invalid_variable_is_told_and_the_rest_is_examined(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_variable_is_told_and_the_rest_is_examined(project: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PIPELINE_DEVICE", "gpu")
     assert main(["doctor", "--json"]) == 1
     found = findings(capsys)
@@ -89,9 +85,7 @@ def test_a_password_is_never_printed(project: Path, monkeypatch: pytest.MonkeyPa
         assert "hunter2" not in printed
 
 
-def test_of_the_processes_of_torchrun_one_on_each_machine_prints(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_the_processes_of_torchrun_one_on_each_machine_prints(project: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     variables = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     for name, value in {**variables, "RANK": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)

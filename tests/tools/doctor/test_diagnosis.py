@@ -3,17 +3,13 @@
 import threading
 from collections.abc import Callable
 
-import pytest
-
 from pipeline.tools.doctor import diagnosis
 from pipeline.tools.doctor.finding import Context, Finding
 
 MakeContext = Callable[..., Context]
 
 
-def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(
-    make_context: MakeContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(make_context: MakeContext, monkeypatch) -> None:
     released = threading.Event()
 
     def hang(_: Context) -> Finding:

@@ -28,11 +28,6 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return put
 
 
-def test_no_docker_is_fine(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER", "no-such-program")
-    assert resources.docker(make_context()).status == "ok"
-
-
 @pytest.mark.parametrize(
     ("message", "remedy"),
     [

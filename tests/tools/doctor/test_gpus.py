@@ -33,9 +33,7 @@ def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(make_context
     assert finding.remedy == "install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
 
 
-def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_problem(
-    make_context: MakeContext, fake_nvml: Callable[..., None]
-) -> None:
+def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_problem(make_context, fake_nvml: Callable[..., None]) -> None:
     fake_nvml(driver="550.163.01", cuda=13000)
     finding = gpus.driver(job_of_nvml(make_context, PIPELINE_DEVICE="cuda"))
     assert finding.text == "NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"

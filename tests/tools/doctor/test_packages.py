@@ -31,13 +31,6 @@ def test_the_names_of_folders_tell_the_same_as_the_metadata() -> None:
     assert found == {packages.normalized(each.metadata["Name"]): each.version for each in metadata.distributions()}
 
 
-def test_packages_of_both_forms_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("numpy-2.5.5.dist-info", "antlr4_python3_runtime-4.9.3-py3.11.egg-info", "old-1.0.egg-info"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    assert packages.installed_versions() == {"numpy": "2.5.5", "antlr4-python3-runtime": "4.9.3", "old": "1.0"}
-
-
 def test_a_package_of_another_version_is_a_warning(make_context: MakeContext, tmp_path: Path) -> None:
     write_lock(tmp_path, "numpy==1.0 ; python_full_version >= '3.0' \\\n    --hash=sha256:00\n")
     finding = packages.lock(make_context())
@@ -81,9 +74,7 @@ def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp
     assert packages.python(make_context()).status == "problem"
 
 
-def test_torchvision_of_another_build_or_release_or_without_operators(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchvision_of_another_build_or_release_or_without_operators(make_context: MakeContext, tmp_path: Path, monkeypatch) -> None:
     assert packages.torchvision(make_context()).status == "ok"
     versions = {"torch": "2.15.0+cpu", "torchvision": "0.29.2+cu132"}
     monkeypatch.setattr(packages, "full_version", versions.__getitem__)

@@ -34,9 +34,7 @@ def test_a_folder_that_exists_that_can_be_made_and_that_is_not_mounted(make_cont
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_folder_that_cannot_be_written(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
-) -> None:
+def test_a_folder_that_cannot_be_written(make_context: MakeContext, tmp_path: Path, monkeypatch, is_there: bool) -> None:
     configure(tmp_path, str(tmp_path if is_there else tmp_path / "store"))
     monkeypatch.setattr("os.access", lambda *_: False)
     finding = checkout.remote(make_context())
@@ -55,9 +53,7 @@ def test_a_host_that_answers_and_one_that_does_not(make_context: MakeContext, tm
     assert "hunter" not in str(finding)
 
 
-def test_an_endpoint_of_this_machine_replaces_that_of_the_store(
-    make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endpoint_of_this_machine_replaces_that_of_the_store(make_context: MakeContext, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(checkout, "is_installed", lambda _: True)
     configure(tmp_path, "s3://bucket/path", local="['remote \"main\"']\n    endpointurl = http://127.0.0.1:9\n")
     assert "127.0.0.1:9 does not answer" in checkout.remote(make_context()).text
@@ -89,9 +85,3 @@ def test_the_settings_are_read_as_dvc_reads_them(make_context: MakeContext, tmp_
         written["cache"] = {"dir": str(tmp_path / "store")}
     assert checkout.dvc_remote(tmp_path) == ("main", {"url": "https://host/%7Epath"})
     assert checkout.dvc_cache(tmp_path).resolve() == tmp_path / "store"
-
-
-def test_a_damaged_file_of_settings_is_left_to_dvc(tmp_path: Path) -> None:
-    (tmp_path / ".dvc").mkdir()
-    (tmp_path / ".dvc/config").write_text("no section\n", encoding="utf-8")
-    assert checkout.dvc_remote(tmp_path) is None

@@ -98,20 +98,6 @@ def test_a_file_system_without_locks_is_a_problem(make_context: MakeContext, tmp
     assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
 
 
-def test_file_locks_are_not_examined_where_nothing_can_be_written(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    finding = resources.file_locks(make_context())
-    assert (finding.status, finding.text.startswith("not examined")) == ("warning", True)
-
-
-def test_a_machine_without_shared_memory(make_context: MakeContext) -> None:
-    finding = resources.shared_memory(make_context())
-    assert (finding.status, finding.text) == ("warning", "no shared memory in /dev (No such file or directory)")
-
-
 def test_several_machines_need_a_shared_file_system(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
     several = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     monkeypatch.setattr(resources, "file_system_type", lambda _: "ext4")

@@ -141,9 +141,7 @@ def test_without_git_only_what_this_program_wrote_is_replaced(refused: Refused) 
     assert TARGET.read_bytes() == edited
 
 
-def test_in_git_a_preset_with_other_values_is_corrected_but_not_after_an_edit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
-) -> None:
+def test_in_git_a_preset_with_other_values_is_corrected_but_not_after_an_edit(tmp_path: Path, monkeypatch, refused: Refused) -> None:
     monkeypatch.setattr(preset, "texts", lambda: {"digits": (TOP / "presets/digits.yaml").read_text(encoding="utf-8")})
     for words in (
         ["set", "preset=digits", "seed=2"],

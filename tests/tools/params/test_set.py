@@ -75,9 +75,7 @@ def test_windows_line_ends_stay(parameters: Parameters) -> None:
         (["source=package_source"], ["augment: ", "evaluate.name: ", "model.name: ", "loss.label_smoothing: ", "train.metric: "]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused_and_nothing_is_written(
-    parameters: Parameters, refused: Refused, assignments: list[str], messages: list[str]
-) -> None:
+def test_what_is_wrong_is_refused_and_nothing_is_written(parameters, refused: Refused, assignments: list[str], messages: list[str]) -> None:
     before = PARAMS.read_bytes()
     said = refused("set", *assignments)
     assert said
@@ -119,9 +117,7 @@ def test_repro_with_a_wrong_parameter_changes_and_runs_nothing(steps: list[str],
     assert steps == []
 
 
-def test_repro_changes_no_parameter_while_another_container_trains(
-    steps: list[str], refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repro_changes_no_parameter_while_another_container_trains(steps: list[str], refused: Refused, tmp_path: Path, monkeypatch) -> None:
     before = PARAMS.read_bytes()
     with checkout_lock.held(Path()), monkeypatch.context() as elsewhere:
         (tmp_path / "boot_id").write_text("elsewhere", encoding="ascii")

@@ -64,9 +64,7 @@ def added_lines(before: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("new_keys")
-def test_all_missing_keys_are_named_at_once_and_the_upgrade_adds_them(
-    parameters: Parameters, refused: Refused, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_missing_keys_are_named_at_once_and_the_upgrade_adds_them(parameters: Parameters, refused: Refused, capsys) -> None:
     complete = Document.read(PARAMS).data
     for key in NEW:
         parameters.delete(key)
@@ -184,9 +182,7 @@ def test_every_earlier_preset_is_upgraded(tmp_path: Path) -> None:
         assert new["train"] == old["train"]
 
 
-def test_a_key_that_has_moved_is_named_and_its_comments_stay(
-    parameters: Parameters, refused: Refused, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_has_moved_is_named_and_its_comments_stay(parameters: Parameters, refused: Refused, capsys) -> None:
     parameters.delete("loss")
     parameters.lines.insert(parameters.line("train.clip_norm") - 1, "  label_smoothing: 0.1 # mine\n  # below")
     parameters.write()

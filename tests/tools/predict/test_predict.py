@@ -92,9 +92,7 @@ def are_close(found: list[list[dict]], expected: list[list[dict]]) -> bool:
     )
 
 
-def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(
-    write_model: WriteModel, predict: Predict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(write_model, predict: Predict, monkeypatch) -> None:
     write_model()
     images = random_images(6, (8, 8, 1))
     paths = save(images)

@@ -59,9 +59,7 @@ def random_texts(count: int) -> list[str]:
     return [" ".join(random.choice((*WORDS, "zebra", "Cat"), random.integers(1, LENGTH + 4))) for _ in range(count)]
 
 
-def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, predict: Predict, cpu: torch.device
-) -> None:
+def test_predictions_for_the_texts_of_a_split_equal_the_evaluation(tmp_path, monkeypatch, predict: Predict, cpu: torch.device) -> None:
     path, texts = write(tmp_path, monkeypatch, CLASSIFIERS[5]), random_texts(60)
     model, _ = model_file.load(path)
     rows, lengths = Tokenizer(SPEC.inputs.tokenizer).rows(texts, LENGTH)

@@ -85,9 +85,7 @@ def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(("pruner", "every"), [("hyperband", 16), pytest.param("median", 8, marks=pytest.mark.slow)])
-def test_a_search_killed_before_any_write_ends_with_the_same_trials(
-    top: Path, pruner: str, every: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_killed_before_any_write_ends_with_the_same_trials(top: Path, pruner: str, every: int, monkeypatch) -> None:
     projects.write({"pruner": pruner})
     search()
     expected = outcome(top)
@@ -328,9 +326,7 @@ def failing(output: str, exit_code: int = 2) -> type[Failing]:
 
 
 @pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
-def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(
-    top: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, int]
-) -> None:
+def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path, monkeypatch, more: dict[str, int]) -> None:
     search(1)
     with monkeypatch.context() as patch:
         patch.setattr(runner, "Child", failing("", -9))
@@ -425,9 +421,7 @@ def stop_search(ready: Path) -> int:
     return code
 
 
-def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(
-    real: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(real: Path, monkeypatch, capsys) -> None:
     projects.write({"trials": 2})
     project.write_params(real, {"train.steps": 160})  # long enough that no signal arrives after the last step
     monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")

@@ -38,9 +38,7 @@ def train(clock: Clock, *, seconds: int, validate_every: int) -> None:
             lines.report(step, metrics | validation)
 
 
-def test_without_a_terminal_there_is_a_line_for_each_validation_and_others_only_after_ten_silent_seconds(
-    clock: Clock, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_terminal_there_is_a_line_for_each_validation_and_others_only_after_ten_silent_seconds(clock: Clock, capsys) -> None:
     train(clock, seconds=44, validate_every=25)
     assert output_of(capsys) == [
         "train: step 10 of 1000, epoch 1.0, 16 min left, loss 0.1000, 8 samples/s",
@@ -59,9 +57,7 @@ def test_under_ci_only_validations_are_printed(clock: Clock, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("is_first", "term"), [(False, "xterm"), (True, "dumb")])
-def test_other_processes_and_dumb_terminals_get_no_live_line(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, is_first: bool, term: str
-) -> None:
+def test_other_processes_and_dumb_terminals_get_no_live_line(clock: Clock, monkeypatch, is_first: bool, term: str) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Terminal())
     with training_lines(COURSE, CPU, is_first=is_first) as lines:

@@ -38,9 +38,7 @@ def test_converting_to_bf16_keeps_the_memory_order_and_what_is_no_floating_point
 
 
 @pytest.mark.parametrize(("model", "optimizer"), [(AIRBENCH, MUON), (CONVNET, SGD)], ids=["airbench", "convnet"])
-def test_it_learns_as_float32_does_and_says_that_it_is_slow(
-    train_params, prepared, capsys: pytest.CaptureFixture[str], model, optimizer
-) -> None:
+def test_it_learns_as_float32_does_and_says_that_it_is_slow(train_params, prepared, capsys, model, optimizer) -> None:
     losses = {}
     for used in ("fp32", "bf16-true"):
         changes = {"model": model, "optimizer": optimizer, "train.steps": 24, "train.precision": used}

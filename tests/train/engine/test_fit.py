@@ -102,11 +102,6 @@ def test_the_last_step_is_reported_and_validated(train_params, prepared) -> None
     assert all(math.isfinite(report.metrics["valid/loss"]) for report in reports)
 
 
-def test_epochs_count_whole_passes(train_params) -> None:
-    settings = train_params({"train.epochs": 3, "train.batch_size": 20, "train.micro_batch_size": 20}).train
-    assert settings.num_steps(50) == 8
-
-
 def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, capsys) -> None:
     for used in ("fp16", "bf16"):
         changes = {"train.precision": used, "train.channels_last": True, "train.ema_decay": 0.0, "loss.label_smoothing": 0.0}

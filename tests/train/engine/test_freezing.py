@@ -85,8 +85,3 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(train_
 def test_nothing_left_to_train_is_refused(train_params, prepared) -> None:
     with pytest.raises(Refusal, match=r"train\.freeze: freezes every parameter, so nothing is trained: let the patterns leave out"):
         begin(train_params({**CHANGES, "train.freeze": ["*"]}), prepared)
-
-
-def test_what_no_file_has_trained_cannot_be_frozen() -> None:
-    with pytest.raises(Refusal, match=r"train\.freeze: freezes 0\.weight, which the file of model\.weights does not supply for this data"):
-        parameter_groups.freeze(norms(), ["0.*"], untrained={"0.weight", "1.running_mean"})

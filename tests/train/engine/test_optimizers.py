@@ -71,16 +71,6 @@ def test_an_embedding_is_the_first_layer_and_a_weight_that_it_shares_is_no_matri
     assert chosen(Language(), MUON, lambda group: group["hidden"]) == matrices
 
 
-@pytest.mark.parametrize("model", text_models.LANGUAGE_MODELS[-3:-1], ids=text_models.title)
-def test_all_matrices_of_a_text_model_between_its_embedding_and_its_last_layer_are_orthogonalised(model: dict[str, Any]) -> None:
-    module = text_models.build(model)
-    inner = {name for name, parameter in module.named_parameters() if parameter.ndim > 1 and name.startswith(("body.blocks.", "layers."))}
-    assert len(inner) >= 4
-    assert chosen(module, MUON, lambda group: group["hidden"]) == inner
-    untied = set() if model["tied_embeddings"] else {"head.weight"}
-    assert chosen(module, MUON, lambda group: group["lr_scale"] == MUON.outer_lr_scale) == untied
-
-
 class Scaled(nn.Linear):
     """A linear layer with two parameters that are named after its weight and are no matrices."""
 

@@ -97,12 +97,3 @@ def test_a_layer_between_two_blocks_has_the_depth_of_the_block_before_it() -> No
 def test_a_network_without_blocks_has_no_layer_decay() -> None:
     with pytest.raises(Refusal, match=r"optimizer\.layer_decay: this model has no blocks"):
         optimizers.build(nn.Linear(2, 2), settings(layer_decay=0.5))
-
-
-def test_a_group_of_frozen_parameters_or_of_none_is_refused() -> None:
-    module = network()
-    parameter_groups.freeze(module, ["0.*"])
-    with pytest.raises(Refusal, match=r"optimizer\.groups\.0\.patterns: every parameter that matches is frozen"):
-        optimizers.build(module, settings(groups=(GroupSettings(patterns=("0.*",), lr_scale=0.5, weight_decay=None),)))
-    with pytest.raises(Refusal, match=r"optimizer\.groups\.0\.patterns: head\.\* matches no parameter: the nearest are "):
-        optimizers.build(module, settings(groups=(GroupSettings(patterns=("8.*", "head.*"), lr_scale=0.5, weight_decay=None),)))

@@ -46,11 +46,6 @@ def test_the_only_step_of_a_training_has_the_peak_rate() -> None:
     assert all(factor(0, 1, schedule) == 1 for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE))
 
 
-def test_linear_without_warm_up_is_what_airbench_trains_with() -> None:
-    schedule = DecaySettings(name="linear", warmup_ratio=0, final_factor=1 / 200)
-    assert [factor(step, 200, schedule) for step in range(200)] == pytest.approx([1 - step / 200 for step in range(200)])
-
-
 def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> None:
     factors = [factor(step, 100, ONE_CYCLE) for step in range(100)]
     assert factors[0] == pytest.approx(0.04)

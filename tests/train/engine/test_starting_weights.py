@@ -153,33 +153,16 @@ def test_tensors_of_another_architecture_are_refused(change: Callable[[dict[str,
         loaded(settings(), TWO)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "is missing: copy the file to this path, or write `weights: null`"),
-        (b"\x80\x04 a pickle", "is not a complete safetensors file"),
-    ],
-)
-def test_a_missing_or_damaged_file_is_refused(content: bytes | None, message: str) -> None:
-    if content is not None:
-        BASE.write_bytes(content)
-    with pytest.raises(Refusal, match=f"model.weights: {BASE}: {message}"):
-        loaded(settings(), TWO)
-
-
-def test_a_changed_byte_is_refused() -> None:
-    write(settings(), TWO)
-    content = bytearray(BASE.read_bytes())
-    content[-1] ^= 1
-    BASE.write_bytes(content)
-    with pytest.raises(Refusal, match=r"model\.weights: .*: is damaged: its contents do not match its digest"):
-        loaded(settings(), TWO)
-
-
-def test_the_digest_is_that_of_the_file() -> None:
+def test_the_digest_is_that_of_the_file_or_of_all_files_of_a_folder() -> None:
     write(settings(), TWO)
     assert beginning.weights_digest(BASE) == files.digest(BASE)
     assert beginning.weights_digest(None) is None
+    whole = beginning.weights_digest(BASE.parent)
+    (BASE.parent / "more.safetensors").write_bytes(b"")
+    assert beginning.weights_digest(BASE.parent) != whole
+    BASE.unlink()
+    with pytest.raises(Refusal, match=f"{BASE}: is missing: copy the file to this path, or write `weights: null`"):
+        beginning.weights_digest(BASE)
 
 
 @pytest.mark.parametrize(("ema", "precision"), [(0.9, "fp32"), (0.0, "bf16-true")])

@@ -176,7 +176,9 @@ def test_a_stopped_training_of_two_processes_ends_in_the_bytes_of_an_uninterrupt
     expected = model.read_bytes()
     model.unlink()
     stopped = stage(tmp_path, "train", 2)
+    deadline_s = time.monotonic() + 100
     while not list(tmp_path.glob(".pipeline/work/*/step-*")):
+        assert time.monotonic() < deadline_s, (tmp_path / "train.log").read_text()
         time.sleep(0.05)
     stopped.send_signal(signal.SIGTERM)
     assert stopped.wait(100) == 128 + signal.SIGTERM
