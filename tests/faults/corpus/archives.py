@@ -152,14 +152,11 @@ def in_folder(make: Callable[[Path], object]) -> Callable[[], None]:
 
 TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name above": (one("../train/cat/x.png"), OUTSIDE),
-    "a name far above": (one("train/cat/../../../../../../etc/passwd"), OUTSIDE),
     "an absolute name": (one("/etc/passwd"), OUTSIDE),
     "a name above in long form": (one("train/cat/" + "x/" * 200 + "../" * 300 + "x.png"), OUTSIDE),
     "a symbolic link": (one("train/cat/x.png", type=tarfile.SYMTYPE, linkname="/etc/passwd"), LINK),
     "a hard link": (one("train/cat/x.png", type=tarfile.LNKTYPE, linkname="/etc/passwd"), LINK),
     "a device": (one("train/cat/x.png", type=tarfile.CHRTYPE, devmajor=1, devminor=5), LINK),
-    "a pipe in it": (one("train/cat/x.png", type=tarfile.FIFOTYPE), LINK),
-    "an unknown kind": (one("train/cat/x.png", type=b"Z"), LINK),
     "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), "is sparse"),
     "a name of 10,000 characters": (one("train/cat/" + "x" * 10_000 + ".png"), CORRUPT),
     "a class of 10,000 characters": (one("train/" + "x" * 10_000 + "/x.png"), "has a name of 10000 characters"),
@@ -171,13 +168,11 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a size of 300 megabytes": (lambda: header(b"train/cat/x.png", b"%011o" % (300 * 2**20)), LARGE),
     "a size of 2^80": (lambda: header(b"train/cat/x.png", b"\x80" + b"\xff" * 11), LARGE),
     "a negative size": (lambda: header(b"train/cat/x.png", b"\xff" * 10 + b"\xfe\x00") + bytes(2048), ""),
-    "a negative size of a folder": (lambda: header(b"train/cat/", b"\xff" * 10 + b"\xfe\x00", b"5") + bytes(2048), ""),
     "a negative size of a name": (lambda: header(b"././@LongLink", b"\xff" * 10 + b"\xfe\x00", b"L") + bytes(2048), WHOLE),
     "a size that is no number": (lambda: header(b"train/cat/x.png", b"size?"), WHOLE),
     "a name of 390 megabytes": (lambda: before_zeros(header(b"././@LongLink", b"%011o" % LONG, b"L"), 4), WHOLE),
     "pax records of 390 megabytes": (lambda: before_zeros(header(b"pax", b"%011o" % LONG, b"x"), 4), WHOLE),
     "ten thousand names of names": (lambda: longnames(10_000), WHOLE),
-    "a hundred names of names": (lambda: longnames(100), WHOLE),
     "a sparse map without end": (
         lambda: gzip.compress(
             header(b"train/cat/x.png", b"0" * 11, b"S")[:482] + b"\1" + bytes(29) + (b"1" * 504 + b"\1" + bytes(7)) * 200_000
@@ -185,9 +180,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         WHOLE,
     ),
     "a pax size that is no number": (lambda: pax(("size", "abc")), ""),
-    "a pax size below zero": (lambda: pax(("size", "-512")), ""),
     "a pax size of 10^30": (lambda: pax(("size", "1" + "0" * 30)), ""),
-    "a pax size of 5,000 digits": (lambda: pax(("size", "9" * 5_000)), ""),
     "a pax name above": (lambda: pax(("path", "../x")), OUTSIDE),
     "a pax map that is no number": (lambda: pax(("GNU.sparse.map", "a,b")), WHOLE),
     "a pax map without its data": (lambda: pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9")), WHOLE),
@@ -206,8 +199,6 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         WHOLE,
     ),
     "a cut gzip": (lambda: cut(gzip.compress(tar()), 0.7), WHOLE),
-    "a cut bzip2": (lambda: cut(bz2.compress(tar()), 0.7), WHOLE),
-    "a cut xz": (lambda: cut(lzma.compress(tar()), 0.7), WHOLE),
     "a gzip in a gzip": (lambda: gzip.compress(gzip.compress(tar())), WHOLE),
     "a gzip of nothing": (lambda: gzip.compress(b""), WHOLE),
     "30,000 members": (
@@ -219,7 +210,6 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name above": (lambda: zipped({"../x.png": b""}), OUTSIDE),
-    "an absolute name": (lambda: zipped({"/etc/passwd": b""}), OUTSIDE),
     "a link": (lambda: patched(zipped({"train/cat/x.png": b"/etc/passwd"}), b"PK\1\2", 38, struct.pack("<I", 0o120777 << 16)), LINK),
     "a device": (lambda: patched(zipped({"train/cat/x.png": b""}), b"PK\1\2", 38, struct.pack("<I", 0o020666 << 16)), LINK),
     "encrypted": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 8, b"\1\0"), "is encrypted"),
@@ -228,12 +218,10 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a bomb that lies about its size": (lying, CORRUPT),
     "a hundred overlapping members": (lambda: overlapping(100), BOMB),
     "a bzip2 bomb": (lambda: zipped({"train/cat/x.png": ZEROS[: 2**25]}, zipfile.ZIP_BZIP2), "uses compression method 12"),
-    "an lzma bomb": (lambda: zipped({"train/cat/x.png": ZEROS[: 2**25]}, zipfile.ZIP_LZMA), "uses compression method 14"),
     "an unknown method": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 10, b"\x63\0"), "uses compression method 99"),
     "a size of 4 gigabytes": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 24, b"\xfe\xff\xff\xff"), LARGE),
     "an offset beyond the end": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 42, b"\xfe\xff\xff\x7f"), CORRUPT),
     "a directory beyond the end": (lambda: patched(zipped({}), b"PK\5\6", 16, b"\xfe\xff\xff\x7f"), CORRUPT),
-    "a directory of 4 gigabytes": (lambda: patched(zipped({}), b"PK\5\6", 12, b"\xfe\xff\xff\xff"), WHOLE),
     "65,535 members of none": (lambda: patched(zipped({}), b"PK\5\6", 8, b"\xff\xff\xff\xff"), ""),
     "sizes in zip64 that are not there": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 20, b"\xff" * 8), LARGE),
     "an end in zip64 that lies": (
@@ -249,7 +237,6 @@ ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name of 10,000 characters": (lambda: zipped({"train/cat/" + "x" * 10_000 + ".png": b"x"}), CORRUPT),
     "a flipped checksum": (lambda: patched(zipped({"train/cat/x.png": PIXEL}), b"PK\1\2", 16, b"\0\0\0\0"), CORRUPT),
     "a cut": (lambda: cut(zipped({}), 0.8), WHOLE),
-    "only a beginning": (lambda: b"PK\3\4" + bytes(100), WHOLE),
 }
 PLACES: dict[str, tuple[Path, Callable[[], object], str]] = {
     "a pipe": (TAR, lambda: os.mkfifo(TAR), "Is a device, a pipe or a socket"),
