@@ -85,16 +85,6 @@ def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(
     )
 
 
-def test_it_would_differ_without_the_buffers_put_back_and_without_the_switch(train_params, prepared, monkeypatch) -> None:
-    params = train_params(CHANGES)
-    expected, training = with_micro_batch_changes(params, prepared, (STEP, 3)), begin(params, prepared)
-    assert not same(with_micro_batch_changes(params, prepared).state.tensors(), expected.state.tensors())
-    monkeypatch.setattr(training.state.buffers, "put_back", lambda: None)
-    Shortage(training, monkeypatch, where="forward", call=1)
-    run(training)
-    assert not same(training.state.tensors(), expected.state.tensors())
-
-
 def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(train_params, prepared, monkeypatch) -> None:
     params = train_params(CHANGES)
     training = begin(params, prepared)

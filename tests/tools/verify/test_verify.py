@@ -128,13 +128,6 @@ def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameter
     assert len([line for line in lines if line.startswith("verify: ")]) == len([line for line in expected if line.startswith("verify: ")])
 
 
-def test_a_run_is_found_by_its_id_in_mlflow_and_by_its_folder(checkout: Path, verify: Verify) -> None:
-    identity = "0123456789abcdef0123456789abcdef"
-    files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), {"sqlite:///mlflow.db": {"run_id": identity}})
-    for name in (identity, f".pipeline/journal/{run_name()}/"):
-        assert verify(name)[-1].startswith(EQUAL)
-
-
 def test_a_run_is_equal_on_the_commit_that_adds_its_parameters_and_results(checkout: Path, verify: Verify, monkeypatch) -> None:
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
@@ -356,22 +349,6 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(checkout: P
         assert re.fullmatch(message, difference)
     reseal(lambda _, metadata: metadata.update(step=3))
     assert verify()[-1] == f"differs: manifest: step: 3 in the file, but 4 in {IMPLIED}"
-
-
-@pytest.mark.parametrize(
-    ("changes", "steps"),
-    [
-        ({}, {10}),
-        ({"train.export_weights": "best"}, {3, 6, 9, 10}),
-        ({"train.patience": 2}, {9, 10}),
-        ({"train.export_weights": "best", "train.patience": 2}, {3, 6, 9, 10}),
-    ],
-)
-def test_a_training_can_end_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
-    settings = train_params(
-        {"train.epochs": None, "train.steps": 10, "train.report_every_steps": 3, "train.validate_every_steps": 3, **changes}
-    ).train
-    assert {*comparison.steps_of_early_exports(settings, 10), 10} == steps
 
 
 def test_an_equal_model_in_a_file_of_other_bytes_differs(checkout: Path, verify: Verify) -> None:
