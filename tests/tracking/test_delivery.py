@@ -90,6 +90,12 @@ def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tm
     assert not is_pending(folder)
 
 
+def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.num_resets = write_journal(tmp_path, "a"), 1
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "description", "end"]
+
+
 def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
     journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}

@@ -173,6 +173,14 @@ def test_bf16_true_is_refused_where_it_would_round_updates_away(parameters: Para
     )
 
 
+def test_neither_epochs_nor_steps_is_refused(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("train.epochs", "null")
+    parameters.put("train.steps", "null")
+    parameters.write()
+    [said] = refused("train")
+    assert said.startswith(f"params.yaml:{parameters.line('train.steps')}: train.steps: set either `epochs` or `steps`")
+
+
 def test_the_keys_of_another_optimizer_are_told_from_those_of_the_chosen_one(parameters: Parameters, refused: Refused) -> None:
     parameters.put("optimizer.name", "sgd")
     parameters.write()

@@ -136,6 +136,13 @@ def test_the_metric_beside_the_loss_is_that_of_the_training_or_the_main_score() 
     assert shown_metric([{"valid/loss": "1"}], "valid/accuracy") == ""
 
 
+def test_a_long_curve_keeps_its_ends() -> None:
+    curve = [(step, 0.0) for step in range(1, 10_001)]
+    kept = figures.thinned(curve, 400)
+    assert len(kept) <= 402
+    assert (kept[0], kept[-1]) == (curve[0], curve[-1])
+
+
 def test_the_table_of_a_long_curve_has_both_values_of_each_step() -> None:
     train = [(step, 0.0) for step in range(1, 1301)]
     valid = [(step, 1.0) for step in range(50, 1301, 50)]
@@ -168,6 +175,13 @@ def test_a_number_is_shown_rounded_beside_its_exact_value() -> None:
 
 def test_counts_have_separators_and_small_numbers_keep_their_digits() -> None:
     assert [str(Number(value)) for value in (1295, 0.98886, 0.0000123, 0.0)] == ["1,295", "0.9889", "1.23e-05", "0.0000"]
+
+
+def test_the_number_of_bins_is_found_from_the_centres_of_some() -> None:
+    for number in (1, 4, 15):
+        centres = (np.arange(number) + 0.5) / number
+        assert figures.num_bins(centres) == number
+        assert figures.num_bins(centres[[0, *range(min(2, number - 1), number)]]) == number
 
 
 def test_the_table_of_the_reliability_diagram_has_its_bins() -> None:
