@@ -192,6 +192,17 @@ def test_a_run_that_the_user_began_is_continued_and_keeps_the_tags_of_mlflow(tra
     assert (tags["mlflow.user"], tags["mlflow.source.git.commit"]) == ("a stranger", "c1")
 
 
+def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
+    left = [tracked.begin() for _ in range(2)]
+    for writing in left:
+        writing.close()
+    assert mirror.sync(tracked.environment, tiny.build) == 0
+    output = capsys.readouterr().out
+    assert all(f"{writing.folder.name}: delivered" in output for writing in left)
+    assert mirror.sync(tracked.environment, tiny.build) == 0
+    assert "nothing to deliver" in capsys.readouterr().out
+
+
 def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tracked: Tracked, tmp_path: Path) -> None:
     shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
     environment = {**os.environ, "DVC_ROOT": str(tmp_path), "PIPELINE_TRACKING_WAIT_S": "0"}

@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from pipeline.inference import networks
 from pipeline.models import recurrent
 from pipeline.tracking import model_size
-from pipeline.tracking.model_size import ModelSize
+from pipeline.tracking.model_size import ModelSize, si
 from tests import texts
 from tests.train.engine import building
 
@@ -174,3 +174,7 @@ def test_the_lines_name_what_is_counted() -> None:
         "2,500,000 parameters, 1.23 GFLOPs for a sample (forward)",
         "memory expected: 3.53 GB = 500 MB in use (data, weights) + 10 MB for gradients + 20 MB for optimizer state + 3 GB for activations of 64 samples, without temporary buffers and the CUDA context",
     ]
+
+
+def test_numbers_have_three_digits_and_a_prefix() -> None:
+    assert [si(value) for value in (0, 999, 999.6, 12_345, 5e12, 7.2e15)] == ["0 ", "999 ", "1 k", "12.3 k", "5 T", "7,200 T"]

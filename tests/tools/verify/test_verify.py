@@ -351,6 +351,22 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(checkout: P
     assert verify()[-1] == f"differs: manifest: step: 3 in the file, but 4 in {IMPLIED}"
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, {10}),
+        ({"train.export_weights": "best"}, {3, 6, 9, 10}),
+        ({"train.patience": 2}, {9, 10}),
+        ({"train.export_weights": "best", "train.patience": 2}, {3, 6, 9, 10}),
+    ],
+)
+def test_a_training_can_end_at_its_last_step_or_at_a_validation(train_params, changes: dict[str, object], steps: set[int]) -> None:
+    settings = train_params(
+        {"train.epochs": None, "train.steps": 10, "train.report_every_steps": 3, "train.validate_every_steps": 3, **changes}
+    ).train
+    assert {*comparison.steps_of_early_exports(settings, 10), 10} == steps
+
+
 def test_an_equal_model_in_a_file_of_other_bytes_differs(checkout: Path, verify: Verify) -> None:
     content = MODEL.read_bytes()
     size = int.from_bytes(content[:8], "little")

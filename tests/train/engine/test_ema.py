@@ -20,6 +20,15 @@ def test_parameters_and_floating_buffers_trail_and_counters_follow() -> None:
     assert not torch.equal(average.module.running_mean, module.running_mean)
 
 
+def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> None:
+    module = nn.Linear(2, 2)
+    average = EMA(module, decay=0.999)
+    with torch.no_grad():
+        module.weight.fill_(1.0)
+    average.update(0)
+    assert average.module.weight.mean().item() > 0.85
+
+
 def test_the_average_is_not_trained_and_is_in_inference_mode() -> None:
     average = EMA(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), decay=0.9)
     assert not average.module.training
