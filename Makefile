@@ -121,7 +121,7 @@ gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 test: setup-dev ## test every promise in its short form, in ten minutes, without a container engine
 	$(PYTEST) -m "not container and not slow" $(ARGS)
 
-test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills and examples
+test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills
 	$(PYTEST) -m "container or slow" $(ARGS)
 
 coverage: setup-dev ## run both with coverage: 95% of the lines of pipeline/ are required; takes a third longer
@@ -131,6 +131,7 @@ coverage: setup-dev ## run both with coverage: 95% of the lines of pipeline/ are
 test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
 	$(PYTHON) -m tests.faults.every_call
 	$(PYTHON) -m tests.faults.killing 200
+	for setting in texts code code-lstm; do $(PYTHON) -m tests.faults.killing 50 $$setting || exit; done
 	$(PYTHON) -m tests.faults.store_creation 50
 	$(PYTHON) -m tests.faults.signals 20
 	$(PYTHON) -m tests.faults.flips 10000

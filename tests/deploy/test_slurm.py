@@ -203,7 +203,7 @@ def test_the_signal_comes_as_early_as_kubernetes_warns_and_leaves_time_for_the_s
 
 @pytest.mark.slow
 def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_repro(tmp_path: Path) -> None:
-    changes = {"train.lanes": 2, "train.steps": 2000, "train.report_every_steps": 100, "train.validate_every_steps": 1000}
+    changes = {"train.lanes": 2, "train.steps": 1200, "train.report_every_steps": 100, "train.validate_every_steps": 400}
     plain = repository(tmp_path / "plain", changes)
     folder = repository(tmp_path / "slurm", changes)
     install(folder, SLURM)
@@ -215,7 +215,7 @@ def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_rep
     head = []
     for line in process.stdout:
         head.append(line)
-        if "train: step 1000 " in line:
+        if "train: step 400 " in line:
             process.send_signal(signal.SIGUSR1)
             break
     output = "".join(head) + process.communicate(timeout=120)[0]

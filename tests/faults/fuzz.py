@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-PROPERTIES = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "tests/faults/test_fuzz.py"]
+PROPERTIES = [sys.executable, "-m", "pytest", "-q", "-x", "tests/faults/test_fuzz.py"]
 
 
 def main(longest_s: float) -> int:

@@ -14,7 +14,6 @@ CAN_UNSHARE = shutil.which("unshare") is not None and os.geteuid() == 0
     "target",
     [
         "group",
-        pytest.param("dvc, by SIGKILL", marks=pytest.mark.slow),
         pytest.param("process 1", marks=[pytest.mark.slow, pytest.mark.skipif(not CAN_UNSHARE, reason="only root can make a namespace")]),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.imports import TOP
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_kill_while_the_store_is_created_loses_no_store_and_leaves_no_draft(kills: int) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.faults.store_creation", str(kills)],

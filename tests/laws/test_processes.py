@@ -164,7 +164,7 @@ def test_a_process_that_hangs_or_is_killed_ends_the_others_within_the_time_limit
     folder = again(whole(MAIN), tmp_path / "project")
     first, faulty = server.start(folder, 2, fault=(fault, 5), PIPELINE_TIMEOUT_S="2", **EVERY_STEP)
     assert server.wait(first, within_s=30) == [LOST]
-    assert server.wait(faulty, within_s=0) == [code]
+    assert server.wait(faulty, within_s=0 if code is None else 10) == [code]
     assert "error: rank 0: another process has ended or does not answer" in (folder / "rank-0.log").read_text()
     server.train(folder, 2)
     assert digests(folder) == digests(whole(MAIN))

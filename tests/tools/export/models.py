@@ -20,7 +20,6 @@ RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 8}
 WIDTHS = {"block1_width": 8, "block2_width": 16, "block3_width": 16}
 AIRBENCH = {"name": "airbench", "weights": None, **WIDTHS, "whiten_images": 20, "whiten_eps": 5e-4}
 MOBILENET = {"name": "torchvision", "architecture": "mobilenet_v3_small", "stem": "small", "weights": None, "pretrained": None}
-VIT = {"name": "torchvision", "architecture": "vit_b_32", "stem": "original", "weights": None, "pretrained": None}
 CLASSES = ("cat", "dog", "eel")
 
 

@@ -33,7 +33,7 @@ SLOW = [
     ("digits", "model=torchvision"),
     ("digits", "model=timm model.architecture=test_resnet"),
     ("texts", "model=transformers"),
-    ("code", "model=transformer source=package_source"),
+    ("code", "model=transformer model.width=64 model.depth=1 source=package_source"),
 ]
 TEXTS = (f"source.root={project.TABLE}", "source.text_column=2", "source.label_column=1", "source.vocabulary=100")
 

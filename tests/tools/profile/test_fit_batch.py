@@ -209,15 +209,15 @@ def test_a_process_that_takes_too_much_or_is_killed_is_out_of_memory(tmp_path: P
 
 @pytest.mark.slow
 def test_resident_memory_limits_the_size(tmp_path: Path, monkeypatch) -> None:
-    """The limit lies between what 16 and what 1,024 samples take."""
+    """The limit lies between what 16 and what 256 samples take."""
     convnet = {"name": "convnet", "weights": None, "width": 64, "dropout": 0.0}
-    folder = project.make(tmp_path, {"model": convnet, "train.batch_size": 1024, "train.micro_batch_size": 1024})
+    folder = project.make(tmp_path, {"model": convnet, "train.batch_size": 256, "train.micro_batch_size": 256})
     monkeypatch.chdir(folder)
     assert main(["prepare"]) == 0
-    search = Search([16, 1024], 0, 10**15)
+    search = Search([16, 256], 0, 10**15)
     small, large = (row.peak_bytes for row in search.run())
-    assert large > small + 50e6
-    search = Search([16, 1024], 0, (small + large) // 2)
+    assert large > small + 20e6
+    search = Search([16, 256], 0, (small + large) // 2)
     list(search.run())
     assert search.rows[16].speed
-    assert search.rows[1024].obstacle == OVERFLOW
+    assert search.rows[256].obstacle == OVERFLOW
