@@ -116,7 +116,7 @@ class Prepared:
 def read_record(folder: Path) -> PreparedRecord:
     path = folder / "spec.json"
     try:
-        return PreparedRecord.model_validate_json(untrusted.read(path, MOST_BYTES))
+        return PreparedRecord.model_validate_json(untrusted.read_json(path, MOST_BYTES))
     except FileNotFoundError:
         raise Refusal(f"{path}: is missing: run `dvc repro prepare`") from None
     except ValidationError as error:

@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 
 MAX_SHOWN = 240
+MOST_VALUES, MOST_KEYS = 900_000, 2**17
+"""Enough for a description of data whose tokenizer has 262,144 tokens and twice as many merges."""
 
 
 class TooLarge(OSError):
@@ -35,6 +37,22 @@ def read(path: Path, max_bytes: int) -> bytes:
         raise TooLarge(size, max_bytes)
     with path.open("rb") as file:
         return file.read(max_bytes)
+
+
+def read_json(path: Path, max_bytes: int) -> bytes:
+    """Return the JSON text in a regular file. Raises OSError for the reasons of `read` and `refuse_crowded`."""
+    content = read(path, max_bytes)
+    refuse_crowded(content)
+    return content
+
+
+def refuse_crowded(content: bytes) -> None:
+    """Raise OSError if the JSON text `content` has more than MOST_VALUES values or MOST_KEYS keys.
+
+    A parser needs a hundred bytes for an empty list, and pydantic an error for each unknown key.
+    """
+    if content.count(b",") > MOST_VALUES or content.count(b'":') > MOST_KEYS:
+        raise OSError(errno.EFBIG, f"Has more than {MOST_VALUES} values or {MOST_KEYS} keys")
 
 
 def shown(text: object, max_length: int = MAX_SHOWN) -> str:

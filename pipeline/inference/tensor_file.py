@@ -24,6 +24,7 @@ Tensors = dict[str, Tensor]
 OS_ERROR = re.compile(r"os error (\d+)")
 HEADER_BYTES = 100_000_000
 """The largest header that safetensors accepts."""
+MOST_TENSORS = 50_000
 KEY = "pipeline"
 """The only metadata key: safetensors writes several keys in random order, which would change the bytes of the file."""
 RESTORE = "copy or download it again; if a stage writes it, run `dvc repro`"
@@ -89,7 +90,9 @@ def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict
     with refusing(path):
         refuse_header(path, header_bytes)
         with safe_open(path, framework="pt") as file:
-            metadata = json.loads((file.metadata() or {})[KEY])
+            text = (file.metadata() or {})[KEY]
+            untrusted.refuse_crowded(text.encode())
+            metadata = json.loads(text)
             claimed = metadata.pop("digest")
             tensors = read_all(file)
         found = digest(tensors, metadata)
@@ -128,15 +131,17 @@ def refusing(path: Path) -> Iterator[None]:
 
 
 def refuse_header(path: Path, max_bytes: int) -> None:
-    """Raise ValueError if the header has more than `max_bytes` bytes, and OSError if `path` is not a regular file.
+    """Raise ValueError if the header has more than `max_bytes` bytes or MOST_TENSORS tensors, and OSError if `path` is not a regular file.
 
-    Only the stated length of the header is read. Parsing the header would create an object for every tensor that it lists.
+    The header is not parsed: this would create an object for every tensor that it lists.
     """
     untrusted.size_bytes(path)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-    if length > max_bytes:
-        raise ValueError(f"declares a header of {length} bytes, more than {max_bytes}")
+        if length > max_bytes:
+            raise ValueError(f"declares a header of {length} bytes, more than {max_bytes}")
+        if file.read(length).count(b'"data_offsets"') > MOST_TENSORS:
+            raise ValueError(f"declares more than {MOST_TENSORS} tensors")
 
 
 def digest(tensors: Tensors, metadata: Mapping[str, Any]) -> str:

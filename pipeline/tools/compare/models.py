@@ -244,7 +244,7 @@ def located_data(folder: Path, top: Path, fits: Callable[[PreparedRecord], bool]
 def fitting(path: Path, fits: Callable[[PreparedRecord], bool]) -> bool:
     """Return True if the file `path` is a record of prepared data that fits."""
     try:
-        return fits(PreparedRecord.model_validate_json(untrusted.read(path, MOST_BYTES)))
+        return fits(PreparedRecord.model_validate_json(untrusted.read_json(path, MOST_BYTES)))
     except (OSError, ValueError):
         return False
 
