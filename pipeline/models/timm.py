@@ -19,7 +19,9 @@ VERSION = "1.0.31"
 
 
 def timm() -> Any:
-    return library("timm", VERSION)
+    module = library("timm", VERSION)
+    module.layers.set_fused_attn(True)  # else the variable TIMM_FUSED_ATTN would decide bits
+    return module
 
 
 class Settings(ModelSettings):
@@ -39,11 +41,11 @@ class Settings(ModelSettings):
     @field_validator("architecture")
     @classmethod
     def exists(cls, architecture: str) -> str:
-        base, _, tag = architecture.partition(".")
+        base = architecture.partition(".")[0]
         if not timm().is_model(base):
             raise ValueError(f"timm has no architecture {architecture!r}: {suggestion(base, tuple(timm().list_models()))}")
         tags = [name for name in timm().list_pretrained(f"{base}*") if name.partition(".")[0] == base]
-        if tag and architecture not in tags:
+        if architecture != base and architecture not in tags:
             raise ValueError(f"timm has no pretrained weights {architecture!r}: {suggestion(architecture, tuple(tags))}")
         return architecture
 
@@ -63,7 +65,8 @@ class Settings(ModelSettings):
             ) from None
         except TypeError as error:
             raise Refusal(f"model.drop_path: {self.architecture} has none ({untrusted.reason(error)}): set it to 0") from None
-        cast("Any", network).parameter_layers = parameter_layers(network)
+        if hasattr(network, "group_matcher"):
+            cast("Any", network).parameter_layers = parameter_layers(network)
         return network
 
     def created(self, images: ImageInputs, **options: Any) -> nn.Module:

@@ -1,6 +1,7 @@
 """Text models of the library transformers: classifiers and causal language models, with random or pretrained weights, in full or by LoRA."""
 
 import warnings
+from collections import Counter
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
@@ -18,9 +19,12 @@ from pipeline.inference.params import ModelSettings
 
 VERSION, PEFT_VERSION = "5.24.0", "0.21.2"
 """The versions in locks/hub.lock. They stand here because they decide results, so that DVC and a training's identity know them."""
-SMALLEST_SHARE = 0.5
-"""At least this share of a network's tensors must be in the files of `model.weights`. What a checkpoint lacks is the head, or a pooling before it."""
-IGNORED = frozenset(("architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "use_cache", "model_type"))
+ENCODERS = ("bert", "distilbert", "electra", "modernbert", "roberta")
+DECODERS = ("gpt2", "gpt_neox", "llama", "mistral", "olmo2", "phi", "qwen2", "qwen3", "smollm3")
+"""The architectures whose outputs a test compares with those of the library. Others may need masks that this module does not make."""
+IGNORED = frozenset(
+    ("architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "use_cache", "model_type", "num_labels")
+)
 """Keys of a configuration that do not describe the network."""
 
 
@@ -74,9 +78,8 @@ class Settings(ModelSettings):
     @field_validator("architecture")
     @classmethod
     def exists(cls, architecture: str) -> str:
-        known = tuple(transformers().CONFIG_MAPPING)
-        if architecture not in known:
-            raise ValueError(f"transformers has no architecture {architecture!r}: {suggestion(architecture, known)}")
+        if architecture not in (known := (*ENCODERS, *DECODERS)):
+            raise ValueError(f"this pipeline has no architecture {architecture!r} of transformers: {suggestion(architecture, known)}")
         return architecture
 
     @property
@@ -85,22 +88,27 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         texts = TextInputs.of(spec)
-        config = self.configuration(texts, spec.num_outputs)
         causal = spec.targets.per_token
+        if causal and self.architecture not in DECODERS:
+            raise Refusal(
+                f"model.architecture: {self.architecture} sees the whole text, so it cannot predict the next token: choose one of {', '.join(DECODERS)}"
+            )
+        config = configuration(self.architecture, self.config)
+        self.refuse_misfit(config, texts)
+        config.num_labels, config.use_cache = spec.num_outputs, False
         automatic = transformers().AutoModelForCausalLM if causal else transformers().AutoModelForSequenceClassification
         try:
             model = automatic.from_config(config, attn_implementation="sdpa" if is_local(config) else ATTENTION, dtype=torch.float32)
-        except ValueError as error:
-            raise Refusal(f"model.architecture: {self.architecture} cannot be used for this task: {untrusted.reason(error)}") from None
+        except Exception as error:  # the library checks few of the values of a configuration
+            if "meta" in str(error):
+                raise  # the network cannot be built without memory
+            raise Refusal(
+                f"model.config: no {self.architecture} can be built from it ({untrusted.reason(error)}): correct its values"
+            ) from None
         return LanguageModel(model, texts) if causal else TextClassifier(model, texts)
 
-    def configuration(self, texts: TextInputs, num_outputs: int) -> Any:
-        """Return the configuration for the texts. Raises Refusal if it is invalid, or if texts are too long or have too many tokens for it."""
-        try:
-            config = transformers().AutoConfig.for_model(self.architecture, **self.config)
-            config.num_labels, config.use_cache = num_outputs, False
-        except Exception as error:  # the classes of configurations raise exceptions of many types
-            raise Refusal(f"model.config: is not a configuration of {self.architecture} ({untrusted.reason(error)}): correct it") from None
+    def refuse_misfit(self, config: Any, texts: TextInputs) -> None:
+        """Raise Refusal if texts are too long or have too many tokens for the model."""
         if config.vocab_size < texts.num_tokens:
             raise Refusal(
                 f"model.config: the model has {config.vocab_size} tokens and the tokenizer {texts.num_tokens}: choose the tokenizer of the model "
@@ -111,7 +119,6 @@ class Settings(ModelSettings):
             raise Refusal(
                 f"source.max_length: {self.architecture} has {positions} positions: write at most {positions}, not {texts.length}"
             )
-        return config
 
     def adapted(self, tensors: dict[str, Tensor], spec: Spec) -> dict[str, Tensor]:
         network: Any = build_on_meta(self, spec) or self.build(spec)
@@ -124,10 +131,11 @@ class Settings(ModelSettings):
             ignore_mismatched_sizes=True,
         )
         missing = {*info["missing_keys"], *(key[0] for key in info["mismatched_keys"])}
-        found = {f"model.{name}": tensor for name, tensor in loaded.state_dict().items() if name not in missing}
-        if len(found) < SMALLEST_SHARE * len(loaded.state_dict()):
-            raise RuntimeError(f"they lack {listed(sorted(missing), 3)}")
-        return found
+        # the head may be missing, and BERT's pooling before it
+        body = [name for name in missing if name.startswith(f"{loaded.base_model_prefix}.") and ".pooler." not in name]
+        if body:
+            raise RuntimeError(f"they lack {listed(sorted(body), 3)}")
+        return {f"model.{name}": tensor for name, tensor in loaded.state_dict().items() if name not in missing}
 
     def refuse_missing_weights(self) -> None:
         if self.lora and self.weights is None:
@@ -146,15 +154,46 @@ class Settings(ModelSettings):
         for layer in network.modules():
             if hasattr(layer, "lora_A"):
                 cast("Any", layer).merge()
-        own = network.state_dict()
-        return {name.replace(".base_layer.", "."): tensor for name, tensor in own.items() if ".lora_" not in name}
+        merged = {name: tensor.to(tensors[name].dtype) for name, tensor in network.state_dict().items() if ".lora_" not in name}
+        return {name.replace(".base_layer.", "."): tensor for name, tensor in merged.items()}
+
+
+def configuration(architecture: str, values: dict[str, Any]) -> Any:
+    """Return the configuration of the library with these values. Raises Refusal if they are invalid, or if a key is unknown."""
+    if "quantization_config" in values:
+        raise Refusal("model.config: has quantized weights, which cannot be trained: choose a model in bf16 or fp32")
+    try:
+        defaults = transformers().AutoConfig.for_model(architecture).to_dict()
+        config = transformers().AutoConfig.for_model(architecture, **values)
+    except Exception as error:  # the classes of configurations raise exceptions of many types
+        raise Refusal(f"model.config: is not a configuration of {architecture} ({untrusted.reason(error)}): correct it") from None
+    for key in values:
+        if key not in defaults:
+            raise Refusal(f"model.config.{key}: {architecture} has no such key: {suggestion(key, tuple(defaults))}")
+    return config
+
+
+def differences_from_defaults(architecture: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of config.json that describe the network and differ from the defaults, under their present names.
+
+    Raises Refusal if they are invalid. Keys that the architecture does not have are left out.
+    """
+    given = {key: value for key, value in content.items() if key not in IGNORED and not key.startswith("_") and key != "torch_dtype"}
+    known = transformers().AutoConfig.for_model(architecture).to_dict()
+    if "quantization_config" in given:
+        configuration(architecture, given)
+    try:
+        complete = transformers().AutoConfig.for_model(architecture, **given).to_dict()
+    except Exception as error:  # as in `configuration`
+        raise Refusal(f"config.json: is not a configuration of {architecture} ({untrusted.reason(error)}): choose another model") from None
+    return {key: value for key, value in complete.items() if key in known and key not in IGNORED and value != known[key]}
 
 
 def longest_text(config: Any) -> int | None:
     """Return the largest number of tokens of a text, or None if it is not limited."""
     positions = getattr(config, "max_position_embeddings", None)
     # RoBERTa numbers positions from the number of its padding plus 1 on
-    return positions - config.pad_token_id - 1 if positions and "roberta" in config.model_type else positions
+    return positions - config.pad_token_id - 1 if positions and config.model_type == "roberta" else positions
 
 
 def is_local(config: Any) -> bool:
@@ -218,12 +257,23 @@ def add_lora(network: Any, lora: Lora, untrained: frozenset[str]) -> None:
     """Add the updates to the layers of `network`, and freeze everything else but the parameters named in `untrained`."""
     peft = library("peft", PEFT_VERSION)
     layers = "all-linear" if lora.layers == ["all-linear"] else lora.layers
-    config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers)
+    task = {"task_type": "SEQ_CLS"} if isinstance(network, TextClassifier) else {}  # `all-linear` then leaves out the new last layer
+    config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers, **task)
     trained = [parameter for name, parameter in network.named_parameters() if name in untrained]
     try:
         with warnings.catch_warnings(action="ignore"):  # it says that GPT-2 stores its weights transposed
             peft.inject_adapter_in_model(config, network.model)
     except ValueError as error:
         raise Refusal(f"model.lora.layers: {untrusted.reason(error)}") from None
+    refuse_shared(network)
     for parameter in trained:
         parameter.requires_grad_(True)
+
+
+def refuse_shared(network: nn.Module) -> None:
+    """Raise Refusal if a weight that is updated belongs to two layers: the sum would change both, and the update only one."""
+    uses = Counter(id(parameter) for module in network.modules() for parameter in module.parameters(recurse=False))
+    for name, layer in network.named_modules():
+        base = getattr(layer, "base_layer", None)
+        if base is not None and any(uses[id(parameter)] > 1 for parameter in base.parameters()):
+            raise Refusal(f"model.lora.layers: {name} shares its weights with another layer, so it cannot be updated alone: leave it out")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.tasks.classification import described
@@ -58,6 +59,12 @@ class ImageFileSettings(SourceSettings):
     """
 
     RECOMMENDED: ClassVar = {"duplicates": "together", "size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
+
+    def example_inputs(self, example: ImageInputs) -> ImageInputs:
+        common = (0.5,) * self.channels
+        return example.model_copy(
+            update={"height": self.size, "width": self.size, "channels": self.channels, "mean": common, "std": common}
+        )
 
     def files(self) -> tuple[Tree, ClassFolders]:
         """Return the files and their classes and splits."""

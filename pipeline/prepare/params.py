@@ -92,6 +92,13 @@ class SourceSettings(Section):
                 "for a dataset that is downloaded, create this folder"
             )
 
+    def example_inputs(self, example: Any) -> Any:
+        """Return `example`, a description of typical inputs, with what the settings say of the prepared inputs, such as the size of images.
+
+        This base class returns `example`.
+        """
+        return example
+
     def num_classes(self) -> int | None:
         """Return the number of classes if the settings determine it, as for CIFAR-10. Return None if only the data determine it."""
         return None

@@ -1,5 +1,6 @@
 """Builds the state of a training before its first step, with fresh weights or those of a file, and chooses the forward pass."""
 
+import re
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,7 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
         adapted = adapt(tensors, model, spec, path) if before is None else None
         tensors = adapted or tensors
         own = network.state_dict()
-        others = of_other_data(model, before, spec) if before else set()
+        others = of_other_data(model, before, spec) if before else of_classes(model, spec) if adapted else set()
         fitting = {
             name: tensor for name, tensor in tensors.items() if name in own and tensor.shape == own[name].shape and name not in others
         }
@@ -107,6 +108,11 @@ def weights_files(path: Path) -> list[Path]:
         raise Refusal(
             f"{path}: has no `.safetensors` file: copy the weights into it, and convert a pickle first, as docs/fine-tuning.md shows"
         )
+    numbered = [match for match in (re.search(r"-(\d+)-of-(\d+)$", each.stem) for each in found) if match]
+    if numbered and (len(numbered) < len(found) or {int(match[1]) for match in numbered} != {*range(1, int(numbered[0][2]) + 1)}):
+        raise Refusal(
+            f"{path}: has {len(numbered)} of the {int(numbered[0][2])} files of its weights, or others beside them: download it again"
+        )
     for each in found:
         refuse_missing(each)
     return found
@@ -117,7 +123,7 @@ def adapt(tensors: Tensors, model: ModelSettings, spec: Spec, path: Path) -> Ten
     with torch.random.fork_rng(devices=[]):
         try:
             return model.adapted(tensors, spec)
-        except (RuntimeError, KeyError, ValueError) as error:
+        except Exception as error:  # libraries raise exceptions of many types for tensors that they do not expect
             raise Refusal(
                 f"{path}: its tensors belong to another architecture than this {model.title} ({untrusted.reason(error)}): choose another file"
             ) from None
@@ -137,6 +143,14 @@ def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
             shapes = [{name: tensor.shape for name, tensor in network.state_dict().items()} if network else {} for network in built]
             names |= {name for name, shape in shapes[0].items() if shape != shapes[1].get(name)}
     return names
+
+
+def of_classes(model: ModelSettings, spec: Spec) -> set[str]:
+    """Return the names of the tensors that have a part for each class. Published ones belong to other classes, also if these are as many."""
+    if not spec.targets.has_classes:
+        return set()
+    more = spec.targets.model_copy(update={"classes": (*spec.targets.output_names, "one more")})
+    return of_other_data(model, spec, spec.model_copy(update={"targets": more}))
 
 
 def inspect(model: ModelSettings) -> Spec | None:
@@ -190,7 +204,7 @@ def remaining(untrained: Collection[str], tensors: Tensors, own: Tensors) -> str
     if not untrained:
         return ""
     names = [name for name in own if name in untrained]
-    return f"; untrained, because the data differ: {listed([f'{name} ({misfit(tensors.get(name), own[name])})' for name in names], MOST_NAMED)}"
+    return f"; untrained, because the file lacks them or the data differ: {listed([f'{name} ({misfit(tensors.get(name), own[name])})' for name in names], MOST_NAMED)}"
 
 
 def misfit(found: Tensor | None, own: Tensor) -> str:

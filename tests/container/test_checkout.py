@@ -193,7 +193,7 @@ def test_the_first_writable_home_is_taken_and_without_one_the_error_names_the_fl
 
 def test_the_image_holds_what_is_copied() -> None:
     allowed = {line.removeprefix("!") for line in (TOP / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert allowed == {*checkout.PARTS, "pipeline", "pipeline/**/*.py", "presets/*.yaml", "presets/search/*.yaml"}
+    assert allowed == {*checkout.PARTS, "pipeline", "pipeline/**/*.py", "presets/*.yaml", "presets/search/*.yaml", "locks/hub.lock"}
     assert all((TOP / part).exists() for part in checkout.PARTS)
 
 

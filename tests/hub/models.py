@@ -9,6 +9,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from pipeline.models import transformers as of_transformers
+
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
 
@@ -18,23 +20,37 @@ TIMM = {
 }
 """Five families."""
 WIDTHS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 500}
+ENCODERS, DECODERS = of_transformers.ENCODERS, of_transformers.DECODERS
+NARROW = {**WIDTHS, "num_key_value_heads": 1}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": WIDTHS,
-    "roberta": WIDTHS,
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "vocab_size": 500},
+    "electra": {**WIDTHS, "embedding_size": 16},
+    "modernbert": {
+        **WIDTHS,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "local_attention": 4,
+    },
+    "roberta": WIDTHS,
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 500, "bos_token_id": 1, "eos_token_id": 2},
+    "gpt_neox": WIDTHS,
     "llama": {**WIDTHS, "num_key_value_heads": 2, "head_dim": 16},
-    "qwen2": {**WIDTHS, "num_key_value_heads": 1},
+    "mistral": {**NARROW, "head_dim": 16, "sliding_window": 4},
+    "olmo2": {**NARROW, "pad_token_id": 0, "eos_token_id": 2},
+    "phi": {**WIDTHS, "num_key_value_heads": 2},
+    "qwen2": NARROW,
+    "qwen3": {**NARROW, "head_dim": 16},
+    "smollm3": {**NARROW, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
-ENCODERS = ("bert", "roberta", "distilbert")
-DECODERS = ("gpt2", "llama", "qwen2")
-LAYERS = {
-    "bert": ["query", "value"],
-    "roberta": ["query", "value"],
-    "distilbert": ["q_lin"],
-    "gpt2": ["c_attn"],
-    "llama": ["q_proj"],
-    "qwen2": ["all-linear"],
+LAYERS = {"bert": ["query", "value"], "gpt2": ["c_attn"], "llama": ["q_proj"], "qwen2": ["all-linear"]}
+WITHOUT_DROPOUT = {
+    **dict.fromkeys(("bert", "electra", "roberta"), dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)),
+    "distilbert": {"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0},
+    "gpt2": dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
 }
 
 

@@ -17,6 +17,7 @@ from pipeline.inference import model_file
 from tests import texts
 from tests.gpu.presets import images
 from tests.hub import models
+from tests.specs import text_spec
 from tests.train.engine.building import begin, run, steps
 
 IMAGES = images((32, 32, 3), samples=60)
@@ -42,13 +43,13 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def exported(training: Any) -> model_file.Model:
+def exported(training: Any, precision: str = "fp32") -> model_file.Model:
     """Return the model as it is in the model file, for predictions."""
     weights, step = training.exported()
     manifest = model_file.Manifest(
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
-        precision="fp32",
+        precision=precision,
         step=step,
         switches=[],
         inputs={"data": "", "code": "", "lock": ""},
@@ -90,11 +91,7 @@ def test_a_classifier_learns_as_in_a_loop_of_the_library(train_params, checkout:
     """The padding of short texts changes nothing."""
     models.save(checkout, architecture)
     data, section = texts.texts(), models.section(architecture, weights=True)
-    section["config"] = (
-        {**section["config"], **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)}
-        | ({"dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0} if architecture == "distilbert" else {})
-        | (dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) if architecture == "gpt2" else {})
-    )
+    section["config"] = {**section["config"], **models.WITHOUT_DROPOUT.get(architecture, {})}
     training = begin(train_params({**PLAIN, "model": section}), data)
     own = library_model(architecture, "SequenceClassification")
     own.load_state_dict(training.state.model.network.model.state_dict())
@@ -128,16 +125,14 @@ def losses(model: Any, batches: list[Any], *, whole: bool = False) -> list[float
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft uses old names of transformers
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-@pytest.mark.parametrize("architecture", models.DECODERS)
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2"])
 def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the_library(
     train_params, checkout: Path, architecture: str
 ) -> None:
     base = models.save(checkout, architecture, task="ForCausalLM")
     section = models.section(architecture, lora=True)
     section["lora"] = {**section["lora"], "dropout": 0.0}
-    section["config"] = {**section["config"]} | (
-        dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0) if architecture == "gpt2" else {}
-    )
+    section["config"] = {**section["config"], **models.WITHOUT_DROPOUT.get(architecture, {})}
     training = begin(train_params({**PLAIN, "model": section, "train.metric": "valid/perplexity"}), texts.corpus())
     layers = section["lora"]["layers"]
     config = peft.LoraConfig(r=4, lora_alpha=8.0, target_modules="all-linear" if layers == ["all-linear"] else layers)
@@ -170,6 +165,53 @@ def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the
         assert token == int(logits.argmax())
         tokens.append(token)
     assert drawn
+
+
+@pytest.mark.parametrize("architecture", models.DECODERS)
+def test_a_language_model_has_the_logits_of_the_library_at_once_and_token_by_token(train_params, architecture: str) -> None:
+    """Texts are longer than the windows of those models that attend to near tokens."""
+    network: Any = train_params({"model": models.section(architecture)}).model.build(text_spec()).eval()
+    rows = torch.arange(3, 11, dtype=torch.int32).repeat(2, 1)
+    with torch.no_grad():
+        expected = network.model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[..., : network.num_tokens]
+        torch.testing.assert_close(network(rows), expected, rtol=0, atol=1e-5)
+        cache, last = None, None
+        for tokens in (rows[:, :4], *rows[:, 4:].split(1, dim=1)):
+            last, cache = network.step(tokens, cache)
+    torch.testing.assert_close(last, expected[:, -1], rtol=0, atol=1e-5)
+
+
+def test_updates_of_bf16_weights_are_merged_into_bf16_weights(train_params, checkout: Path) -> None:
+    models.save(checkout, "bert")
+    sgd = {"name": "sgd", **models_sgd(), "momentum": 0.9, "nesterov": True}
+    changes = {**PLAIN, "model": models.section("bert", lora=True), "train.precision": "bf16-true", "optimizer": sgd}
+    training = begin(train_params(changes), texts.texts())
+    run(training)
+    assert exported(training, "bf16-true").bf16_weights
+
+
+def models_sgd() -> dict[str, Any]:
+    return {"learning_rate": 0.01, "weight_decay": 0.0, "bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_last_layer_of_another_task_is_left_out_although_it_has_as_many_classes(
+    train_params, checkout: Path, capsys: pytest.CaptureFixture[str], lora: bool
+) -> None:
+    models.save(checkout, "bert", task="ForSequenceClassification", num_labels=len(texts.CLASSES))
+    training = begin(train_params({**PLAIN, "model": models.section("bert", lora=lora, weights=True)}), texts.texts())
+    assert "39 of 41 tensors start from data/weights/bert" in capsys.readouterr().out
+    assert "model.classifier.weight" in training.state.trained_names
+
+
+def test_weights_of_which_a_file_is_missing_are_refused(train_params, checkout: Path) -> None:
+    models.save(checkout, "bert").save_pretrained(checkout / "data/weights/bert", max_shard_size="50KB")
+    (checkout / "data/weights/bert/model.safetensors").unlink()
+    params = train_params({**PLAIN, "model": models.section("bert", weights=True)})
+    begin(params, texts.texts())
+    (checkout / "data/weights/bert/model-00002-of-00004.safetensors").unlink()
+    with pytest.raises(Refusal, match=r"model\.weights: data/weights/bert: has 3 of the 4 files of its weights"):
+        begin(params, texts.texts())
 
 
 class Known(torch.nn.Module):
@@ -210,6 +252,14 @@ MISFITS = {
         {**BERT, "config": {**BERT["config"], "max_position_embeddings": 6}},
         "source.max_length: bert has 6 positions: write at most 6, not 12",
     ),
+    "an unknown key": (texts.texts, {**BERT, "config": {"hiden_size": 64}}, r"model\.config\.hiden_size: .* did you mean `hidden_size`"),
+    "quantized weights": (texts.texts, {**BERT, "config": {"quantization_config": {"quant_method": "gptq"}}}, "has quantized weights"),
+    "a number of heads that divides nothing": (texts.texts, {**BERT, "config": {"num_attention_heads": 0}}, "no bert can be built from it"),
+    "updates of shared weights": (
+        texts.corpus,
+        {**models.section("gpt2"), "weights": None, "lora": {"rank": 1, "alpha": 1.0, "dropout": 0.0, "layers": ["lm_head"]}},
+        "model.lora.layers: .* shares its weights with another layer",
+    ),
     "no configuration": (
         texts.texts,
         {**BERT, "config": {"num_attention_heads": 5, "hidden_size": "wide"}},
@@ -217,7 +267,11 @@ MISFITS = {
     ),
     "a classifier of images of texts": (texts.texts, VIT, "does not accept inputs of the kind text"),
     "a classifier of texts of images": (lambda: IMAGES, BERT, "does not accept inputs of the kind image"),
-    "an encoder that continues texts": (texts.corpus, models.section("distilbert"), "distilbert cannot be used for this task"),
+    "an encoder that continues texts": (
+        texts.corpus,
+        models.section("distilbert"),
+        "distilbert sees the whole text, so it cannot predict the next token",
+    ),
     "layers that the model does not have": (
         texts.texts,
         {**models.section("bert", lora=True), "lora": {"rank": 1, "alpha": 1.0, "dropout": 0.0, "layers": ["qry"]}},

