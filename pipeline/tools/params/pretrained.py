@@ -133,7 +133,7 @@ def timm_architecture(content: Values, folder: Path) -> str:
 
 def of_transformers(request: Request) -> tuple[Path, Values]:
     """Return the folder of a model of transformers, and the values of the parameters that fine-tune it."""
-    module, causal = MODELS.module("transformers"), SOURCES.settings(request.source).task == "language_modeling"
+    module = MODELS.module("transformers")
 
     def described(folder: Path, draft: Path) -> Values:
         content = read_config(draft)
@@ -145,10 +145,10 @@ def of_transformers(request: Request) -> tuple[Path, Values]:
         module.Settings.exists(architecture)
         config = module.differences_from_defaults(architecture, content)
         tokenizer = of_tokenizer(draft / TOKENIZER, folder / TOKENIZER)
-        if not causal:
+        if request.longest_words:
             positions = module.longest_text(module.configuration(architecture, config)) or LONGEST
             # a word has one to three tokens; batches are cut to their longest text
-            tokenizer["source.max_length"] = min(LONGEST, positions, 3 * request.longest_words + 16 if request.longest_words else LONGEST)
+            tokenizer["source.max_length"] = min(LONGEST, positions, 3 * request.longest_words + 16)
         model = {"model": "transformers", "model.architecture": architecture, "model.config": config, "model.weights": folder.name}
         return {**tokenizer, **model, **FINE_TUNING, **OF_TEXTS}
 

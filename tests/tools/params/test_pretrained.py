@@ -66,7 +66,6 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     params = Document.read(Path("params.yaml")).data
     assert params["model"]["config"]["vocab_size"] == 30_016
     assert params["source"]["tokenizer"] == "pretrained"
-    assert params["source"]["max_length"] == 512
     assert params["train"]["epochs"] == 1, "a value in the same command takes precedence"
     hub.served.clear()
     assert main(["set", BERT, "source.max_length=24"]) == 0
