@@ -256,7 +256,10 @@ PRETRAINED = {
 }
 
 
-@pytest.mark.parametrize("name", PRETRAINED)
+QUICK = ("test_vit", "test_resnet", "bert", "gpt2", "language model: llama", "language model: llama, updates")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PRETRAINED])
 def test_a_model_of_a_library_trains_with_little_more_launches_than_a_bare_loop(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

@@ -79,7 +79,7 @@ def test_a_head_of_other_classes_keeps_its_initial_weights_and_is_named(capsys: 
     for name, tensor in tensors.items():
         assert torch.equal(tensor, fresh[name] if name in untrained else expected[name])
     assert capsys.readouterr().out == (
-        f"train: {len(expected) - 2} of {len(expected)} tensors start from {BASE}; untrained, because the data differ: "
+        f"train: {len(expected) - 2} of {len(expected)} tensors start from {BASE}; untrained, because the file lacks them or the data differ: "
         "8.weight (float32 (2, 32) in the file, not float32 (5, 32)), 8.bias (float32 (2,) in the file, not float32 (5,))\n"
     )
 
