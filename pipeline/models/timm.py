@@ -1,5 +1,6 @@
 """All image architectures of the library timm, with random or pretrained weights."""
 
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator
@@ -43,10 +44,12 @@ class Settings(ModelSettings):
     def exists(cls, architecture: str) -> str:
         base = architecture.partition(".")[0]
         if not timm().is_model(base):
-            raise ValueError(f"timm has no architecture {architecture!r}: {suggestion(base, tuple(timm().list_models()))}")
+            near = ", ".join(f"`{name}`" for name in get_close_matches(base, timm().list_models(), n=3, cutoff=0))
+            raise ValueError(f"timm has no architecture {architecture!r}: the nearest names are {near}")
         tags = [name for name in timm().list_pretrained(f"{base}*") if name.partition(".")[0] == base]
         if architecture != base and architecture not in tags:
-            raise ValueError(f"timm has no pretrained weights {architecture!r}: {suggestion(architecture, tuple(tags))}")
+            remedy = suggestion(architecture, tuple(tags)) if tags else f"it publishes none: write `{base}`"
+            raise ValueError(f"timm has no pretrained weights {architecture!r}: {remedy}")
         return architecture
 
     @property

@@ -229,7 +229,7 @@ class Known(torch.nn.Module):
 
 BERT, VIT = models.section("bert"), models.TIMM["test_vit"]
 BAD = {
-    "an unknown architecture of timm": ({**VIT, "architecture": "test_vitt"}, "did you mean `test_vit`?"),
+    "an unknown architecture of timm": ({**VIT, "architecture": "test_vitt"}, "the nearest names are `test_vit`"),
     "unknown weights of timm": ({**VIT, "architecture": "test_vit.r161_in1k"}, "did you mean `test_vit.r160_in1k`?"),
     "an unknown architecture of transformers": ({**BERT, "architecture": "berd"}, "did you mean `bert`?"),
 }
