@@ -46,7 +46,7 @@ COPY . /layer/opt/pipeline
 # the digests of all files distinguish the image's own code from code that is mounted over it
 # hadolint ignore=DL3003
 RUN find /layer/opt/pipeline/pipeline -type f ! -name '*.py' -delete \
-    && cd /layer/opt/pipeline \
+    && cd /layer/opt/pipeline && rm -r locks \
     && python3 -B -c "import json; from pathlib import Path; from pipeline.container import checkout; print(json.dumps(checkout.digests(Path())))" > ../pipeline.json \
     && python3 -m compileall -q --invalidation-mode unchecked-hash -s /layer /layer/opt/pipeline \
     && chmod -R u=rwX,go=rX /layer \

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
+from pipeline.inference import model_file
 from pipeline.tools.params import pretrained
 from tests import pretrained_tokenizers, project
 from tests.hub import models, server
@@ -72,7 +73,7 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     assert [main([verb]) for verb in ("check", "prepare", "train", "evaluate")] == [0] * 4
     assert hub.served == []
     shutil.rmtree(weights)
-    assert main(["predict", "models/model.safetensors", project.TABLE]) == 0
+    assert model_file.load(Path("models/model.safetensors"))
 
 
 def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub) -> None:
