@@ -264,7 +264,15 @@ def add_lora(network: Any, lora: Lora, untrained: frozenset[str]) -> None:
         with warnings.catch_warnings(action="ignore"):  # it says that GPT-2 stores its weights transposed
             peft.inject_adapter_in_model(config, network.model)
     except ValueError as error:
-        raise Refusal(f"model.lora.layers: {untrusted.reason(error)}") from None
+        known = {
+            name.rpartition(".")[2]
+            for name, layer in network.model.named_modules()
+            if hasattr(layer, "weight") and not list(layer.children())
+        }
+        raise Refusal(
+            f"model.lora.layers: {untrusted.shown(error, 120)} The layers of this model end in {', '.join(sorted(known))}; "
+            "or write `layers: [all-linear]`"
+        ) from None
     refuse_shared(network)
     for parameter in trained:
         parameter.requires_grad_(True)

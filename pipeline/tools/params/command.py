@@ -58,7 +58,7 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         apply_preset(names, values)
         return
     before = read_text(target)
-    after = assigned(before, with_pretrained(values, before))
+    after = assigned(before, with_pretrained(values, before, replaces=False))
     if after == before:
         print(f"set: {target} has these values already")
         return
@@ -125,13 +125,16 @@ def is_pretrained(given: str) -> bool:
     return bool(re.match("model=[a-z]+:", given))
 
 
-def with_pretrained(assignments: Sequence[str], text: str, longest_words: int = 0) -> Sequence[str]:
+def with_pretrained(assignments: Sequence[str], text: str, longest_words: int = 0, *, replaces: bool = True) -> Sequence[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
 
-    `text` is that of the parameters to change, and `longest_words` the number of words of a long text, or 0 if it is not known. A value that is given, too, takes precedence.
+    `text` is that of the parameters to change, and `longest_words` the number of words of a long text, or 0 if it is not known.
+    `replaces` is True if all of params.yaml will be replaced. A value that is given, too, takes precedence.
     """
     if not any(map(is_pretrained, assignments)):
         return assignments
+    if replaces:
+        refuse_loss(Paths().params, "")  # before anything is downloaded
     from pipeline.tools.params.pretrained import expanded  # late: it imports torch
 
     named = [Assignment.parse(given).value for given in assignments if given.startswith("source=")]

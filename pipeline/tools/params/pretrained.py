@@ -68,6 +68,8 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
         if match is None:
             result.append(given)
             continue
+        if re.match(r"[/~]|\.\.?/", match[2]) and not Path(match[2]).is_dir():
+            raise Refusal(f"{given}: there is no folder {untrusted.shown(match[2])}: correct the path")
         find, kind = (of_timm, "image") if match[1] == "timm" else (of_transformers, "text")
         if SOURCES.settings(source).inputs != kind:
             raise Refusal(
@@ -144,7 +146,7 @@ def of_transformers(request: Request) -> tuple[Path, Values]:
             )
         module.Settings.exists(architecture)
         config = module.differences_from_defaults(architecture, content)
-        tokenizer = of_tokenizer(draft / TOKENIZER, folder / TOKENIZER)
+        tokenizer = of_tokenizer(draft / TOKENIZER, folder / TOKENIZER, request.name)
         if request.longest_words:
             positions = module.longest_text(module.configuration(architecture, config)) or LONGEST
             # a word has one to three tokens; batches are cut to their longest text
@@ -155,12 +157,15 @@ def of_transformers(request: Request) -> tuple[Path, Values]:
     return (placed if Path(request.name).is_dir() else fetched)(request, described)
 
 
-def of_tokenizer(path: Path, target: Path) -> Values:
-    """Return the parameters for the tokenizer in the file `path`, which will be `target`. Raises Refusal if it is missing or not supported."""
+def of_tokenizer(path: Path, target: Path, name: str) -> Values:
+    """Return the parameters for the tokenizer in the file `path`, which will be `target`. `name` is the model's, for messages.
+
+    Raises Refusal if the file is missing or not supported.
+    """
     if not path.is_file():
         raise Refusal(
-            f"{target}: is missing: write it by `transformers.AutoTokenizer.from_pretrained(NAME).save_pretrained({str(target.parent)!r})`, "
-            "or choose another model"
+            f"model=transformers:{name}: has no {TOKENIZER}: save the model and its tokenizer into one folder "
+            "(`AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER)`), and write this folder"
         )
     digest = files.digest(path)
     tokenizer_json.read(path, digest)
@@ -200,12 +205,12 @@ def placed(request: Request, describe: Describe) -> tuple[Path, Values]:
         return WEIGHTS_FOLDER / folder.name, describe(WEIGHTS_FOLDER / folder.name, folder)
     target = usable(folder.resolve().name)
     refuse_pickles([path.name for path in folder.iterdir()], str(folder))
-    if target.exists():
-        raise Refusal(
-            f"{target}: exists already, and {folder} would be copied to it: write model=...:{target}, or move one of the two away"
-        )
-    values = describe(target, folder)
     names = [path.name for path in folder.iterdir() if wanted(path.name)]
+    values = describe(target, folder)
+    if target.exists():
+        if all((target / name).exists() and files.digest(target / name) == files.digest(folder / name) for name in names):
+            return target, values
+        raise Refusal(f"{target}: exists already with other files than {folder}: write model=...:{target}, or move one of the two away")
     print(f"set: copying {folder} ({megabytes(sum((folder / name).stat().st_size for name in names))}) to {target}")
     with interruption.raise_on_signal(), draft_of(target) as draft:
         for name in names:

@@ -101,6 +101,7 @@ FAULTS = {
     "no such model": ("model=transformers:acme/bort", "the hub does not have it"),
     "no such revision": (f"{BERT}@v9", "the hub does not have it"),
     "pickled weights": ("model=transformers:acme/pickled", "has no weights as safetensors: pickled weights can run any code"),
+    "no such folder": ("model=transformers:./models/bert", "there is no folder ./models/bert: correct the path"),
     "an unknown architecture": ("model=timm:test_vitt", "which source.name=text_classification does not read"),
 }
 
@@ -115,6 +116,12 @@ def refuses_all(refused: Refused, given: str, message: str, code: int = 2) -> No
     [said] = refused("set", given, code=code)
     assert message in said
     assert Path("params.yaml").read_bytes() == before
+    assert [path.name for path in Path("data/weights").iterdir()] == ["None"]
+
+
+def test_nothing_is_copied_if_changes_of_the_parameters_would_be_lost(published: Path, refused: Refused) -> None:
+    [said] = refused("set", "preset=trec-lstm", f"model=transformers:{published / 'acme/bert'}")
+    assert "params.yaml has changes that are not committed and would be lost" in said
     assert [path.name for path in Path("data/weights").iterdir()] == ["None"]
 
 
@@ -142,7 +149,10 @@ STRANGE: dict[str, tuple[Change, str]] = {
     ),
     "has an unknown architecture": (lambda path: edit_config(path, model_type="berd"), "did you mean `bert`?"),
     "has a broken configuration": (lambda path: (path / "config.json").write_text("{"), "is not the configuration of a model"),
-    "has no tokenizer": (lambda path: (path / "tokenizer.json").unlink(), "tokenizer.json: is missing"),
+    "has no tokenizer": (
+        lambda path: (path / "tokenizer.json").unlink(),
+        "has no tokenizer.json: save the model and its tokenizer into one folder",
+    ),
     "has a truncated tokenizer": (lambda path: (path / "tokenizer.json").write_text('{"model"'), "is not a complete JSON file"),
 }
 
