@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.step_work import PRESETS, Work, billion, work_of_data
+from benchmarks.step_work import Work, billion, calculated_presets, work_of_data
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tracking.table import markdown
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     cluster = Cluster(flops_per_s=options.rate * 1e12, adapters=options.adapters)
     try:
-        files = {path.stem: Document.read(path).data for path in options.params or sorted(PRESETS.glob("*.yaml"))}
+        files = {path.stem: Document.read(path).data for path in options.params or calculated_presets()}
         works = [work_of_data(name, data) for name, data in (files if options.params else {**files, "1 B transformer": billion()}).items()]
         works = with_measurements(works, dict(options.measured), cluster)
     except Refusal as refusal:

@@ -114,6 +114,11 @@ def trained_bytes(network: nn.Module) -> int:
     return sum(parameter.nbytes for parameter in network.parameters() if parameter.requires_grad)
 
 
+def calculated_presets() -> list[Path]:
+    """Return the presets whose work can be calculated without `make setup-hub` and the files of a pretrained model."""
+    return [path for path in sorted(PRESETS.glob("*.yaml")) if Document.read(path).data["model"]["name"] not in ("timm", "transformers")]
+
+
 def spec_of(source: SourceSettings, name: str) -> Spec:
     """Return the description of data as `source` prepares them. Raises Refusal if only the data determine the shape of their inputs."""
     classes = [str(number) for number in range(source.num_classes() or CLASSES)]
