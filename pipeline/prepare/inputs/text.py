@@ -153,7 +153,7 @@ class TextSettings(SourceSettings):
     inputs: ClassVar[str] = "text"
 
     tokenizer: TokenizerKind | Literal["pretrained"]
-    """What a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without the white space
+    """The tokenizer says what a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without the white space
     around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding). `pretrained`: the tokenizer of a
     pretrained model of Hugging Face, which is read from `tokenizer_file`."""
     tokenizer_file: Path | None

@@ -30,7 +30,8 @@ def read(path: Path, digest: str | None) -> PretrainedDescription:
         content = untrusted.read(path, MOST_BYTES)
     except OSError as error:
         raise Refusal(
-            f"source.tokenizer_file: {path}: cannot be read ({untrusted.reason(error)}): write the path of the `tokenizer.json` of a model"
+            f"source.tokenizer_file: {path}: cannot be read ({untrusted.reason(error)}): write the path of the `tokenizer.json` of a model, or "
+            "download one by `python -m pipeline set model=transformers:NAME`"
         ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != digest:

@@ -44,7 +44,7 @@ Values = dict[str, Any]
 
 
 class Request(NamedTuple):
-    """What a user asks for: the name of a model, its revision or None, and the source of the data.
+    """Holds what a user asks for: the name of a model, its revision or None, and the source of the data.
 
     `longest_words` is the number of words of a long text, or 0 if it is not known.
     """
