@@ -311,7 +311,7 @@ def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path
     A trial that writes after the stage's last look, when its result is printed, says nothing: decision 20 names this limit. The stage may
     also refuse images that are still being replaced when it has read them again.
     """
-    folder, root, count, trials = repository(tmp_path), tmp_path / IMAGES, 500, 8
+    folder, root, count, trials = repository(tmp_path), tmp_path / IMAGES, 3000, 6
     with (folder / ".dvcignore").open("a") as file:
         file.write("*.log\n")
     project.write_params(folder, source(IMAGES, size=64))
