@@ -26,9 +26,9 @@ def spoil(
     """Multiply the logits of whole steps, and return what these steps read."""
     read: list[torch.Tensor] = []
     model, compute = training.state.model, training.state.model.network.forward
-    normalise = model.preprocessing.arranged
+    normalise = model.preprocessing.forward
 
-    def arranged(images: torch.Tensor) -> torch.Tensor:
+    def normalise_and_record(images: torch.Tensor) -> torch.Tensor:
         if model.training and training.state.step + 1 in steps:
             read.append(images.cpu())
         return normalise(images)
@@ -37,7 +37,7 @@ def spoil(
         logits = compute(inputs)
         return logits * factor if model.training and training.state.step + 1 in steps else logits
 
-    monkeypatch.setattr(model.preprocessing, "arranged", arranged)
+    monkeypatch.setattr(model.preprocessing, "forward", normalise_and_record)
     monkeypatch.setattr(model.network, "forward", forward)
     return read
 

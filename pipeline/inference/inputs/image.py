@@ -32,13 +32,12 @@ class Preprocessing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.device != self.scale.device:
             raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
-        # in place: on a CPU, writing to new memory takes longer than the arithmetic
-        return self.arranged(images).mul_(self.scale).add_(self.shift)
-
-    def arranged(self, images: Tensor) -> Tensor:
-        """Return a floating-point copy (n, channels, height, width) of the images. It is in the memory format channels_last if this was
-        chosen for the network, else contiguous.
-        """
         # one call with memory_format: a permuted tensor of one channel matches both formats, and convolutions would treat it as channels_last
-        order = torch.channels_last if self.channels_last else torch.contiguous_format
-        return images.permute(0, 3, 1, 2).to(self.scale.dtype, memory_format=order, copy=True)
+        planes, order = images.permute(0, 3, 1, 2), torch.channels_last if self.channels_last else torch.contiguous_format
+        if (
+            images.is_cuda and not torch.compiler.is_compiling()
+        ):  # one launch; on a CPU this is slower, and a compiler merges the three below
+            normalized = torch.empty(planes.shape, dtype=self.scale.dtype, device=images.device, memory_format=order)
+            return torch.addcmul(self.shift, planes, self.scale, out=normalized)
+        # in place: on a CPU, writing to new memory takes longer than the arithmetic
+        return planes.to(self.scale.dtype, memory_format=order, copy=True).mul_(self.scale).add_(self.shift)

@@ -384,8 +384,8 @@ def autocast_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forget_the_memory_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    arranged = image.Preprocessing.arranged
-    monkeypatch.setattr(image.Preprocessing, "arranged", lambda self, images: arranged(self, images).contiguous())
+    normalize = image.Preprocessing.forward
+    monkeypatch.setattr(image.Preprocessing, "forward", lambda self, images: normalize(self, images).contiguous())
 
 
 FAULTS = [
