@@ -1,5 +1,6 @@
 """`set model=timm:NAME` and `set model=transformers:NAME`: fetches a pretrained model, and finds the parameters that fine-tune it."""
 
+import glob
 import hashlib
 import json
 import re
@@ -93,6 +94,7 @@ def of_timm(request: Request) -> tuple[Path, Values]:
     def described(folder: Path, architecture: str) -> Values:
         _, _, side = module.timm().get_pretrained_cfg_value(architecture, "input_size")
         has_size = "size" in SOURCES.settings(request.source).model_fields
+        print(f"set: {architecture} was trained with images of {side}x{side}{' (source.size)' if has_size else ''}")
         return {
             **({"source.size": side} if has_size else {}),
             "model": "timm",
@@ -276,8 +278,10 @@ def usable(name: str) -> Path:
 
 
 def draft_of(target: Path) -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder beside `target` that is removed at the end, unless it was renamed to `target`."""
+    """Return a folder beside `target` that is removed at the end, unless it was renamed to `target`. Removes those that killed commands left."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.draft*"):
+        shutil.rmtree(left, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=f".{target.name}.draft", dir=target.parent, ignore_cleanup_errors=True)
 
 

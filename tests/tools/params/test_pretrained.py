@@ -60,8 +60,10 @@ Change = Callable[[Path], object]
 
 
 def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    weights, left = Path("data/weights/acme_bert"), Path("data/weights/.acme_bert.draft-of-a-killed-command")
+    left.mkdir()
     assert main(["set", BERT, "train.epochs=1"]) == 0
-    weights = Path("data/weights/acme_bert")
+    assert not left.exists()
     assert sorted(path.name for path in weights.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert f"set: downloading acme/bert at {server.COMMIT} (5 MB) to data/weights/acme_bert" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
@@ -76,9 +78,10 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     assert model_file.load(Path("models/model.safetensors"))
 
 
-def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub) -> None:
+def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     Path("params.yaml").unlink()
-    assert main(["set", "preset=image-folder", f"{VIT}"]) == 0
+    assert main(["set", "preset=image-folder", VIT]) == 0
+    assert "test_vit.r160_in1k was trained with images of 160x160 (source.size)" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
     assert params["source"]["size"] == 160
     assert params["model"] | {"dropout": 0.0} == {
