@@ -82,6 +82,7 @@ $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 
 $(VENV)/.locked-dev: locks/dev.lock $(VENV)/.locked
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock locks/dev.lock
+	@rm -f $(EXTRAS:%=$(VENV)/.locked-%)
 	@touch $@
 
 # `install`, not `sync`, which would remove the tools for tests

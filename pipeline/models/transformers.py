@@ -33,7 +33,7 @@ ATTENTION = "sdpa_without_mask"
 
 
 def transformers() -> Any:
-    module = library("transformers", VERSION)
+    module = library("transformers", VERSION, "model.name: ")
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     module.AttentionInterface.register(ATTENTION, sdpa_attention_forward)
@@ -162,9 +162,9 @@ def configuration(architecture: str, values: dict[str, Any]) -> Any:
     """Return the configuration of the library with these values. Raises Refusal if they are invalid, or if a key is unknown."""
     if "quantization_config" in values:
         raise Refusal("model.config: has quantized weights, which cannot be trained: choose a model in bf16 or fp32")
+    for_model = transformers().AutoConfig.for_model
     try:
-        defaults = transformers().AutoConfig.for_model(architecture).to_dict()
-        config = transformers().AutoConfig.for_model(architecture, **values)
+        defaults, config = for_model(architecture).to_dict(), for_model(architecture, **values)
     except Exception as error:  # the classes of configurations raise exceptions of many types
         raise Refusal(f"model.config: is not a configuration of {architecture} ({untrusted.reason(error)}): correct it") from None
     for key in values:
@@ -179,11 +179,12 @@ def differences_from_defaults(architecture: str, content: dict[str, Any]) -> dic
     Raises Refusal if they are invalid. Keys that the architecture does not have are left out.
     """
     given = {key: value for key, value in content.items() if key not in IGNORED and not key.startswith("_") and key != "torch_dtype"}
-    known = transformers().AutoConfig.for_model(architecture).to_dict()
+    for_model = transformers().AutoConfig.for_model
+    known = for_model(architecture).to_dict()
     if "quantization_config" in given:
         configuration(architecture, given)
     try:
-        complete = transformers().AutoConfig.for_model(architecture, **given).to_dict()
+        complete = for_model(architecture, **given).to_dict()
     except Exception as error:  # as in `configuration`
         raise Refusal(f"config.json: is not a configuration of {architecture} ({untrusted.reason(error)}): choose another model") from None
     return {key: value for key, value in complete.items() if key in known and key not in IGNORED and value != known[key]}
@@ -255,7 +256,7 @@ class LanguageModel(Pretrained):
 
 def add_lora(network: Any, lora: Lora, untrained: frozenset[str]) -> None:
     """Add the updates to the layers of `network`, and freeze everything else but the parameters named in `untrained`."""
-    peft = library("peft", PEFT_VERSION)
+    peft = library("peft", PEFT_VERSION, "model.lora: ")
     layers = "all-linear" if lora.layers == ["all-linear"] else lora.layers
     task = {"task_type": "SEQ_CLS"} if isinstance(network, TextClassifier) else {}  # `all-linear` then leaves out the new last layer
     config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=layers, **task)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
 from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.inference import model_file
 from tests import texts
@@ -299,12 +300,12 @@ def test_updates_of_random_weights_are_refused(train_params) -> None:
         params.model.refuse_missing_weights()
 
 
-def test_another_version_of_a_library_is_refused(train_params, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.models import timm as module
-
-    monkeypatch.setattr(module, "VERSION", "1.0.0")
-    with pytest.raises(Refusal, match=r"this model needs timm 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`"):
-        train_params({"model": VIT})
+@pytest.mark.parametrize("name", ["timm", "transformers"])
+def test_another_version_of_a_library_is_refused(train_params, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(MODELS.module(name), "VERSION", "1.0.0")
+    place, section = {"timm": ("test: model.architecture", VIT), "transformers": ("model.name", BERT)}[name]
+    with pytest.raises(Refusal, match=rf"^{place}: this model needs {name} 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`$"):
+        train_params({"model": section}).model.build(text_spec(classes=("a", "b")))
 
 
 def test_the_versions_are_those_of_the_lock() -> None:
