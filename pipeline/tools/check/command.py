@@ -18,7 +18,6 @@ from pipeline.core.section import flatten
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
-from pipeline.inference.params import ModelSettings
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
 from pipeline.tools.check import dvc_locks
 from pipeline.train.params import TrainParams
@@ -154,7 +153,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     problems.gather(refuse_unusable_cluster, environment, prepare)
     with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(examine_files, prepare, environment)
-        problems.gather(fetch_weights, params.model)
+        if params.model.downloaded and would_run("train"):
+            problems.gather(params.model.fetch)
     return f"{params.model.title} on {data_name(flatten(document.data))}, {device}"
 
 
@@ -268,15 +268,6 @@ def examine_files(prepare: PrepareParams, environment: Environment) -> None:
             stage.survey(prepare, workers=1, quick=True)
         if source.untrusted:
             source.refuse_damaged(workers=environment.workers or limits.usable_cpus(), within_s=DECODING_S)
-
-
-def fetch_weights(model: ModelSettings) -> None:
-    """If DVC would run `train`, download the missing files of the model's pretrained weights and read them.
-
-    Raises Refusal with the remedy if the download or the reading fails.
-    """
-    if model.downloaded and would_run("train"):
-        model.fetch()
 
 
 def would_run(stage: str) -> bool:

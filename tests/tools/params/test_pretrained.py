@@ -11,7 +11,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file
-from pipeline.tools.params import pretrained
+from pipeline.tools.params import weights
 from tests import pretrained_tokenizers, project
 from tests.hub import models, server
 from tests.hub.server import Hub
@@ -60,11 +60,11 @@ Change = Callable[[Path], object]
 
 
 def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    weights, left = Path("data/weights/acme_bert"), Path("data/weights/.acme_bert.draft-of-a-killed-command")
+    folder, left = Path("data/weights/acme_bert"), Path("data/weights/.acme_bert.draft-of-a-killed-command")
     left.mkdir()
     assert main(["set", BERT, "train.epochs=1"]) == 0
     assert not left.exists()
-    assert sorted(path.name for path in weights.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
     assert f"set: downloading acme/bert at {server.COMMIT} (5 MB) to data/weights/acme_bert" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
     assert params["model"]["config"]["vocab_size"] == 30_016
@@ -74,7 +74,7 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     assert main(["set", BERT, "source.max_length=24"]) == 0
     assert [main([verb]) for verb in ("check", "prepare", "train", "evaluate")] == [0] * 4
     assert hub.served == []
-    shutil.rmtree(weights)
+    shutil.rmtree(folder)
     assert model_file.load(Path("models/model.safetensors"))
 
 
@@ -134,7 +134,7 @@ def test_a_hub_that_lies_about_a_digest_is_noticed(hub: Hub, refused: Refused) -
 
 
 def test_a_hub_that_hangs_is_not_waited_for(hub: Hub, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(weights, "TIMEOUT_S", 0.2)
     hub.hangs = True
     refuses_all(refused, BERT, "cannot be downloaded (", code=69)
     hub.hangs = False
