@@ -3,7 +3,6 @@
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.container.docker import make_accessible
+from tests.forking import free_port
 
 PROGRAMS = Path("/usr/lib/postgresql")
 INSTALL = ["apt-get", "install", "--yes", "-qq", "--no-install-recommends", "postgresql"]
@@ -32,12 +32,6 @@ def programs() -> Path:
         subprocess.run(["apt-get", "update", "-qq"], check=True, capture_output=True, env=quiet)
         subprocess.run(INSTALL, check=True, capture_output=True, env=quiet)
     return max(PROGRAMS.glob("*/bin/initdb")).parent
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import requests
 from pipeline.tracking import events
 from tests.container import docker, postgres
 from tests.container.docker import HOME, inspect, wait_for_output
+from tests.forking import free_port
 from tests.imports import TOP
 from tests.repository import client, runs
 
@@ -83,7 +84,7 @@ def served(composed: None, image: str, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("composed")
     (bridge,) = json.loads(docker.docker("network", "inspect", "bridge"))
     gateway = str(ipaddress.ip_network(bridge["IPAM"]["Config"][0]["Subnet"])[1])
-    port = postgres.free_port()
+    port = free_port()
     with postgres.server(folder / "postgres", address=gateway) as store:
         (folder / "compose.yaml").write_bytes((TOP / "compose.yaml").read_bytes())
         (folder / "secrets").mkdir()
