@@ -17,7 +17,8 @@ speedrun     the preset cifar10-speedrun beside airbench
 It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. A machine without a package registry needs
 the wheels of these packages of requirements.lock and locks/dev.lock, beside torch, torchvision, numpy and safetensors: pydantic,
 pydantic-core, pydantic-settings, annotated-types, typing-inspection, python-dotenv, ruamel.yaml, rich, markdown-it-py, mdurl, pygments,
-nvidia-ml-py, psutil, pytest, pluggy, iniconfig, pytest-xdist and execnet. `--data` is a folder with
+nvidia-ml-py, psutil, pytest, pluggy, iniconfig, pytest-xdist and execnet. With those of locks/hub.lock, `models` and `compiled` also try models
+of timm and transformers. `--data` is a folder with
 `cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`), `tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per
 step and, after each step, the table.
 """
