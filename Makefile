@@ -8,7 +8,7 @@ VENV := .venv
 BENCH_VENV := benchmarks/.venv
 PYTHON := $(VENV)/bin/python
 # one process more than there are processors, because many tests wait, but at most four; the tests of a file run in one of them
-PYTEST = $(PYTHON) -m pytest --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # groups of pyproject.toml that a verb or `make docs` needs beyond requirements.lock, each with a lock file of its own
 EXTRAS := export search tensorboard cluster docs hub
@@ -82,7 +82,6 @@ $(VENV)/.locked: requirements.lock | $(VENV)/bin/python
 
 $(VENV)/.locked-dev: locks/dev.lock $(VENV)/.locked
 	$(UV) pip sync --quiet --python $(PYTHON) --require-hashes requirements.lock locks/dev.lock
-	@rm -f $(EXTRAS:%=$(VENV)/.locked-%)
 	@touch $@
 
 # `install`, not `sync`, which would remove the tools for tests

@@ -48,14 +48,15 @@ class ForkServer:
 
 
 def free_port() -> int:
-    """Return a port that is free now. It is below those that the kernel gives to outgoing connections: one of these could take the port of a
-    server between its end and its next start.
+    """Return a port that is free now. It is below those that Linux gives to outgoing connections by default: one of these could take the port
+    of a server between its end and its next start.
     """
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
+    for _ in range(100):
+        port = random.SystemRandom().randrange(20_000, 32_000)  # not the generator that tests seed: two processes would try the same ports
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("no port from 20,000 to 31,999 is free")
 
 
 def fork(action: Callable[[], int | None]) -> int:

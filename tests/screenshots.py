@@ -7,7 +7,6 @@ Trains five small models in a clone of the last commit, serves the UI as `make u
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from ruamel.yaml import YAML
 
 from pipeline.core.yaml_document import Document
 from tests.conftest import changed
+from tests.forking import free_port
 from tests.imports import TOP
 
 IMAGES = TOP / "docs/images"
@@ -96,9 +96,7 @@ def screenshot(address: str, name: str, size: ViewportSize, *, wait_ms: int = 0)
 @contextmanager
 def served(checkout: Path) -> Iterator[str]:
     """The UI of a checkout, at an address that ends with its port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "pipeline", "ui", "--port", str(port)]
     with subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

@@ -11,6 +11,7 @@ import torch
 from pipeline.core.prepared import Split
 from pipeline.core.registry import MODELS
 from pipeline.inference.batches import loader
+from pipeline.inference.inputs.image import Preprocessing
 from pipeline.train.augment.augmentation import Augmentation
 from tests.laws import test_resuming as resuming
 from tests.specs import image_spec
@@ -117,6 +118,18 @@ def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict)
         batch = next(loader.training(images, batch_size=48, seed=1, start=0))
         found.append([tensor.cpu() for part in batch.parts(20) for tensor in part[:2]])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_gpu_normalizes_images_as_a_cpu_does(channels: int, channels_last: bool) -> None:
+    shape = (37, 41, channels)
+    spec = image_spec(shape=shape, classes=("a", "b"), mean=(0.4, 0.5, 0.6)[:channels], std=(0.2, 0.3, 0.4)[:channels])
+    normalize, images = Preprocessing(spec.inputs, channels_last=channels_last), augmenting.images(8, shape)
+    expected = normalize(images)
+    found = normalize.to(DEVICE)(images.to(DEVICE))
+    assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 MUON_RECIPES = {"bf16": {"train.precision": "bf16"}, "bf16-true": BF16_TRUE}

@@ -300,12 +300,25 @@ def test_updates_of_random_weights_are_refused(train_params) -> None:
         params.model.refuse_missing_weights()
 
 
-@pytest.mark.parametrize("name", ["timm", "transformers"])
-def test_another_version_of_a_library_is_refused(train_params, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(MODELS.module(name), "VERSION", "1.0.0")
-    place, section = {"timm": ("test: model.architecture", VIT), "transformers": ("model.name", BERT)}[name]
-    with pytest.raises(Refusal, match=rf"^{place}: this model needs {name} 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`$"):
-        train_params({"model": section}).model.build(text_spec(classes=("a", "b")))
+@pytest.mark.parametrize(
+    ("library", "module", "version", "place", "section"),
+    [
+        ("timm", "timm", "VERSION", "test: model.architecture", VIT),
+        ("transformers", "transformers", "VERSION", "model.name", BERT),
+        ("peft", "transformers", "PEFT_VERSION", "model.lora", models.section("bert", lora=True)),
+    ],
+    ids=["timm", "transformers", "peft"],
+)
+def test_another_version_of_a_library_is_refused(
+    train_params, monkeypatch: pytest.MonkeyPatch, library: str, module: str, version: str, place: str, section: dict[str, Any]
+) -> None:
+    def build() -> None:
+        model = train_params({"model": section}).model
+        model.add_updates(model.build(text_spec(classes=("a", "b"))), frozenset())
+
+    monkeypatch.setattr(MODELS.module(module), version, "1.0.0")
+    with pytest.raises(Refusal, match=rf"^{place}: this model needs {library} 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`$"):
+        build()
 
 
 def test_the_versions_are_those_of_the_lock() -> None:

@@ -32,11 +32,11 @@ class Preprocessing(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         if images.device != self.scale.device:
             raise ValueError(f"the batch is on {images.device}, the model on {self.scale.device}: move the batch with `.to(...)`")
+        planes = images.permute(0, 3, 1, 2)
         # one call with memory_format: a permuted tensor of one channel matches both formats, and convolutions would treat it as channels_last
-        planes, order = images.permute(0, 3, 1, 2), torch.channels_last if self.channels_last else torch.contiguous_format
-        if (
-            images.is_cuda and not torch.compiler.is_compiling()
-        ):  # one launch; on a CPU this is slower, and a compiler merges the three below
+        order = torch.channels_last if self.channels_last else torch.contiguous_format
+        # one launch instead of three; this is slower on a CPU, and torch.compile merges the three itself
+        if images.is_cuda and not torch.compiler.is_compiling():
             normalized = torch.empty(planes.shape, dtype=self.scale.dtype, device=images.device, memory_format=order)
             return torch.addcmul(self.shift, planes, self.scale, out=normalized)
         # in place: on a CPU, writing to new memory takes longer than the arithmetic

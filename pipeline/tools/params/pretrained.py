@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS, SOURCES
+from pipeline.inference.library import library
 from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.weights import CONFIG, TOKENIZER, Values, fetched, placed
@@ -78,11 +79,13 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
 def of_timm(request: Request) -> tuple[Path, Values]:
     """Return the folder of a model of timm, and the values of the parameters that fine-tune it."""
     settings, module = MODELS.settings("timm"), MODELS.module("timm")
+    library("timm", module.VERSION, f"model=timm:{request.name}: ")
 
     def described(folder: Path, architecture: str) -> Values:
         _, _, side = module.timm().get_pretrained_cfg_value(architecture, "input_size")
         has_size = "size" in SOURCES.settings(request.source).model_fields
-        print(f"set: {architecture} was trained with images of {side}x{side}{' (source.size)' if has_size else ''}")
+        advice = ": source.size becomes this value, unless you write another" if has_size else ""
+        print(f"set: {architecture} was trained with images of {side}x{side}{advice}")
         return {
             **({"source.size": side} if has_size else {}),
             "model": "timm",

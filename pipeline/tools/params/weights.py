@@ -5,7 +5,8 @@ import hashlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 TIMEOUT_S = 10.0
+LOCK = Path(".pipeline/weights.lock")
 
 Values = dict[str, Any]
 """Values of parameters by their keys."""
@@ -30,7 +32,7 @@ def placed(folder: Path, revision: str | None, describe: Describe) -> tuple[Path
     if folder.absolute().parent == WEIGHTS_FOLDER.absolute():
         return WEIGHTS_FOLDER / folder.name, describe(WEIGHTS_FOLDER / folder.name, folder)
     target = usable(folder.resolve().name)
-    refuse_pickles([path.name for path in folder.iterdir()], str(folder))
+    refuse_without_safetensors([path.name for path in folder.iterdir()], str(folder))
     names = [path.name for path in folder.iterdir() if wanted(path.name)]
     values = describe(target, folder)
     if target.exists():
@@ -40,8 +42,8 @@ def placed(folder: Path, revision: str | None, describe: Describe) -> tuple[Path
     print(f"set: copying {folder} ({megabytes(sum((folder / name).stat().st_size for name in names))}) to {target}")
     with interruption.raise_on_signal(), draft_of(target) as draft:
         for name in names:
-            shutil.copyfile(folder / name, Path(draft) / name)
-        finish(Path(draft), target)
+            shutil.copyfile(folder / name, draft / name)
+        finish(draft, target)
     return target, values
 
 
@@ -63,7 +65,7 @@ def fetched(repository: str, revision: str | None, describe: Describe) -> tuple[
         with interruption.raise_on_signal(), draft_of(target) as draft:
             found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
             siblings = found.siblings or []
-            refuse_pickles([entry.rfilename for entry in siblings], repository)
+            refuse_without_safetensors([entry.rfilename for entry in siblings], repository)
             # config.json and the tokenizer first: gigabytes are not downloaded in vain
             entries = sorted(
                 (entry for entry in siblings if wanted(entry.rfilename)), key=lambda entry: bool(WEIGHTS.fullmatch(entry.rfilename))
@@ -73,12 +75,12 @@ def fetched(repository: str, revision: str | None, describe: Describe) -> tuple[
             values: Values | None = None
             for entry in entries:
                 if values is None and WEIGHTS.fullmatch(entry.rfilename):
-                    values = describe(target, Path(draft))
+                    values = describe(target, draft)
                 path = Path(hub.hf_hub_download(repository, entry.rfilename, revision=found.sha, local_dir=draft, etag_timeout=TIMEOUT_S))
                 refuse_other_bytes(path, entry)
             assert values is not None
-            shutil.rmtree(Path(draft) / ".cache", ignore_errors=True)
-            finish(Path(draft), target)
+            shutil.rmtree(draft / ".cache", ignore_errors=True)
+            finish(draft, target)
             return target, values
     except Refusal:
         raise
@@ -100,12 +102,20 @@ def usable(name: str) -> Path:
     return WEIGHTS_FOLDER / name
 
 
-def draft_of(target: Path) -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder beside `target` that is removed at the end, unless it was renamed to `target`. Removes those that killed commands left."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for left in target.parent.glob(f".{glob.escape(target.name)}.draft*"):
-        shutil.rmtree(left, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=f".{target.name}.draft", dir=target.parent, ignore_cleanup_errors=True)
+@contextmanager
+def draft_of(target: Path) -> Iterator[Path]:
+    """Yield a folder beside `target`, which is removed at the end, unless it was renamed to `target`. First remove those that killed commands left.
+
+    Raises Unavailable if another command of this checkout has such a folder.
+    """
+    with files.locked(LOCK, wait=False) as taken:
+        if not taken:
+            raise Unavailable(f"{target}: another `set` is fetching a model: try again when it has ended")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for left in target.parent.glob(f".{glob.escape(target.name)}.draft*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.draft", dir=target.parent, ignore_cleanup_errors=True) as draft:
+            yield Path(draft)
 
 
 def finish(draft: Path, target: Path) -> None:
@@ -128,7 +138,8 @@ def refuse_other_bytes(path: Path, entry: Any) -> None:
         )
 
 
-def refuse_pickles(names: list[str], place: str) -> None:
+def refuse_without_safetensors(names: list[str], place: str) -> None:
+    """Raise Refusal if none of the files `names` has weights as safetensors. `place` begins the message."""
     if not any(map(WEIGHTS.fullmatch, names)):
         raise Refusal(
             f"{place}: has no weights as safetensors: pickled weights can run any code when they are read: choose another revision, or convert "

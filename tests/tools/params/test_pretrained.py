@@ -9,6 +9,7 @@ import huggingface_hub
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file
 from pipeline.tools.params import weights
@@ -81,7 +82,7 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
 def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     Path("params.yaml").unlink()
     assert main(["set", "preset=image-folder", VIT]) == 0
-    assert "test_vit.r160_in1k was trained with images of 160x160 (source.size)" in capsys.readouterr().out
+    assert "test_vit.r160_in1k was trained with images of 160x160: source.size becomes this value" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
     assert params["source"]["size"] == 160
     assert params["model"] | {"dropout": 0.0} == {
@@ -126,6 +127,11 @@ def test_nothing_is_copied_if_changes_of_the_parameters_would_be_lost(published:
     [said] = refused("set", "preset=trec-lstm", f"model=transformers:{published / 'acme/bert'}")
     assert "params.yaml has changes that are not committed and would be lost" in said
     assert [path.name for path in Path("data/weights").iterdir()] == ["None"]
+
+
+def test_two_commands_do_not_fetch_at_once(hub: Hub, refused: Refused) -> None:
+    with files.locked(weights.LOCK, wait=False):
+        refuses_all(refused, BERT, "another `set` is fetching a model: try again when it has ended", code=69)
 
 
 def test_a_hub_that_lies_about_a_digest_is_noticed(hub: Hub, refused: Refused) -> None:
