@@ -37,6 +37,7 @@ TOKENIZER_CODE = (
     "core/spec.py",
     "core/pretrained_tokenizer.py",
     "core/inputs/text.py",
+    "core/normalization.py",
     "core/tokenizer.py",
 )
 """The modules that the tokenizer imports, and itself."""

@@ -22,8 +22,9 @@ from pipeline.core.inputs.text import (
     TextInputs,
     TokenizerDescription,
 )
+from pipeline.core.normalization import normalize, pieces
 from pipeline.core.refusal import Refusal
-from pipeline.core.tokenizer import Tokenizer, normalize, pieces
+from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.inputs.text import PARALLELISM, fit
 from tests.imports import TOP
 

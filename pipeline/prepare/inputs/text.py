@@ -26,11 +26,12 @@ from pipeline.core.inputs.text import (
     TokenizerDescription,
     TokenizerKind,
 )
+from pipeline.core.normalization import normalize, pieces, words
 from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import stored_bytes
-from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points, normalize, pieces, words
+from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading import tokenizer_json
 
