@@ -321,6 +321,12 @@ def test_another_version_of_a_library_is_refused(
         build()
 
 
+def test_the_environment_does_not_choose_the_attention_of_timm() -> None:
+    timm.layers.set_fused_attn(False)  # as the variable TIMM_FUSED_ATTN=0
+    MODELS.module("timm").timm()
+    assert timm.layers.use_fused_attn()
+
+
 def test_the_versions_are_those_of_the_lock() -> None:
     from pipeline.models import timm as of_timm
     from pipeline.models import transformers as of_transformers

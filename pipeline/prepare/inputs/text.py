@@ -154,8 +154,8 @@ class TextSettings(SourceSettings):
     inputs: ClassVar[str] = "text"
 
     tokenizer: TokenizerKind | Literal["pretrained"]
-    """The tokenizer says what a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without the white space
-    around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding). `pretrained`: the tokenizer of a
+    """The tokenizer says what a token is. `character`: a character; `byte`: a byte of UTF-8; `word`: a word, or a sign such as a comma, without
+    the white space around it; `bpe`: frequent sequences of bytes within a word (byte-pair encoding). `pretrained`: the tokenizer of a
     pretrained model of Hugging Face, which is read from `tokenizer_file`."""
     tokenizer_file: Path | None
     """The `tokenizer.json` of the pretrained model, such as `data/weights/NAME/tokenizer.json`. Null for the other tokenizers."""

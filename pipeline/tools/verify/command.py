@@ -125,7 +125,7 @@ def compare_inputs(
         "data": (str(paths.prepared), lambda: Prepared.open(paths.prepared).digest),
     }
     if weights is not None:
-        digests["weights"] = (str(weights), lambda: str(weights.stat() and beginning.weights_digest(weights)))
+        digests["weights"] = (str(weights), lambda: weights_digest(weights))
     for name, (description, digest) in digests.items():
         try:
             found = digest()
@@ -137,6 +137,12 @@ def compare_inputs(
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
     yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
     yield compare_machine(manifest.fingerprint, machine.fingerprint())
+
+
+def weights_digest(path: Path) -> str:
+    """Return the digest of the weights from which the training started. Raises FileNotFoundError if there are none, and Refusal if they are damaged."""
+    path.stat()  # weights_digest of `beginning` refuses missing and damaged ones alike
+    return str(beginning.weights_digest(path))
 
 
 def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:

@@ -94,6 +94,12 @@ def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub, capsys: pytes
     }
 
 
+def test_a_size_that_the_model_does_not_accept_is_refused_before_images_are_stored(hub: Hub, refused: Refused) -> None:
+    Path("params.yaml").unlink()
+    [said] = refused("set", "preset=image-folder", "model=timm", "model.architecture=test_vit", "source.size=8")
+    assert "model.architecture: test_vit does not accept images of 8x8" in said
+
+
 def test_a_folder_elsewhere_is_copied(published: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["set", f"model=transformers:{published / 'acme/bert'}"]) == 0
     assert not Path("data/weights/bert/custom.py").exists()
