@@ -34,7 +34,7 @@ def images(shape: tuple[int, int, int], samples: int = 1100) -> Prepared:
     return Prepared(spec, "images", {"train": split(samples), "valid": split(130)})
 
 
-def words(length: int, classes: tuple[str, ...] | None) -> Prepared:
+def words(length: int, classes: tuple[str, ...] | None, samples: int = 800) -> Prepared:
     """Return random texts of the length of a preset: of `classes`, or without them for a language model."""
     random = np.random.default_rng(0)
     spec = text_spec(length=length, letters="abcdefghijklmnopqrstuvwxyz", classes=classes)
@@ -45,7 +45,7 @@ def words(length: int, classes: tuple[str, ...] | None) -> Prepared:
         rows = random.integers(3, 26, (count, length), dtype=np.int32)
         return Split(rows, np.arange(count) % len(classes), np.full(count, length))
 
-    return Prepared(spec, "texts", {"train": split(800), "valid": split(80)})
+    return Prepared(spec, "texts", {"train": split(samples), "valid": split(80)})
 
 
 CIFAR, DIGITS = images((32, 32, 3)), images((8, 8, 1))

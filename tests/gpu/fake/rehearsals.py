@@ -19,7 +19,6 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared
-from pipeline.inference import precision
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
 from pipeline.train.engine import metrics, update
@@ -30,6 +29,7 @@ from pipeline.train.tasks import classification, language_modeling
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import preset
+from tests.gpu.bare import bare_step
 from tests.gpu.fake import library
 from tests.gpu.fake.library import Counts
 from tests.gpu.presets import BATCH_SIZE, CIFAR, PRECISIONS, PRESETS, STEPS, images, params_of
@@ -107,29 +107,8 @@ def rehearse(begin: Begin, params: TrainParams, data: Prepared, *, cudnn: bool =
 
 
 def bare(training: Training) -> Counts:
-    """Return what a step of a loop without the pipeline asks of the GPU, on a batch that is ready.
-
-    It has the same network, precision, loss, gradient scaler, clipping and optimizer, and no metrics, no EMA and no augmentation.
-    """
-    state, settings = training.state, training.params.train
-    part = next(next(training.batches(0)).parts(BATCH_SIZE))
-    inputs = state.model.preprocessing(part.inputs)
-    inputs = precision.as_bf16(inputs) if state.model.bf16_weights else inputs
-    assert part.targets is not None
-    targets = part.targets if part.targets.is_floating_point() else part.targets.flatten()
-
-    def step() -> None:
-        state.optimizer.zero_grad()
-        with precision.autocast(state.precision, state.device):
-            outputs = state.model.network(inputs).flatten(0, -2)
-            loss = torch.nn.functional.cross_entropy(outputs, targets, label_smoothing=training.params.loss.label_smoothing)
-        state.scaler.scale(loss).backward()
-        state.scaler.unscale_(state.optimizer)
-        if settings.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(state.parameters, settings.clip_norm)
-        state.scaler.step(state.optimizer)
-        state.scaler.update()
-
+    """Return what a step of a loop without the pipeline asks of the GPU."""
+    step = bare_step(training)
     for _ in range(FIRST_WITHOUT_WAITING):
         step()
     library.clear()
