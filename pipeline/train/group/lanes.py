@@ -236,7 +236,8 @@ def added_in_order(lanes: Lanes, bucket: GradBucket) -> Future[Tensor]:
     traffic of one ring all-reduce.
     """
     buffer = bucket.buffer()
-    lanes.add_pending(bucket.parameters(), bucket.gradients())
+    # `bucket.gradients()` ignores the memory order of the parameters, such as channels_last
+    lanes.add_pending(bucket.parameters(), [cast("Tensor", parameter.grad) for parameter in bucket.parameters()])
     if buffer.device.type == "cpu":  # gloo would wait for itself if its operations were chained
         added: Future[Tensor] = Future()
         added.set_result(summed_in_order(buffer, lanes.group.size))

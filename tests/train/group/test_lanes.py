@@ -223,7 +223,7 @@ def test_a_network_without_batch_norm_and_dropout_learns_the_same_with_lanes(tra
 @pytest.mark.parametrize("lanes", [1, 4], ids=["added by the backend", "added in order"])
 def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(train_params, prepared, lanes: int) -> None:
     """Through DDP and its communication hook, to the bit. `tests/gpu/test_lanes.py` does the same with NCCL."""
-    params = train_params({**COMMON, "model": CONVNET, "optimizer": MUON, "train.lanes": lanes})
+    params = train_params({**COMMON, "model": CONVNET, "optimizer": MUON, "train.lanes": lanes, "train.channels_last": True})
     plain = begin(params, prepared)
     run(plain)
     with group_of_one("gloo"):
