@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -67,9 +67,14 @@ class Contestant:
         return time.perf_counter() - begin_s
 
 
+@cache
+def data_of(kind: str) -> Prepared:
+    return DATA[kind]()
+
+
 def contestants(name: str, modes: list[str], machine: Machine, folder: Path) -> dict[str, Contestant]:
     """Return the bare loops and, for each value of `train.compile`, the pipeline's loop."""
-    data = DATA[name.partition("-")[0]]()
+    data = data_of(name.partition("-")[0])
 
     def training(mode: str = "off") -> Training:
         changes = {"train.steps": FAR, "train.epochs": None, "train.validate_every_steps": FAR, "train.compile": mode}

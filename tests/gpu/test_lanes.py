@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.gpu.test_loop import CHANGES, DEVICE, MIXED, MUON, refuse_to_wait
+from tests.gpu.test_loop import CHANGES, CONVNET, DEVICE, MIXED, MUON, refuse_to_wait
 from tests.train.engine.building import exchanging, group_of_one, same, weights
 
 HOOKS = pytest.mark.parametrize("lanes", [1, 2], ids=["added by the backend", "added in order"])
@@ -23,8 +23,9 @@ def nccl() -> Iterator[None]:
 
 @HOOKS
 def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(train_params, begin, lanes: int) -> None:
-    """To the bit, with two micro-batches in each lane."""
-    params = train_params(CHANGES | MIXED | {"optimizer": MUON, "train.lanes": lanes, "train.micro_batch_size": 4})
+    """To the bit, with two micro-batches in each lane, and weights so large that their norm depends on where they begin in memory."""
+    changes = {"model": CONVNET | {"width": 32}, "optimizer": MUON, "train.lanes": lanes, "train.micro_batch_size": 4}
+    params = train_params(CHANGES | MIXED | changes)
     plain, exchanged = begin(params, "plain"), exchanging(begin(params, "exchanged"))
     for training in (plain, exchanged):
         list(training.reports())

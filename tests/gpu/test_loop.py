@@ -132,9 +132,17 @@ def test_a_gpu_normalizes_images_as_a_cpu_does(channels: int, channels_last: boo
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-MUON_RECIPES = {"bf16": {"train.precision": "bf16"}, "bf16-true": BF16_TRUE}
+GRAPHS = {"train.micro_batch_size": 16, "train.compile": "graphs"}
+MUON_RECIPES = {
+    "bf16": {"train.precision": "bf16"},
+    "bf16-true": BF16_TRUE,
+    "compiled bf16-true": BF16_TRUE | GRAPHS,
+    "compiled fp16": {"train.precision": "fp16", **GRAPHS},
+    "compiled, skip": {"train.precision": "bf16", "train.on_nonfinite": "skip", **GRAPHS},
+}
 
 
+@pytest.mark.filterwarnings("default")  # whatever a compiler warns of
 @pytest.mark.parametrize("recipe", MUON_RECIPES.values(), ids=MUON_RECIPES)
 def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_params, begin, recipe: dict) -> None:
     params = train_params(CHANGES | {"optimizer": MUON, **recipe})
@@ -152,15 +160,15 @@ def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_para
 
 
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses
-@pytest.mark.parametrize("mode", ["default", "graphs"])
-def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, tmp_path, mode: str) -> None:
+@pytest.mark.parametrize(("mode", "optimizer"), [("default", {}), ("graphs", {}), ("graphs", {"optimizer": MUON})])
+def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, tmp_path, mode: str, optimizer: dict) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    whole = {"train.micro_batch_size": 16, "train.precision": "fp32", "model": CONVNET | {"dropout": 0.0}}
+    whole = {"train.micro_batch_size": 16, "train.precision": "fp32", "model": CONVNET | {"dropout": 0.0}, **optimizer}
     losses = []
     for compile_mode in ("off", mode):
         *_, last = begin(train_params(CHANGES | whole | {"train.compile": compile_mode}), compile_mode).reports()
         losses.append(last.metrics["train/objective"])
-    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
 @pytest.mark.filterwarnings("default")

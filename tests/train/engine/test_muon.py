@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from pipeline.train.engine import muon, optimizers
+from pipeline.train.engine.recorded import RecordedUpdate
 from pipeline.train.optimizer_params import MuonSettings
 from tests.train.engine.building import MUON
 
@@ -167,3 +168,33 @@ def test_memory_order_decides_nothing_but_the_last_digit() -> None:
     for one, another in zip(ours.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one, another, rtol=1e-5, atol=1e-7)
         assert another.is_contiguous(memory_format=torch.channels_last) or another.ndim != 4
+
+
+class Repeated:
+    """In place of a CUDA graph: calls what would have been recorded."""
+
+    def __init__(self, recorded: RecordedUpdate) -> None:
+        self.recorded = recorded
+
+    def replay(self) -> None:
+        self.recorded.update(self.recorded.gradients, self.recorded.rates, self.recorded.found_inf)
+
+
+def test_an_update_that_is_recorded_reads_the_gradients_the_rate_and_the_flag_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def repeated(recorded: RecordedUpdate) -> Repeated:
+        return Repeated(recorded)
+
+    monkeypatch.setattr(RecordedUpdate, "recorded", repeated)
+    found = []
+    for graphs in (False, True):
+        module = network()
+        optimizer = optimizers.build(module, MUON, graphs=graphs)
+        for number in range(4):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.1 * (number + 1) * group["lr_scale"]
+            optimizer.found_inf = torch.tensor(float(number == 2))  # type: ignore[attr-defined]
+            gradients(module, number)
+            optimizer.step()
+        found.append([*module.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())])
+    for plain, recorded in zip(*found, strict=True):
+        torch.testing.assert_close(plain, recorded)
