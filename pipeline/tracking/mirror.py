@@ -97,7 +97,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
     metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
     stage has exited by then. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
-    for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own.
+    for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own, also if it begins before that wait.
     """
     delivery = Delivery(folder, store, build)
     failures = last_attempts = 0
@@ -110,6 +110,10 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
             sampler.stop()
             last_attempts += 1
             delivery = Delivery(folder, store, build)  # starts at the saved cursor, so that failed events are sent again
+        elif last_attempts:  # the sampler was stopped, and another stage, or the same one resumed, has begun
+            last_attempts = 0
+            sampler = Sampler(folder)
+            sampler.start()
         try:
             is_complete = delivery.catch_up() and not is_written
             failures = 0
@@ -126,16 +130,11 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
             if earlier_are_due:
                 deliver_earlier(folder, store, build)
                 earlier_are_due = False
-        if is_complete:
-            if stage == "evaluate" or not is_continued(folder, store, evaluated_within_s):
-                return True
-            last_attempts = 0
-            sampler = Sampler(folder)
-            sampler.start()
-        else:
-            has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
-            doublings = failures if is_written else 0
-            pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
+        if is_complete and (stage == "evaluate" or not is_continued(folder, store, evaluated_within_s)):
+            return True
+        has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
+        doublings = failures if is_written else 0
+        pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
     return False
 
 

@@ -236,6 +236,29 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     assert pauses[2:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
 
 
+def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_system_metrics_too(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, finish_run, sampler = write_journal(tmp_path, "a"), Delivery._finish, MagicMock()
+    opened: list[Journal] = []
+
+    def finished(self: Delivery, run: object) -> None:
+        finish_run(self, run)
+        if not opened:
+            opened.append(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+
+    def pause(pause_s: float, *_: object, **__: object) -> None:
+        if pause_s == mirror.DELIVER_EVERY_S:  # while a stage runs
+            finish(*opened)
+
+    monkeypatch.setattr(Delivery, "_finish", finished)
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "Sampler", sampler)
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert sampler.call_count == 2
+
+
 @pytest.mark.parametrize("is_down", [True, False])
 def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
