@@ -103,7 +103,8 @@ class LoopSettings(Section):
     deterministic: bool
     """Raise an error for operations whose result differs from run to run. `false` also lets cuDNN try its algorithms, and use the fastest."""
     compile: Literal["off", "default", "graphs"]
-    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs (on a CPU, it is the same as `default`)."""
+    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs, also of Muon's update (on a CPU, it is the
+    same as `default`)."""
     channels_last: bool
     """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
     activation_checkpointing: bool

@@ -9,6 +9,7 @@ loop         the loop on a GPU: tests/gpu/test_loop.py, test_lanes.py, and the t
 stages       the stages and profile, also with --speedup and --fit-batch, in a user's project
 kills        trainings killed at random end in the same bytes
 launches     what a steady step of each preset launches, beside the table of tests/gpu/fake/launches.csv
+ratios       the loop of each preset beside a bare loop, in turn
 graphs       presets whose steps wait for launches, trained and profiled as they are and with `train.compile: graphs`
 preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
@@ -84,7 +85,7 @@ LAUNCH_BOUND: dict[str, dict[str, object]] = {
     "shakespeare-transformer": PRESETS["shakespeare-transformer"],
 }
 COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --fit-batch", "profile --speedup")
-PARTS = ("preflight", *GPU_TESTS, "launches", "graphs", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
+PARTS = ("preflight", *GPU_TESTS, "launches", "ratios", "graphs", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
     "tests": r"\d+ (?:passed|failed|skipped|error).*",
     "train": r"train: models/.*",
@@ -122,14 +123,14 @@ def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]
     elif part == "speedrun":
         yield from speedrun(top, arguments.data)
     else:
-        yield Step(part, python_module("tests.gpu.launches") if part == "launches" else (sys.executable, "-c", PREFLIGHT))
+        yield Step(part, (sys.executable, "-c", PREFLIGHT) if part == "preflight" else python_module(f"tests.gpu.{part}"))
 
 
 def tests(part: str, processes: int) -> Iterator[Step]:
     # each test process would otherwise start a compiler process for every core
-    variables = (("TORCHINDUCTOR_COMPILE_THREADS", "2"),)
-    # pytest-benchmark, if it is installed, warns of xdist, and warnings are errors; loadgroup keeps tests that share a fixture in one process
-    plugins = ("-p", "no:cacheprovider", "-p", "no:benchmark", f"--numprocesses={processes}", "--dist=loadgroup")
+    variables = (("TORCHINDUCTOR_COMPILE_THREADS", "2"), ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"))
+    # other plugins that are installed may warn, and warnings are errors; loadgroup keeps tests that share a fixture in one process
+    plugins = ("-p", "xdist", "-p", "no:cacheprovider", f"--numprocesses={processes}", "--dist=loadgroup")
     pytest = python_module("pytest", *plugins, "-q", "--durations=10")
     yield Step(f"{part}: GPU tests", (*pytest, *GPU_TESTS[part]), variables=variables)
     if part == "loop":
