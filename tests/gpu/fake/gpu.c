@@ -39,8 +39,13 @@ static long num_kernels, room_for_kernels;
 
 #define GEMM ((void *)1)
 #define CONVOLUTION ((void *)2)
+#define GRAPH ((void *)3)
+
+static __thread void *captured; /* the stream whose operations this thread records as a graph */
+static __thread long num_recorded;
 
 static int launch(int kind, const void *function) {
+    if (captured) { num_recorded++; return 0; }
     ADD(counts[kind], 1);
     long at = ADD(num_launched, 1);
     if (at < MOST_LAUNCHES) launched[at] = function;
@@ -64,6 +69,7 @@ long fake_gpu_num_launched(void) { return num_launched < MOST_LAUNCHES ? num_lau
 const char *fake_gpu_launched(long at) {
     if (launched[at] == GEMM) return "cuBLAS";
     if (launched[at] == CONVOLUTION) return "cuDNN";
+    if (launched[at] == GRAPH) return "a graph";
     for (long i = 0; i < num_kernels; i++)
         if (kernels[i].function == launched[at]) return kernels[i].name;
     return "compiled by Triton";
@@ -145,6 +151,7 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *at
 }
 
 static int copy(void *to, const void *from, size_t size) {
+    if (captured) { num_recorded++; return span_of(to) < 0 || span_of(from) < 0 ? cudaErrorStreamCaptureUnsupported : 0; }
     if (on_gpu(to)) ADD(counts[on_gpu(from) ? ON_GPU : TO_GPU], on_gpu(from) || is_watched);
     else if (on_gpu(from)) { ADD(counts[TO_HOST], 1); memset(to, 0, size); }
     else memmove(to, from, size);
@@ -152,13 +159,18 @@ static int copy(void *to, const void *from, size_t size) {
 }
 
 int cudaMemcpyAsync(void *to, const void *from, size_t size) { return copy(to, from, size); }
-int cudaMemcpy(void *to, const void *from, size_t size) { ADD(counts[WAITS], 1); return copy(to, from, size); }
+static int wait(void) { ADD(counts[WAITS], 1); return captured ? cudaErrorStreamCaptureUnsupported : 0; }
+int cudaMemcpy(void *to, const void *from, size_t size) { int error = wait(); return error ? error : copy(to, from, size); }
 int cudaMemcpyPeerAsync(void *to, int there, const void *from, int here, size_t size) { return copy(to, from, size); }
 int cudaMemcpy2DAsync(char *to, size_t to_pitch, const char *from, size_t from_pitch, size_t width, size_t height) {
     for (size_t row = 0; row < height && !on_gpu(to); row++) copy(to + row * to_pitch, from + row * from_pitch, width);
     return on_gpu(to) ? copy(to, from, 0) : 0;
 }
-int cudaMemsetAsync(void *at, int value, size_t size) { ADD(counts[MEMSETS], 1); return 0; }
+int cudaMemsetAsync(void *at, int value, size_t size) {
+    if (captured) num_recorded++;
+    else ADD(counts[MEMSETS], 1);
+    return 0;
+}
 int cudaMemset(void *at, int value, size_t size) { return cudaMemsetAsync(at, value, size); }
 SUCCEEDS(cudaMemcpyToSymbol)
 int cudaGetSymbolAddress(void **at) { *at = calloc(1, 1 << 20); return 0; }
@@ -219,7 +231,7 @@ int cudaRuntimeGetVersion(int *version) { *version = VERSION; return 0; }
 int cudaDeviceGetPCIBusId(char *text, int size, int number) { snprintf(text, size, "0000:%02d:00.0", number + 1); return 0; }
 int cudaDeviceCanAccessPeer(int *can) { *can = 0; return 0; }
 int cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) { *lowest = 0; *highest = -5; return 0; }
-int cudaDeviceSynchronize() { ADD(counts[WAITS], 1); return 0; }
+int cudaDeviceSynchronize() { return wait(); }
 SUCCEEDS(cudaInitDevice) SUCCEEDS(cudaGetLastError) SUCCEEDS(cudaPeekAtLastError) SUCCEEDS(cudaProfilerStart) SUCCEEDS(cudaProfilerStop)
 const char *cudaGetErrorName(int error) { return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "error of the fake GPU"; }
 const char *cudaGetErrorString(int error) { return error == cudaErrorMemoryAllocation ? "out of memory" : "error of the fake GPU"; }
@@ -275,15 +287,27 @@ int cudaStreamCreate(void **stream) { *stream = new_handle(); return 0; }
 int cudaStreamCreateWithFlags(void **stream) { *stream = new_handle(); return 0; }
 int cudaStreamCreateWithPriority(void **stream) { *stream = new_handle(); return 0; }
 int cudaStreamGetPriority(void *stream, int *priority) { *priority = 0; return 0; }
-int cudaStreamIsCapturing(void *stream, int *is_capturing) { *is_capturing = 0; return 0; }
-int cudaStreamGetCaptureInfo(void *stream, int *is_capturing, unsigned long long *id) { *is_capturing = 0; if (id) *id = 0; return 0; }
-int cudaStreamSynchronize() { ADD(counts[WAITS], 1); return 0; }
+int cudaStreamIsCapturing(void *stream, int *is_capturing) { *is_capturing = captured && stream == captured; return 0; }
+int cudaStreamGetCaptureInfo(void *stream, int *is_capturing, unsigned long long *id) {
+    if (id) *id = 1;
+    return cudaStreamIsCapturing(stream, is_capturing);
+}
+int cudaStreamSynchronize() { return wait(); }
 SUCCEEDS(cudaStreamDestroy) SUCCEEDS(cudaStreamQuery) SUCCEEDS(cudaStreamWaitEvent) SUCCEEDS(cudaThreadExchangeStreamCaptureMode)
 int cudaEventCreate(void **event) { *event = new_handle(); return 0; }
 int cudaEventCreateWithFlags(void **event) { *event = new_handle(); return 0; }
 int cudaEventElapsedTime(float *milliseconds) { *milliseconds = 1; return 0; }
-int cudaEventSynchronize() { ADD(counts[WAITS], is_watched); return 0; }
+int cudaEventSynchronize() { return is_watched ? wait() : 0; }
 SUCCEEDS(cudaEventDestroy) SUCCEEDS(cudaEventQuery) SUCCEEDS(cudaEventRecord) SUCCEEDS(cudaEventRecordWithFlags)
+
+/* Graphs: what a stream is asked while it is captured is counted and not launched. To launch the graph counts as one kernel. */
+
+int cudaStreamBeginCapture(void *stream) { captured = stream; num_recorded = 0; return 0; }
+int cudaStreamEndCapture(void *stream, void **graph) { captured = NULL; *graph = (void *)num_recorded; return 0; }
+int cudaGraphGetNodes(void *graph, void *nodes, size_t *number) { *number = (size_t)graph; return 0; }
+int cudaGraphInstantiateWithFlags(void **executable, void *graph) { *executable = graph; return 0; }
+int cudaGraphLaunch() { return launch(KERNELS, GRAPH); }
+SUCCEEDS(cudaGraphDestroy) SUCCEEDS(cudaGraphExecDestroy)
 
 /* The driver, which PyTorch asks for contexts, and Triton for its kernels -------------------------------------------------------------- */
 

@@ -21,6 +21,7 @@ from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
+from pipeline.train import training
 from pipeline.train.engine import metrics, update
 from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import OneLane
@@ -163,6 +164,15 @@ def test_every_optimizer_trains_in_every_precision(begin: Begin, precision_name:
 def test_muon_updates_a_network_of_many_shapes_in_few_batches(begin: Begin) -> None:
     launches = rehearse(begin, params_of({"optimizer": MUON, "train.on_nonfinite": "skip"}, "cifar10-mobilenet"), CIFAR).launches
     assert launches <= 1200, "MobileNetV3 has 52 hidden weights in 40 shapes"
+
+
+def test_with_graphs_the_update_of_muon_is_one_launch(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is not compiled, which would take long. The graph records every launch of the update, and waits for nothing."""
+    monkeypatch.setattr(training, "compiled", lambda model, _mode: model)
+    changes = {"train.precision": "bf16", "train.on_nonfinite": "skip"}
+    plain, graphs = (params_of({**changes, "train.compile": mode}, "cifar10-speedrun") for mode in ("off", "graphs"))
+    counts = steady(steps(begin(plain, "plain", CIFAR)))
+    assert rehearse(begin, graphs, CIFAR).launches <= counts.launches - 100
 
 
 MIXED = {
