@@ -132,6 +132,8 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
                 earlier_are_due = False
         if is_complete and (stage == "evaluate" or not is_continued(folder, store, evaluated_within_s)):
             return True
+        # a stage that continues has all its attempts; not 0, so that it gets a sampler
+        last_attempts = 1 if is_complete else last_attempts
         has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
         doublings = failures if is_written else 0
         pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)

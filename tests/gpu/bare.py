@@ -14,6 +14,7 @@ def bare_step(training: Training) -> Callable[[], None]:
     It has the network, precision, loss, gradient scaler, clipping and optimizer of `training`, and no metrics, no EMA and no augmentation.
     """
     state, settings = training.state, training.params.train
+    assert settings.micro_batch_size == settings.batch_size
     part = next(next(training.batches(0)).parts(settings.micro_batch_size))
     inputs = state.model.preprocessing(part.inputs)
     inputs = precision.as_bf16(inputs) if state.model.bf16_weights else inputs

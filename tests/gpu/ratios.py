@@ -6,6 +6,7 @@ loop (bare.py) is not compiled. `like torch` is the same with torch's own choice
 """
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--block-s", type=float, default=0.4, help="duration of a block of the bare loop in seconds")
     arguments = parser.parse_args()
+    os.environ["PIPELINE_DEVICE"] = "cuda"
     try:
         machine = Machine.set_up(Environment.read())
     except Refusal as refusal:

@@ -44,6 +44,7 @@ MIXED = {
 }
 MUON = resuming.MUON | {"learning_rate": 0.02, "weight_decay": 0.01, "bias_lr_scale": 1.0, "outer_lr_scale": 1.0, "momentum": 0.9}
 AIRBENCH = resuming.AIRBENCH | {"block1_width": 16, "block2_width": 32, "block3_width": 32, "whiten_images": 40}
+GRAPHS = {"train.micro_batch_size": 16, "train.compile": "graphs"}
 BF16_TRUE = {"model": AIRBENCH, "train.precision": "bf16-true", "train.ema_decay": 0.0, "train.clip_norm": None}
 
 
@@ -132,7 +133,6 @@ def test_a_gpu_normalizes_images_as_a_cpu_does(channels: int, channels_last: boo
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-GRAPHS = {"train.micro_batch_size": 16, "train.compile": "graphs"}
 MUON_RECIPES = {
     "bf16": {"train.precision": "bf16"},
     "bf16-true": BF16_TRUE,
@@ -160,15 +160,21 @@ def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_para
 
 
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses
-@pytest.mark.parametrize(("mode", "optimizer"), [("default", {}), ("graphs", {}), ("graphs", {"optimizer": MUON})])
-def test_a_compiled_training_learns_the_same(train_params, begin, monkeypatch, tmp_path, mode: str, optimizer: dict) -> None:
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "tolerance"),
+    # the Newton-Schulz iteration of Muon, in bf16, amplifies rounding
+    [("default", {}, 0.02), ("graphs", {}, 0.02), ("graphs", {"optimizer": MUON}, 0.05)],
+)
+def test_a_compiled_training_learns_the_same(
+    train_params, begin, monkeypatch, tmp_path, mode: str, optimizer: dict, tolerance: float
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     whole = {"train.micro_batch_size": 16, "train.precision": "fp32", "model": CONVNET | {"dropout": 0.0}, **optimizer}
     losses = []
     for compile_mode in ("off", mode):
         *_, last = begin(train_params(CHANGES | whole | {"train.compile": compile_mode}), compile_mode).reports()
         losses.append(last.metrics["train/objective"])
-    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance)
 
 
 @pytest.mark.filterwarnings("default")

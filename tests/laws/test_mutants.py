@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pipeline.train.engine.state import TrainState
 from pipeline.train.training import Training
 from tests import texts
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD, outcome
-from tests.train.engine.building import begin, run, same
+from tests.train.engine.building import HERE, begin, run, same
 
 STOP = 5
 FP16 = {"model": {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}, "train.precision": "fp16"}
@@ -241,6 +241,7 @@ def test_a_careless_way_to_go_on_is_noticed(train_params, prepared, tmp_path: Pa
         training.save_when_due(EVERY_STEP)
     training.saver.wait()
     again = begin(params, prepared, tmp_path)
-    with suppress(RuntimeError):  # the fused SGD of a GPU refuses momentum in another memory order than the weights
+    # the fused SGD of a GPU refuses momentum in another memory order than the weights
+    with suppress(RuntimeError) if name == "memory order is lost" and HERE.device.type == "cuda" else nullcontext():
         run(again)
     assert not equal(whole, again)

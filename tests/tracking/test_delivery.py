@@ -259,6 +259,28 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     assert sampler.call_count == 2
 
 
+def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, server.failing, pauses = write_journal(tmp_path, "a"), {"a"}, []
+
+    def pause(*_: object, **__: object) -> None:
+        pauses.append(1)
+        if len(pauses) == mirror.LAST_ATTEMPTS:  # after one at the start and two failed attempts
+            server.failing.clear()
+
+    def is_continued(*_: object) -> bool:
+        finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+        return True
+
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "is_continued", is_continued)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert not is_pending(folder)
+
+
 @pytest.mark.parametrize("is_down", [True, False])
 def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY
-from pipeline.train.engine.recorded import RecordedUpdate
+from pipeline.train.engine.cuda_graph import GraphedUpdate
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan's Newton-Schulz coefficients: they bring singular values to between about 0.7 and 1.2, with the steepest possible slope at 0."""
@@ -43,7 +43,7 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(groups, {"lr": lr, "nesterov": nesterov, "ns_steps": ns_steps, "normalize_weights": normalize_weights})
         self.packings: dict[tuple[torch.Size, ...], Packing] = {}
-        self.graphs, self.recorded = graphs, cast("RecordedUpdate | None", None)
+        self.graphs, self.graphed = graphs, cast("GraphedUpdate | None", None)
         for group in self.param_groups:
             for parameter in group["params"]:
                 dtype = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
@@ -59,8 +59,8 @@ class Muon(torch.optim.Optimizer):
         found = [gradients(parameters) for parameters in self.trained()]
         rates = [group["lr"] for group in self.param_groups]
         if self.graphs:
-            self.recorded = self.recorded or RecordedUpdate(self.update, found, found_inf)
-            self.recorded(found, rates, found_inf)
+            self.graphed = self.graphed or GraphedUpdate(found, found_inf)
+            self.graphed(self.update, found, rates, found_inf)
         else:
             self.update(found, rates, found_inf)
 

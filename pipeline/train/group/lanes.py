@@ -191,10 +191,10 @@ class Lanes(OneLane):
         return self.wrapped.no_sync()
 
     def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
-        """Return the norm of all `tensors`. On a GPU, the order of its sums depends on whether a tensor begins at a multiple of 16 bytes, which
-        gradients within DDP's buckets may not; copies, here of the absolute values, always do.
+        """Return the norm of all `tensors`. On a GPU, the order of its sums depends on whether a tensor begins at a multiple of 16 bytes. Within
+        DDP's buckets, gradients may not, and begin elsewhere after a restart. Copies, here of the absolute values, always do.
         """
-        return super().norm(list(torch._foreach_abs(tensors)) if self.fixed_order else tensors, norm_type)
+        return super().norm(list(torch._foreach_abs(tensors)) if tensors[0].is_cuda else tensors, norm_type)
 
     def begin_again(self, step: int, micro_batch_size: int) -> None:
         self.group.restart(step, micro_batch_size)

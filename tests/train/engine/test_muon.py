@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from pipeline.train.engine import muon, optimizers
-from pipeline.train.engine.recorded import RecordedUpdate
+from pipeline.train.engine.cuda_graph import GraphedUpdate, Update
 from pipeline.train.optimizer_params import MuonSettings
 from tests.train.engine.building import MUON
 
@@ -171,20 +171,20 @@ def test_memory_order_decides_nothing_but_the_last_digit() -> None:
 
 
 class Repeated:
-    """In place of a CUDA graph: calls what would have been recorded."""
+    """In place of a CUDA graph: calls what would have been captured."""
 
-    def __init__(self, recorded: RecordedUpdate) -> None:
-        self.recorded = recorded
+    def __init__(self, graphed: GraphedUpdate, update: Update) -> None:
+        self.graphed, self.update = graphed, update
 
     def replay(self) -> None:
-        self.recorded.update(self.recorded.gradients, self.recorded.rates, self.recorded.found_inf)
+        self.update(self.graphed.gradients, self.graphed.rates, self.graphed.found_inf)
 
 
-def test_an_update_that_is_recorded_reads_the_gradients_the_rate_and_the_flag_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def repeated(recorded: RecordedUpdate) -> Repeated:
-        return Repeated(recorded)
+def test_an_update_that_is_a_graph_reads_the_gradients_the_rate_and_the_flag_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def captured(graphed: GraphedUpdate, update: Update) -> Repeated:
+        return Repeated(graphed, update)
 
-    monkeypatch.setattr(RecordedUpdate, "recorded", repeated)
+    monkeypatch.setattr(GraphedUpdate, "captured", captured)
     found = []
     for graphs in (False, True):
         module = network()
