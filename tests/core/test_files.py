@@ -161,5 +161,5 @@ def test_a_lock_whose_file_was_unlinked_meanwhile_is_taken_on_the_file_that_is_t
         waiter.start()
         time.sleep(0.2)
         path.unlink()
-    waiter.join(timeout=10)
+    waiter.join(timeout=60)
     assert taken == [(True, False)]

@@ -79,8 +79,8 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=30)
-    deadline = time.monotonic() + 5
+    output, _ = process.communicate(timeout=60)
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
             os.killpg(process.pid, 0)
@@ -131,7 +131,7 @@ def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(fold
     stopped.send_signal(signal.SIGSTOP)  # what its stage records is then still there when the other job ends
     stage = stage_of(stopped)
     stage.send_signal(signal.SIGTERM)
-    stage.wait(10)
+    stage.wait(60)
     stage_of(failed).kill()  # it records nothing
     assert end(failed) == "code 255\n"
     stopped.send_signal(signal.SIGCONT)

@@ -245,7 +245,7 @@ def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_
         # the mirror knows by now that this is the evaluation: it ends with it
     assert journal.journals(tmp_path) == [evaluation.folder] == [folder]
     assert Cursor.load(folder, store).is_complete(folder)
-    assert mirror_process.STARTED[-1].wait(10) == 0
+    assert mirror_process.STARTED[-1].wait(60) == 0
     steps = [event.fields["step"] for event in events.read(folder / SYSTEM)]
     assert steps == list(range(len(steps)))
 
