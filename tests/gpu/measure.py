@@ -1,16 +1,11 @@
-"""Run everything that only a machine with a GPU can show, and print a table: `python -m tests.gpu.measure --output FOLDER preflight models`.
+"""Run everything that only a machine with a GPU can show, and print a table: `python -m tests.gpu.measure --output FOLDER preflight tests`.
 
 The parts. Each is meant to take less than ten minutes on one GPU; --limit-s is for all parts of a run together:
 
 preflight    compiles one operation: shows early whether torch.compile finds a C compiler, Python.h and Triton
-models       every model: resumes to equal bytes in each precision, and learns what it learns on a CPU
-compiled     every model compiled, and what else tests/gpu compiles
-loop         the loop on a GPU: tests/gpu/test_loop.py, test_lanes.py, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`)
-stages       the stages and profile, also with --speedup and --fit-batch, in a user's project
-kills        trainings killed at random end in the same bytes
+tests        tests/gpu, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`); three minutes on an H100 with 16 cores
 launches     what a steady step of each preset launches, beside the table of tests/gpu/fake/launches.csv
-ratios       the loop of each preset beside a bare loop, in turn
-graphs       presets whose steps wait for launches, trained and profiled as they are and with `train.compile: graphs`
+ratios       the loop of each preset beside a bare loop, in turn; that of LAUNCH_BOUND also with `train.compile: graphs`
 preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
 speedrun     the preset cifar10-speedrun beside airbench
@@ -18,7 +13,7 @@ speedrun     the preset cifar10-speedrun beside airbench
 It needs no DVC, no MLflow and no network; `loops` and `speedrun` need benchmarks/requirements.lock. A machine without a package registry needs
 the wheels of these packages of requirements.lock and locks/dev.lock, beside torch, torchvision, numpy and safetensors: pydantic,
 pydantic-core, pydantic-settings, annotated-types, typing-inspection, python-dotenv, ruamel.yaml, rich, markdown-it-py, mdurl, pygments,
-nvidia-ml-py, psutil, pytest, pluggy, iniconfig, pytest-xdist and execnet. With those of locks/hub.lock, `models` and `compiled` also try models
+nvidia-ml-py, psutil, pytest, pluggy, iniconfig, pytest-xdist and execnet. With those of locks/hub.lock, `tests` also tries models
 of timm and transformers. `--data` is a folder with
 `cifar10-jpeg.tar.gz` (`{train,test}/CLASS/NAME.jpg`), `tinyshakespeare.txt` and `trec/{train,test}.tsv`. `--output` receives one log per
 step and, after each step, the table.
@@ -47,14 +42,13 @@ numbers = torch.linspace(0, 1, 100, device="cuda")
 torch.testing.assert_close(torch.compile(torch.sin)(numbers), torch.sin(numbers))
 print(f"torch {torch.__version__} compiles for {torch.cuda.get_device_name()}")
 """
-GPU_TESTS = {
-    "models": ("tests/gpu/test_every_model.py", "tests/gpu/test_recurrent.py", "-k", "not compiled"),
-    "compiled": ("tests/gpu/test_every_model.py", "tests/gpu/test_loop.py", "-k", "compiled"),
-    "loop": ("tests/gpu/test_loop.py", "tests/gpu/test_lanes.py", "-k", "not compiled"),
-    "stages": ("tests/gpu/test_stages.py", "-k", "not killed", "-rA"),
-    "kills": ("tests/gpu/test_stages.py", "-k", "killed", "-rA"),
-}
-LOOP_TESTS = (
+TESTS = (
+    # the trainings that are killed take longest
+    "tests/gpu/test_stages.py",
+    "tests/gpu/test_every_model.py",
+    "tests/gpu/test_loop.py",
+    "tests/gpu/test_lanes.py",
+    "tests/gpu/test_recurrent.py",
     "tests/laws/test_resuming.py",
     "tests/laws/test_mutants.py",
     "tests/laws/test_reading_ahead.py",
@@ -79,13 +73,9 @@ PRESETS = {
     "shakespeare-transformer": {"source.root": "data/raw/tinyshakespeare.txt"},
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
-LAUNCH_BOUND: dict[str, dict[str, object]] = {
-    "digits": {},
-    "cifar10-mlp": {"source": CIFAR10},
-    "shakespeare-transformer": PRESETS["shakespeare-transformer"],
-}
+LAUNCH_BOUND = ("digits", "cifar10-mlp", "cifar10-speedrun", "shakespeare-transformer")
 COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --fit-batch", "profile --speedup")
-PARTS = ("preflight", *GPU_TESTS, "launches", "ratios", "graphs", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
+PARTS = ("preflight", "tests", "launches", "ratios", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
     "tests": r"\d+ (?:passed|failed|skipped|error).*",
     "train": r"train: models/.*",
@@ -110,31 +100,33 @@ def python_module(*words: str) -> tuple[str, ...]:
 def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]:
     """Yield the steps of a part. Projects are made in the folder `top`."""
     kind, _, preset = part.partition(":")
-    if part in GPU_TESTS:
-        yield from tests(part, arguments.processes)
+    if part == "tests":
+        yield tests(arguments.processes)
     elif kind == "preset":
         folder = preset_project(top, preset, arguments.data, PRESETS[preset])
         for command in COMMANDS:
             yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
-    elif part == "graphs":
-        yield from graphs(top, arguments.data)
+    elif part == "ratios":
+        yield Step("ratios", python_module("tests.gpu.ratios"))
+        yield Step("ratios with graphs", python_module("tests.gpu.ratios", "--compile", "graphs", "--presets", *LAUNCH_BOUND))
     elif part == "loops":
         yield from loops(arguments.model, arguments.output)
     elif part == "speedrun":
         yield from speedrun(top, arguments.data)
     else:
-        yield Step(part, (sys.executable, "-c", PREFLIGHT) if part == "preflight" else python_module(f"tests.gpu.{part}"))
+        yield Step(part, (sys.executable, "-c", PREFLIGHT) if part == "preflight" else python_module("tests.gpu.launches"))
 
 
-def tests(part: str, processes: int) -> Iterator[Step]:
-    # each test process would otherwise start a compiler process for every core
-    variables = (("TORCHINDUCTOR_COMPILE_THREADS", "2"), ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"))
+def tests(processes: int) -> Step:
     # other plugins that are installed may warn, and warnings are errors; loadgroup keeps tests that share a fixture in one process
     plugins = ("-p", "xdist", "-p", "no:cacheprovider", f"--numprocesses={processes}", "--dist=loadgroup")
-    pytest = python_module("pytest", *plugins, "-q", "--durations=10")
-    yield Step(f"{part}: GPU tests", (*pytest, *GPU_TESTS[part]), variables=variables)
-    if part == "loop":
-        yield Step("loop: other tests", (*pytest, *LOOP_TESTS), variables=(*variables, ("TEST_DEVICE", "cuda")))
+    variables = {
+        "TEST_DEVICE": "cuda",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "OMP_NUM_THREADS": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "2",  # each test process would otherwise start a compiler process for every core
+    }
+    return Step("tests", python_module("pytest", *plugins, "-q", "--durations=10", *TESTS), variables=tuple(variables.items()))
 
 
 def preset_project(top: Path, name: str, data: Path, changes: dict[str, object]) -> Path:
@@ -150,14 +142,6 @@ def loops(model: str, output: Path) -> Iterator[Step]:
         results = str((output / f"loops-{batch_size}").resolve())
         job = ("--models", model, "--batch-size", batch_size, "--rounds", "3", "--block-s", "1")
         yield Step(f"{model}: loops of {batch_size}", python_module("benchmarks", *job, "--output", results))
-
-
-def graphs(top: Path, data: Path) -> Iterator[Step]:
-    for name, changes in LAUNCH_BOUND.items():
-        for mode in ("off", "graphs"):
-            folder = preset_project(top / mode, name, data, {**changes, "train.compile": mode})
-            for verb in ("prepare", "train", "profile"):
-                yield Step(f"{name}, compile {mode}: {verb}", python_module("pipeline", verb), folder)
 
 
 def speedrun(top: Path, data: Path) -> Iterator[Step]:
@@ -212,7 +196,7 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         help="seconds for all parts together: then the running step is killed, and those after it are left out",
     )
     parser.add_argument("--model", default="resnet", help="model of the part loops, as in `python -m benchmarks --models`")
-    parser.add_argument("--processes", type=int, default=8, help="number of processes for tests")
+    parser.add_argument("--processes", type=int, default=14, help="number of processes for tests")
     return parser.parse_args(words)
 
 
