@@ -1,5 +1,6 @@
-"""What is done with a text before it has tokens: it is normalized, and divided into words, pieces or parts. This module imports little, because
-MLflow's model of a text model includes this code.
+"""Normalizes a text, and divides it into words, pieces or parts, before it has tokens.
+
+This module imports little, because MLflow's model of a text model includes this code.
 """
 
 import re

@@ -29,11 +29,11 @@ from pipeline.train.training import Training
 from tests import texts
 from tests.conftest import preset
 from tests.gpu.bare import bare_step
-from tests.gpu.presets import images, words
+from tests.gpu.presets import PRESETS, images, words
 
 BARE, LIKE_TORCH = "bare", "like torch"
 WARM_UP = 12
-"""Steps before the first block, in which kernels are chosen, compiled and recorded as graphs."""
+"""Steps before the first block, in which kernels are chosen, compiled and captured as graphs."""
 FAR = 10**6
 """Steps of the training: too many for one to be the last, or to be followed by a validation."""
 DATA: dict[str, Callable[[], Prepared]] = {
@@ -43,12 +43,6 @@ DATA: dict[str, Callable[[], Prepared]] = {
     "shakespeare": partial(words, 128, None, samples=7800),
 }
 """Random data by the beginning of the preset's name."""
-PRESETS = (
-    "digits",
-    *(f"cifar10-{name}" for name in ("mlp", "cnn", "resnet", "mobilenet", "speedrun")),
-    *(f"trec-{name}" for name in ("lstm", "transformer", "ngrams")),
-    *(f"shakespeare-{name}" for name in ("lstm", "transformer")),
-)
 
 
 @dataclass(frozen=True)
@@ -112,8 +106,10 @@ def row(name: str, modes: list[str], machine: Machine, *, rounds: int, block_s: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.gpu.ratios", description=__doc__)
-    parser.add_argument("--presets", nargs="+", choices=PRESETS, default=PRESETS)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu.ratios", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
     parser.add_argument("--compile", nargs="+", choices=("off", "default", "graphs"), default=["off"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--block-s", type=float, default=0.4, help="duration of a block of the bare loop in seconds")

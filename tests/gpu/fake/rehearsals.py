@@ -24,7 +24,8 @@ from pipeline.inference.inputs import image
 from pipeline.train import training
 from pipeline.train.engine import metrics, muon, update
 from pipeline.train.engine.state import EMA, TrainState
-from pipeline.train.group.lanes import OneLane
+from pipeline.train.group.lanes import Lanes, OneLane
+from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
 from pipeline.train.tasks import classification, language_modeling
 from pipeline.train.training import Training
@@ -177,6 +178,28 @@ def test_with_graphs_the_update_of_muon_is_a_graph_and_six_copies(begin: Begin, 
         without = steady(steps(begin(plain, "without", CIFAR))).launches
     assert before - without > 100
     assert rehearse(begin, graphs, CIFAR).launches == without + 1 + 6
+
+
+def test_the_update_of_muon_is_captured_although_freed_memory_fills_the_gpu(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "compiled", lambda model, _mode: model)
+    limited = begin(params_of({"train.compile": "graphs"}, "cifar10-speedrun"), "limited", CIFAR)
+    library.gpu().fake_gpu_limit(library.gpu().fake_gpu_used() + 2**30)
+    try:
+        freed = [torch.empty(2**25, device="cuda", dtype=torch.uint8) for _ in range(2**5 - 1)]
+        freed.clear()
+        assert len(list(limited.reports())) == STEPS
+    finally:
+        library.gpu().fake_gpu_limit(library.CAPACITY_BYTES)
+
+
+def test_the_norm_of_exchanged_gradients_is_that_of_aligned_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU adds the values of a tensor that begins elsewhere in another order."""
+    places: list[int] = []
+    monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda tensors, _: places.extend(each.data_ptr() for each in tensors))
+    gradient = torch.empty(9, device="cuda")[1:]
+    Lanes(ALONE).norm([gradient])
+    assert gradient.data_ptr() % 16
+    assert [place % 16 for place in places] == [0]
 
 
 MIXED = {

@@ -171,12 +171,14 @@ def test_memory_order_decides_nothing_but_the_last_digit() -> None:
 
 
 class Repeated:
-    """In place of a CUDA graph: calls what would have been captured."""
+    """In place of a CUDA graph: calls what would have been captured. A graph does not see a number that the host has changed since."""
 
     def __init__(self, graphed: GraphedUpdate, update: Update) -> None:
         self.graphed, self.update = graphed, update
 
     def replay(self) -> None:
+        for group in self.update.__self__.param_groups:  # type: ignore[attr-defined]
+            group["lr"] = float("nan")
         self.update(self.graphed.gradients, self.graphed.rates, self.graphed.found_inf)
 
 
