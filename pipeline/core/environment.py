@@ -43,6 +43,7 @@ DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
 SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
 
+Graphs = Literal["auto", "on", "off"]
 Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
@@ -72,6 +73,8 @@ class Environment(BaseSettings):
 
     device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
+    graphs: Graphs = Field("auto", validation_alias="PIPELINE_GRAPHS")
+    """Whether a training replays its steps as CUDA graphs, which changes no result; `auto` does if the training is long enough to pay for it."""
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
     cluster: Annotated[str, AfterValidator(scheduler)] | None = Field(None, validation_alias="PIPELINE_CLUSTER")
     """Address of the scheduler of a dask.distributed cluster, whose workers then decode the images in `prepare`."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipeline.core import limits
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Graphs
 from pipeline.core.limits import keep_freed_memory
 from pipeline.core.refusal import Refusal, counted
 from pipeline.inference import gpu_diagnostics
@@ -38,6 +38,8 @@ MODEL_FIELDS = (
 class Machine:
     device: torch.device
     threads: int
+    graphs: Graphs = "auto"
+    """Whether steps are captured as CUDA graphs. This changes no result, so it is not in the fingerprint."""
 
     @classmethod
     def set_up(cls, environment: Environment) -> "Machine":
@@ -50,7 +52,7 @@ class Machine:
         threads = environment.threads or max(1, limits.usable_cpus() // environment.local_world_size)
         torch.set_num_threads(threads)
         keep_freed_memory()
-        return cls(choose_device(device_of_rank(environment)), threads)
+        return cls(choose_device(device_of_rank(environment)), threads, environment.graphs)
 
     @property
     def name(self) -> str:

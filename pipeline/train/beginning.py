@@ -21,7 +21,7 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.state import TrainState
-from pipeline.train.engine.update import Forward
+from pipeline.train.engine.step import Forward
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams

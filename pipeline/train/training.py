@@ -20,11 +20,12 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
 from pipeline.train.beginning import begin_state, compiled
-from pipeline.train.engine import fit, metrics
+from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from pipeline.train.engine.objective import Objective, balanced_weights
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
+from pipeline.train.engine.step import Step
 from pipeline.train.engine.update import WholeBatch
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
@@ -163,15 +164,13 @@ class Training:
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
-        forward = self.state.lanes.wrap(compiled(self.state.model, self.params.train.compile))
         batches = self.batches(self.state.step)
         loop = fit.fit(
             self.state,
             self.progress,
             batches,
             self.plan,
-            objective=self.objective,
-            forward=forward,
+            step=self.step(),
             validate=self.validation(pause),
         )
         warned = False
@@ -191,6 +190,31 @@ class Training:
             raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
         finally:
             batches.close()  # this also ends the prefetch thread
+
+    def step(self) -> Step:
+        """Return what computes the steps: operation by operation, or by CUDA graphs if nothing speaks against it."""
+        forward = self.state.lanes.wrap(compiled(self.state.model, self.params.train.compile))
+        if self.uncaptured:
+            return Step(self.state, self.objective, forward)
+        return captured.CapturedStep(self.state, self.objective, forward, announce)
+
+    @property
+    def uncaptured(self) -> str:
+        """Return why steps are not captured as CUDA graphs, which decides no result; "" if they are."""
+        settings, requested = self.params.train, self.machine.graphs
+        if self.machine.device.type == "cpu":
+            return "there is no GPU"
+        if requested == "off":
+            return "PIPELINE_GRAPHS is off"
+        if requested == "auto" and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS:
+            return "the training is short"
+        if self.group.size > 1:
+            return "several processes exchange gradients"
+        if settings.compile == "graphs":
+            return "the compiler records graphs of its own"
+        if settings.activation_checkpointing:
+            return "activations are computed again"
+        return ""
 
     def is_diverging(self, report: fit.Report) -> bool:
         """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
@@ -273,3 +297,8 @@ class Training:
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step
+
+
+def announce(reason: str) -> None:
+    """Print why a training goes on without CUDA graphs."""
+    print(f"train: steps are not captured as CUDA graphs, which changes no result: {reason}", flush=True)

@@ -90,10 +90,9 @@ def text_training(train_params, data: str, model: dict[str, Any], *, batch_size:
 def gradient_of_step(training: Training, step: int, micro_batch_size: int) -> torch.Tensor:
     """Return the gradient of a batch through the loader and the loop, and its loss as the last element."""
     batches = training.batches(step)
-    settings: dict[str, Any] = {"objective": training.objective, "forward": training.state.model}
-    loss, _ = update.accumulate_gradients(
-        training.state, next(batches), micro_batch_size, step_settings=training.plan.step_settings(step), **settings
-    )
+    batch, on_device = next(batches), training.step()
+    on_device.begin(batch.num_targets, learning_rate=0.0)
+    loss, _ = update.accumulate_gradients(training.state, batch, micro_batch_size, seed=training.plan.seed, step=on_device)
     batches.close()
     return torch.cat([*(parameter.grad.flatten() for parameter in training.state.parameters), loss[None]])
 

@@ -97,11 +97,10 @@ def gradient(train_params, prepared: Prepared, changes: dict[str, Any], micro_ba
     """Return the gradient of the first batch and its loss, in float64."""
     training = begin(train_params({"train.batch_size": 16, "train.micro_batch_size": 16, **changes}), prepared)
     training.state.model.double()
-    settings: dict[str, Any] = {"objective": training.objective, "forward": training.state.model}
     batches = training.batches(0)
-    found, _ = update.accumulate_gradients(
-        training.state, next(batches), micro_batch_size, step_settings=training.plan.step_settings(0), **settings
-    )
+    batch, step = next(batches), training.step()
+    step.begin(batch.num_targets, learning_rate=0.0)
+    found, _ = update.accumulate_gradients(training.state, batch, micro_batch_size, seed=training.plan.seed, step=step)
     batches.close()
     return torch.cat([*(parameter.grad.flatten() for parameter in training.state.parameters if parameter.grad is not None), found[None]])
 

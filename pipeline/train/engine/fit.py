@@ -11,7 +11,8 @@ from pipeline.train.engine.metrics import Row, StepMetrics, StepValues
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.update import Forward, WholeBatch, update
+from pipeline.train.engine.step import Step
+from pipeline.train.engine.update import WholeBatch, update
 
 CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
@@ -46,14 +47,13 @@ def fit(
     batches: Iterable[WholeBatch],
     plan: Plan,
     *,
-    objective: Objective,
-    forward: Forward,
+    step: Step,
     validate: Validate | None,
 ) -> Iterator[Report]:
     """Train until the plan is finished, and yield a Report after every step. Updates `state` and `progress` in place.
 
-    `batches` must begin with the batch of step `state.step + 1`. `forward` is the model, perhaps compiled. `validate()` returns the
-    validation metrics by name; `validate` is None if there is no validation split.
+    `batches` must begin with the batch of step `state.step + 1`. `step` computes on the device. `validate()` returns the validation
+    metrics by name; `validate` is None if there is no validation split.
 
     Exceptions from `validate` propagate. To continue after such an exception, call `fit` again with the same `state` and `progress`: it
     first repeats the interrupted validation.
@@ -64,13 +64,13 @@ def fit(
     stream = iter(batches)
     while True:
         if plan.is_report_due(state.step, progress):
-            yield report(state, progress, plan, objective, validate)
+            yield report(state, progress, plan, step.objective, validate)
         elif plan.finished(state.step, progress):
             return
         else:
             if state.step + 1 in plan.micro_batch_changes:
                 progress.change_micro_batch(state.step + 1, plan.micro_batch_changes[state.step + 1])
-            update(state, next(stream), progress, plan.step_settings(state.step), objective=objective, forward=forward)
+            update(state, next(stream), progress, plan.step_settings(state.step), step)
             if not plan.is_report_due(state.step, progress):  # else the next turn yields the report, which an interruption can repeat
                 yield Report(state.step)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pipeline.core.spec import Direction
 from pipeline.train.engine.state import Progress
-from pipeline.train.engine.update import StepSettings
+from pipeline.train.engine.step import StepSettings
 from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings, ScheduleSettings
 from pipeline.train.params import LoopSettings
 

@@ -48,10 +48,19 @@ class EMA:
         self.counters = [trailing for trailing, _ in pairs if not trailing.is_floating_point()]
         self.counted = [leading for _, leading in pairs if not leading.is_floating_point()]
 
+    def weight(self, step: int) -> float:
+        """Return the weight of the present values in the averages after step `step`, which is counted from 0."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Update the averages after step `step`, which is counted from 0. A step that was skipped counts as one that changed no weight."""
-        torch._foreach_lerp_(self.trailing, self.leading, 1 - min(self.decay, (1 + step) / (10 + step)))
+    def update(self, weight: Tensor | float) -> None:
+        """Update the averages. `weight` is a scalar on a GPU, or a number. A step that was skipped counts as one that changed no weight."""
+        if isinstance(weight, Tensor):  # `lerp` takes the weight of all tensors from the host only
+            changes = torch._foreach_sub(self.leading, self.trailing)
+            torch._foreach_mul_(changes, weight)
+            torch._foreach_add_(self.trailing, changes)
+        else:
+            torch._foreach_lerp_(self.trailing, self.leading, weight)
         if self.counters:
             torch._foreach_copy_(self.counters, self.counted)
 
@@ -116,6 +125,11 @@ class TrainState:
         buffers = BufferSnapshot(model.network)
         lanes.begin(model.network, buffers)
         return cls(model, built, scales, ema, precision, device, buffers, lanes, skip_nonfinite)
+
+    @property
+    def loss_may_skip(self) -> bool:
+        """True if a step is skipped if its loss is not finite, without a gradient scaler."""
+        return self.skip_nonfinite and not self.scaler.is_enabled()
 
     def drop_gradients(self) -> None:
         """Set all gradients to None. `zero_grad` has the same effect, but takes 0.1 ms longer because of its profiler hook."""

@@ -43,6 +43,7 @@ static long num_kernels, room_for_kernels;
 
 static __thread void *captured; /* the stream whose operations this thread records as a graph */
 static __thread long num_recorded;
+static __thread int is_invalid; /* 1 if the recording has failed */
 
 static int launch(int kind, const void *function) {
     if (captured) { num_recorded++; return 0; }
@@ -151,7 +152,11 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *at
 }
 
 static int copy(void *to, const void *from, size_t size) {
-    if (captured) { num_recorded++; return span_of(to) < 0 || span_of(from) < 0 ? cudaErrorStreamCaptureUnsupported : 0; }
+    if (captured) {
+        num_recorded++;
+        if (span_of(to) < 0 || span_of(from) < 0) is_invalid = 1;
+        return is_invalid ? cudaErrorStreamCaptureUnsupported : 0;
+    }
     if (on_gpu(to)) ADD(counts[on_gpu(from) ? ON_GPU : TO_GPU], on_gpu(from) || is_watched);
     else if (on_gpu(from)) { ADD(counts[TO_HOST], 1); memset(to, 0, size); }
     else memmove(to, from, size);
@@ -159,7 +164,11 @@ static int copy(void *to, const void *from, size_t size) {
 }
 
 int cudaMemcpyAsync(void *to, const void *from, size_t size) { return copy(to, from, size); }
-static int wait(void) { ADD(counts[WAITS], 1); return captured ? cudaErrorStreamCaptureUnsupported : 0; }
+static int wait(void) {
+    ADD(counts[WAITS], 1);
+    if (captured) is_invalid = 1;
+    return captured ? cudaErrorStreamCaptureUnsupported : 0;
+}
 int cudaMemcpy(void *to, const void *from, size_t size) { int error = wait(); return error ? error : copy(to, from, size); }
 int cudaMemcpyPeerAsync(void *to, int there, const void *from, int here, size_t size) { return copy(to, from, size); }
 int cudaMemcpy2DAsync(char *to, size_t to_pitch, const char *from, size_t from_pitch, size_t width, size_t height) {
@@ -292,7 +301,7 @@ int cudaStreamGetCaptureInfo(void *stream, int *is_capturing, unsigned long long
     if (id) *id = 1;
     return cudaStreamIsCapturing(stream, is_capturing);
 }
-int cudaStreamSynchronize() { return wait(); }
+int cudaStreamSynchronize(void *stream) { return captured && stream != captured ? 0 : wait(); } /* another stream may be waited for */
 SUCCEEDS(cudaStreamDestroy) SUCCEEDS(cudaStreamQuery) SUCCEEDS(cudaStreamWaitEvent) SUCCEEDS(cudaThreadExchangeStreamCaptureMode)
 int cudaEventCreate(void **event) { *event = new_handle(); return 0; }
 int cudaEventCreateWithFlags(void **event) { *event = new_handle(); return 0; }
@@ -302,8 +311,12 @@ SUCCEEDS(cudaEventDestroy) SUCCEEDS(cudaEventQuery) SUCCEEDS(cudaEventRecord) SU
 
 /* Graphs: what a stream is asked while it is captured is counted and not launched. To launch the graph counts as one kernel. */
 
-int cudaStreamBeginCapture(void *stream) { captured = stream; num_recorded = 0; return 0; }
-int cudaStreamEndCapture(void *stream, void **graph) { captured = NULL; *graph = (void *)num_recorded; return 0; }
+int cudaStreamBeginCapture(void *stream) { captured = stream; num_recorded = is_invalid = 0; return 0; }
+int cudaStreamEndCapture(void *stream, void **graph) {
+    captured = NULL;
+    *graph = is_invalid ? NULL : (void *)num_recorded;
+    return is_invalid ? cudaErrorStreamCaptureInvalidated : 0;
+}
 int cudaGraphGetNodes(void *graph, void *nodes, size_t *number) { *number = (size_t)graph; return 0; }
 int cudaGraphInstantiateWithFlags(void **executable, void *graph) { *executable = graph; return 0; }
 int cudaGraphLaunch() { return launch(KERNELS, GRAPH); }

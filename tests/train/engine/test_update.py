@@ -11,7 +11,8 @@ from pipeline.inference import precision
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.train.engine.metrics import Row
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.update import StepSettings, update
+from pipeline.train.engine.step import Step, StepSettings
+from pipeline.train.engine.update import update
 from tests.train.engine.building import ADAMW, MUON, SGD, Identity, Parts, objective_of, same
 
 MOMENTUM = SGD.model_copy(update={"weight_decay": 0.0})
@@ -39,7 +40,7 @@ def step(
 ) -> Row:
     """One update over the given micro-batches, and what a report would say of it."""
     progress = Progress(micro_batch_size=1)
-    update(state, Parts(*parts), progress, replace(SETTINGS, **step_settings), objective=objective_of(label_smoothing), forward=state.model)
+    update(state, Parts(*parts), progress, replace(SETTINGS, **step_settings), Step(state, objective_of(label_smoothing), state.model))
     return averages(progress)
 
 
@@ -143,10 +144,10 @@ def test_an_overflow_in_the_very_first_step_leaves_the_momentum_at_rest() -> Non
 def test_averages_leave_out_the_steps_that_were_skipped() -> None:
     module = Overflowing()
     state, progress = state_of(module, used="fp16"), Progress(micro_batch_size=1)
-    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, objective=objective_of(), forward=state.model)
+    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, Step(state, objective_of(), state.model))
     alone = averages(progress)
     module.overflows = True
-    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, objective=objective_of(), forward=state.model)
+    update(state, Parts(samples(8, torch.float32)), progress, SETTINGS, Step(state, objective_of(), state.model))
     assert averages(progress) == alone | {"train/skipped_steps": 1}
 
 

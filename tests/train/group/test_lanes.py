@@ -12,8 +12,9 @@ from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.inference.batch import Batch
 from pipeline.train.engine.state import Progress, TrainState
-from pipeline.train.engine.update import StepSettings, accumulate_gradients, update
-from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, Lanes, tree_sum
+from pipeline.train.engine.step import Step, StepSettings
+from pipeline.train.engine.update import accumulate_gradients, update
+from pipeline.train.group.lanes import ONE_LANE, BufferSnapshot, Lanes, Sums, tree_sum
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
 from tests import texts
@@ -66,12 +67,17 @@ def network_of(dtype: torch.dtype, *more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), *more, nn.Tanh(), nn.Linear(6, 3)).to(dtype)
 
 
+def accumulated(state: TrainState, batch: LaneBatch, max_size: int) -> Sums:
+    step = Step(state, objective_of(), state.model)
+    step.begin(batch.num_targets, SETTINGS.learning_rate)
+    return accumulate_gradients(state, batch, max_size, seed=SETTINGS.seed, step=step)
+
+
 def gradients(network: nn.Module, lanes: int, *, max_size: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
     """Return the loss of a step in `lanes` lanes with micro-batches of at most `max_size` samples, and its gradients."""
     state = state_of(network, lanes)
     batch = LaneBatch(*samples(dtype), lanes)
-    state.buffers.keep()  # as `update` does
-    loss, _ = accumulate_gradients(state, batch, max_size, step_settings=SETTINGS, objective=objective_of(), forward=state.model)
+    loss, _ = accumulated(state, batch, max_size)
     return loss, [parameter.grad.clone() for parameter in network.parameters()]
 
 
@@ -165,7 +171,7 @@ def masks(lanes: int) -> list[Tensor]:
     state, found = state_of(network, lanes), []
     network[0].register_forward_hook(lambda *call: found.append(call[-1].clone()))
     batch = LaneBatch(torch.ones(SIZE, WIDTH), samples(torch.float32)[1], lanes)
-    accumulate_gradients(state, batch, 2, step_settings=SETTINGS, objective=objective_of(), forward=state.model)
+    accumulated(state, batch, 2)
     return found
 
 
@@ -181,7 +187,7 @@ def test_a_skipped_step_leaves_weights_and_buffers_as_they_were() -> None:
     state, (inputs, targets) = state_of(network, 4, skip_nonfinite=True), samples(torch.float32)
     inputs[-1] = torch.inf
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    update(state, LaneBatch(inputs, targets, 4), Progress(SIZE), SETTINGS, objective=objective_of(), forward=state.model)
+    update(state, LaneBatch(inputs, targets, 4), Progress(SIZE), SETTINGS, Step(state, objective_of(), state.model))
     assert same(network.state_dict(), before)
 
 
