@@ -5,10 +5,12 @@ written where they stay.
 """
 
 import contextlib
+import gc
 import random
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,22 +66,15 @@ class Graphs:
             return
         recording = self.recordings.setdefault((key, *((each.shape, each.dtype) for each in inputs)), Recording())
         recording.calls += 1
-        try:
-            if recording.calls > 2 and recording.graph is None and self.num_graphs < MOST_GRAPHS:
-                self.record(recording, function, inputs)
-        except NotRecorded as problem:
-            self.stop(str(problem))
+        if recording.calls > 2 and recording.graph is None and self.num_graphs < MOST_GRAPHS:
+            self.stop_for(problem(self.record, recording, function, inputs))
         if recording.graph:
             copy(recording.inputs, inputs)
             recording.graph.replay()
-            return
-        try:
-            if recording.calls == 2:
-                watched(function, *inputs)
-            else:
-                function(*inputs)
-        except NotRecorded as problem:
-            self.stop(str(problem))
+        elif recording.calls == 2:
+            self.stop_for(problem(watched, function, *inputs))
+        else:
+            self.stop_for(problem(function, *inputs))
 
     @property
     def num_graphs(self) -> int:
@@ -112,13 +107,26 @@ class Graphs:
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
 
-    def stop(self, reason: str) -> None:
-        """Release all graphs and their memory. From now on, functions are launched operation by operation, because of `reason`."""
-        if not self.stopped:
+    def stop_for(self, reason: str) -> None:
+        """Release all graphs and their memory, and record nothing from now on, because of `reason`. Do nothing if it is ""."""
+        if reason and not self.stopped:
+            self.stopped = True
+            self.recordings.clear()
+            gc.collect()
+            torch.cuda.empty_cache()
             self.announce(reason)
-        self.stopped = True
-        self.recordings.clear()
-        torch.cuda.empty_cache()
+
+
+def problem(function: Callable[..., None], *arguments: Any) -> str:
+    """Call `function(*arguments)`. Return the message of NotRecorded, or "" if it was not raised.
+
+    The exception is gone afterwards: it would keep the tensors of the function alive.
+    """
+    try:
+        function(*arguments)
+    except NotRecorded as error:
+        return str(error)
+    return ""
 
 
 def watched(function: Callable[..., None], *inputs: Tensor) -> None:

@@ -1,12 +1,13 @@
 """What only a CUDA GPU can show; skipped without one."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Graphs
 from pipeline.core.prepared import Prepared
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
@@ -25,15 +26,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
-    """Return a function: `begin(params, name, data)` is a training on the GPU, from the last checkpoint of this name if there is one."""
+    """Return a function: `begin(params, name, data)` is a training on the GPU, from the last checkpoint of this name if there is one.
+
+    `graphs` is the value of PIPELINE_GRAPHS.
+    """
     monkeypatch.setenv("PIPELINE_DEVICE", "cuda")
     monkeypatch.setenv("PIPELINE_THREADS", str(torch.get_num_threads()))
     here = Machine.set_up(Environment.read())
 
-    def begun(params: TrainParams, name: str = "work", data: Prepared = prepared) -> Training:
+    def begun(params: TrainParams, name: str = "work", data: Prepared = prepared, graphs: Graphs | None = None) -> Training:
         set_determinism(params.train.deterministic)
         (tmp_path / name).mkdir(exist_ok=True)
-        return Training.begin(params, data, here, Checkpoints(tmp_path / name, kept=2))
+        machine = replace(here, graphs=graphs or here.graphs)
+        return Training.begin(params, data, machine, Checkpoints(tmp_path / name, kept=2))
 
     yield begun
     set_determinism(False)

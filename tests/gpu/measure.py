@@ -5,7 +5,7 @@ The parts. Each is meant to take less than ten minutes on one GPU; --limit-s is 
 preflight    compiles one operation: shows early whether torch.compile finds a C compiler, Python.h and Triton
 tests        tests/gpu, and the tests of the loop that run on any device (`TEST_DEVICE=cuda`); three minutes on an H100 with 16 cores
 launches     what a steady step of each preset launches, beside the table of tests/gpu/fake/launches.csv
-ratios       the loop of each preset beside a bare loop, in turn; those that wait for launches most also with `train.compile: graphs`
+ratios       the loop of each preset beside a bare loop, eager and captured, in turn; those that wait for launches most also compiled
 preset:NAME  trains and evaluates a preset on real data, then profiles it: accuracy, samples a second, peak memory of each micro-batch
 loops        `python -m benchmarks` of one model (`--model`) with batches of 128 and of 1,024
 speedrun     the preset cifar10-speedrun beside airbench
@@ -45,6 +45,7 @@ print(f"torch {torch.__version__} compiles for {torch.cuda.get_device_name()}")
 TESTS = (
     # the trainings that are killed take longest
     "tests/gpu/test_stages.py",
+    "tests/gpu/test_captured.py",
     "tests/gpu/test_every_model.py",
     "tests/gpu/test_loop.py",
     "tests/gpu/test_lanes.py",
@@ -108,7 +109,8 @@ def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]
             yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
     elif part == "ratios":
         yield Step("ratios", python_module("tests.gpu.ratios"))
-        yield Step("ratios with graphs", python_module("tests.gpu.ratios", "--compile", "off", "graphs", "--presets", *LAUNCH_BOUND))
+        modes = ("eager", "captured", "compiled", "compiled, captured", "compile: graphs")
+        yield Step("ratios, compiled", python_module("tests.gpu.ratios", "--modes", *modes, "--presets", *LAUNCH_BOUND))
     elif part == "loops":
         yield from loops(arguments.model, arguments.output)
     elif part == "speedrun":

@@ -1,24 +1,26 @@
-"""Time the training loop of each preset beside a bare loop, in turn in one process: `python -m tests.gpu.ratios --compile off graphs`.
+"""Time the training loop of each preset beside a bare loop, in turn in one process: `python -m tests.gpu.ratios --modes eager captured`.
 
 The data are random, and of the size of the preset's own. Each block of steps ends when the GPU has finished. A ratio is the time of a block
 divided by that of the bare loop's block in the same round; the table shows the median over the rounds, the least and the greatest. The bare
-loop (bare.py) is not compiled. `like torch` is the same with torch's own choice of kernels: not deterministic, and tuned by cuDNN.
+loop (bare.py) is neither compiled nor captured. `captured` has `PIPELINE_GRAPHS=on`, `eager` and the compiled ones `off`. `like torch` is the same with torch's own choice of kernels: not deterministic, and tuned by cuDNN.
 """
 
 import argparse
+import json
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from pipeline.core.environment import Environment
+from pipeline.core.environment import Environment, Graphs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
@@ -32,6 +34,14 @@ from tests.gpu.bare import bare_step
 from tests.gpu.presets import PRESETS, images, words
 
 BARE, LIKE_TORCH = "bare", "like torch"
+MODES: dict[str, tuple[str, Graphs]] = {
+    "eager": ("off", "off"),
+    "captured": ("off", "on"),
+    "compiled": ("default", "off"),
+    "compiled, captured": ("default", "on"),
+    "compile: graphs": ("graphs", "off"),
+}
+"""The values of `train.compile` and of PIPELINE_GRAPHS."""
 WARM_UP = 12
 """Steps before the first block, in which kernels are chosen, compiled and captured as graphs."""
 FAR = 10**6
@@ -67,13 +77,15 @@ def data_of(kind: str) -> Prepared:
     return DATA[kind]()
 
 
-def contestants(name: str, modes: list[str], machine: Machine, folder: Path) -> dict[str, Contestant]:
-    """Return the bare loops and, for each value of `train.compile`, the pipeline's loop."""
+def contestants(name: str, modes: list[str], machine: Machine, folder: Path, changes: dict[str, Any]) -> dict[str, Contestant]:
+    """Return the bare loops and, for each of the MODES, the pipeline's loop. `changes` are made to the preset."""
     data = data_of(name.partition("-")[0])
 
-    def training(mode: str = "off") -> Training:
-        changes = {"train.steps": FAR, "train.epochs": None, "train.validate_every_steps": FAR, "train.compile": mode}
-        return Training.begin(from_data(preset(changes, name), TrainParams, name), data, machine, Checkpoints(folder, kept=1))
+    def training(mode: str = "eager") -> Training:
+        compiled, graphs = MODES[mode]
+        long = {"train.steps": FAR, "train.epochs": None, "train.validate_every_steps": FAR, "train.compile": compiled}
+        params = from_data(preset(long | changes, name), TrainParams, name)
+        return Training.begin(params, data, replace(machine, graphs=graphs), Checkpoints(folder, kept=1))
 
     bare = training()
     flags = partial(set_determinism, bare.params.train.deterministic, training=True)
@@ -83,13 +95,13 @@ def contestants(name: str, modes: list[str], machine: Machine, folder: Path) -> 
     }
     for mode in modes:
         flags()
-        found[f"compile: {mode}"] = Contestant(partial(next, training(mode).reports()), flags)
+        found[mode] = Contestant(partial(next, training(mode).reports()), flags)
     return found
 
 
-def row(name: str, modes: list[str], machine: Machine, *, rounds: int, block_s: float) -> str:
+def row(name: str, modes: list[str], machine: Machine, *, changes: dict[str, Any], rounds: int, block_s: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        running = contestants(name, modes, machine, Path(folder))
+        running = contestants(name, modes, machine, Path(folder), changes)
         seconds: dict[str, list[float]] = {each: [] for each in running}
         for contestant in running.values():
             contestant.block(WARM_UP)
@@ -110,7 +122,8 @@ def main() -> None:
         prog="python -m tests.gpu.ratios", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--presets", nargs="+", choices=PRESETS, default=list(PRESETS))
-    parser.add_argument("--compile", nargs="+", choices=("off", "default", "graphs"), default=["off"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager", "captured"])
+    parser.add_argument("--changes", type=json.loads, default={}, help='changes to the presets as JSON: {"train.precision": "fp32"}')
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--block-s", type=float, default=0.4, help="duration of a block of the bare loop in seconds")
     arguments = parser.parse_args()
@@ -119,10 +132,10 @@ def main() -> None:
         machine = Machine.set_up(Environment.read())
     except Refusal as refusal:
         sys.exit(f"error: {refusal}")
-    modes = [f"compile: {mode}" for mode in arguments.compile]
+    modes = arguments.modes
     print(f"| preset | {BARE}, ms a step | {' | '.join([LIKE_TORCH, *modes])} |", f"|{' --- |' * (len(modes) + 3)}", sep="\n")
     for name in arguments.presets:
-        print(row(name, arguments.compile, machine, rounds=arguments.rounds, block_s=arguments.block_s), flush=True)
+        print(row(name, modes, machine, changes=arguments.changes, rounds=arguments.rounds, block_s=arguments.block_s), flush=True)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ class CapturedStep(Step):
         if self.graphs.stopped or self.state.step == self.first_step:  # in its first step, it takes no further memory
             self.gradients = []
             return False
-        self.graphs.stop("too little memory")
+        self.graphs.stop_for("too little memory")
         self.gradients = []
         return True
 

@@ -243,7 +243,10 @@ int cudaDeviceGetStreamPriorityRange(int *lowest, int *highest) { *lowest = 0; *
 int cudaDeviceSynchronize() { return wait(); }
 SUCCEEDS(cudaInitDevice) SUCCEEDS(cudaGetLastError) SUCCEEDS(cudaPeekAtLastError) SUCCEEDS(cudaProfilerStart) SUCCEEDS(cudaProfilerStop)
 const char *cudaGetErrorName(int error) { return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "error of the fake GPU"; }
-const char *cudaGetErrorString(int error) { return error == cudaErrorMemoryAllocation ? "out of memory" : "error of the fake GPU"; }
+const char *cudaGetErrorString(int error) {
+    return error == cudaErrorMemoryAllocation ? "out of memory"
+        : error == cudaErrorStreamCaptureUnsupported ? "operation not permitted when stream is capturing" : "error of the fake GPU";
+}
 
 int cudaDeviceGetAttribute(int *value, int attribute, int number) {
     switch (attribute) {
