@@ -26,21 +26,22 @@ PROTOTYPE = "Synchronization debug mode is a prototype"
 
 
 class NotRecorded(RuntimeError):
-    """Raised by a function that has been executed, but must not be recorded, or if the recording fails. The message is the reason."""
+    """Raised within a recording that must not be completed. The message is the reason."""
 
 
 @dataclass
 class Recording:
-    """The number of calls of a function, and the graph that is recorded at the third call. `inputs` are the tensors that the graph reads."""
+    """The number of calls of a function and, once it is recorded, its graph, the inputs that the graph reads, and the result that it writes."""
 
     calls: int = 0
-    inputs: tuple[Tensor, ...] = ()
     graph: torch.cuda.CUDAGraph | None = None
+    inputs: tuple[Tensor, ...] = ()
+    result: Any = None
 
 
 @dataclass
 class Graphs:
-    """The CUDA graphs of a training. They use one pool of memory in turn, so a graph must not need what another has left in it.
+    """The CUDA graphs of a training or an evaluation. They use one pool of memory in turn, so no graph needs what another has left in it.
 
     If a function cannot be recorded, `announce` is called with the reason. From then on, all functions are launched operation by operation.
     """
@@ -54,34 +55,35 @@ class Graphs:
         self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # untyped in torch
         self.pool = torch.cuda.graph_pool_handle()
 
-    def run(self, key: Hashable, inputs: Sequence[Tensor], function: Callable[..., None]) -> None:
-        """Execute `function(*inputs)`. From the third call with this `key` and inputs of these shapes and dtypes on, a graph executes it.
+    def run(self, key: Hashable, inputs: Sequence[Tensor], function: Callable[..., Any]) -> Any:
+        """Return `function(*inputs)`. From the third call with this `key` and inputs of these shapes and dtypes on, a graph computes it.
 
         In the first call, libraries load kernels and choose algorithms. The second call is watched for what a graph cannot repeat (see
         `watched`). The function must launch the same operations in each call. What changes between calls, and is not in `inputs`, it must
-        read from memory of the device that stays where it is; it must leave its results in such memory.
+        read from memory of the device that stays where it is. The next call may overwrite the tensors that it returns.
         """
         if self.stopped:
-            function(*inputs)
-            return
+            return function(*inputs)
         recording = self.recordings.setdefault((key, *((each.shape, each.dtype) for each in inputs)), Recording())
         recording.calls += 1
         if recording.calls > 2 and recording.graph is None and self.num_graphs < MOST_GRAPHS:
-            self.stop_for(problem(self.record, recording, function, inputs))
+            self.stop(self.record(recording, function, inputs))
         if recording.graph:
             copy(recording.inputs, inputs)
             recording.graph.replay()
-        elif recording.calls == 2:
-            self.stop_for(problem(watched, function, *inputs))
-        else:
-            self.stop_for(problem(function, *inputs))
+            return recording.result
+        if recording.calls != 2:
+            return function(*inputs)
+        result, obstacle = watched(function, *inputs)
+        self.stop(obstacle)
+        return result
 
     @property
     def num_graphs(self) -> int:
         return sum(recording.graph is not None for recording in self.recordings.values())
 
-    def record(self, recording: Recording, function: Callable[..., None], inputs: Sequence[Tensor]) -> None:
-        """Record `function`, without executing it, with inputs of its own that have the layout of `inputs`. Raises NotRecorded if it fails."""
+    def record(self, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
+        """Record `function`, without executing it, with inputs of its own that have the layout of `inputs`. Return why it fails; "" if not."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.empty_cache()  # a recording cannot use memory that PyTorch keeps for later allocations
         try:
@@ -90,15 +92,16 @@ class Graphs:
             with torch.cuda.stream(self.stream):
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")  # other threads read data meanwhile
                 try:
-                    function(*own)
+                    result = function(*own)
                 finally:
                     graph.capture_end()
         except RuntimeError as error:
             self.clean_up()
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error  # `capture_end` raises an error of its own
-            raise NotRecorded("too little memory" if is_out_of_memory(cause) else str(cause).splitlines()[0]) from error
+            return "too little memory" if is_out_of_memory(cause) else str(cause).splitlines()[0]
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
-        recording.inputs, recording.graph = own, graph
+        recording.graph, recording.inputs, recording.result = graph, own, result
+        return ""
 
     def clean_up(self) -> None:
         """Undo what PyTorch leaves after a failed recording: its allocator and its random generator still wait for the end of it."""
@@ -107,8 +110,14 @@ class Graphs:
         generator = torch.cuda.default_generators[self.device.index or 0]
         generator.graphsafe_set_state(generator.clone_state())
 
-    def stop_for(self, reason: str) -> None:
-        """Release all graphs and their memory, and record nothing from now on, because of `reason`. Do nothing if it is ""."""
+    def refuse(self, reason: str) -> None:
+        """Keep the function that calls this from being recorded: end its recording, or record nothing from now on."""
+        if torch.cuda.is_current_stream_capturing():
+            raise NotRecorded(reason)
+        self.stop(reason)
+
+    def stop(self, reason: str) -> None:
+        """Release all graphs and their memory, and record nothing from now on, because of `reason`. If it is "", do nothing."""
         if reason and not self.stopped:
             self.stopped = True
             self.recordings.clear()
@@ -117,20 +126,8 @@ class Graphs:
             self.announce(reason)
 
 
-def problem(function: Callable[..., None], *arguments: Any) -> str:
-    """Call `function(*arguments)`. Return the message of NotRecorded, or "" if it was not raised.
-
-    The exception is gone afterwards: it would keep the tensors of the function alive.
-    """
-    try:
-        function(*arguments)
-    except NotRecorded as error:
-        return str(error)
-    return ""
-
-
-def watched(function: Callable[..., None], *inputs: Tensor) -> None:
-    """Execute `function(*inputs)`. Raises NotRecorded afterwards if a graph cannot repeat it.
+def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str]:
+    """Return `function(*inputs)`, and why a graph cannot repeat it; "" if it can.
 
     A graph cannot wait for the host, and would use the random numbers again that the host drew when it was recorded.
     """
@@ -139,7 +136,7 @@ def watched(function: Callable[..., None], *inputs: Tensor) -> None:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode(max(mode, 1))  # 1 warns
         try:
-            function(*inputs)
+            result = function(*inputs)
         finally:
             torch.cuda.set_sync_debug_mode(mode)
     waited = [warning for warning in found if WAIT in str(warning.message)]
@@ -147,15 +144,13 @@ def watched(function: Callable[..., None], *inputs: Tensor) -> None:
         if warning not in waited and PROTOTYPE not in str(warning.message):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if waited:
-        raise NotRecorded(f"an operation waits for the GPU ({waited[0].filename}:{waited[0].lineno})")
-    if host_randomness() != before:
-        raise NotRecorded("the network draws random numbers on the host")
+        return result, f"an operation waits for the GPU ({waited[0].filename}:{waited[0].lineno})"
+    return result, "" if host_randomness() == before else "the network draws random numbers on the host"
 
 
-def host_randomness() -> tuple[bytes, object, object]:
+def host_randomness() -> tuple[bytes, object, str]:
     """Return the states of the random generators of PyTorch on the CPU, Python and NumPy, to compare them."""
-    _, keys, *position = np.random.get_state()  # noqa: NPY002  # networks of libraries may draw from it
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (bytes(keys), position)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 
 def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:

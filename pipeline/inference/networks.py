@@ -15,6 +15,7 @@ from pipeline.core.registry import Registry
 from pipeline.core.spec import Inputs, Spec
 from pipeline.inference import precision
 from pipeline.inference.batch import Batch
+from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.params import ModelSettings
 from pipeline.inference.precision import ChosenPrecision, autocast
 from pipeline.inference.tensor_file import Tensors
@@ -175,19 +176,23 @@ Padded = tuple[Batch, int]
 
 
 def predict(
-    model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device
+    model: nn.Module, batches: Iterable[Padded], *, precision: ChosenPrecision, device: torch.device, graphs: Graphs | None = None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the pair (outputs, targets) for each batch. The samples that only fill up a batch are left out.
 
     Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
-    the iterator ends or is closed.
+    the iterator ends or is closed. With `graphs`, the forward pass is replayed, and the next iteration overwrites the outputs.
     """
+
+    def forward(inputs: Tensor) -> Tensor:
+        with torch.no_grad(), autocast(precision, device):
+            return cast("Tensor", model(inputs))
+
     training = model.training
     model.eval()
     try:
         for batch, real in batches:
-            with torch.no_grad(), autocast(precision, device):
-                outputs = model(batch.inputs)
+            outputs = graphs.run(("forward", model), [batch.inputs], forward) if graphs else forward(batch.inputs)
             targets = None if batch.targets is None else batch.targets[:real]
             del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
             yield outputs[:real].float(), targets

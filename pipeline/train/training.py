@@ -15,6 +15,7 @@ from pipeline.core.untrusted import reason
 from pipeline.inference import torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Shard
+from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
@@ -164,14 +165,14 @@ class Training:
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
-        batches = self.batches(self.state.step)
+        batches, step = self.batches(self.state.step), self.step()
         loop = fit.fit(
             self.state,
             self.progress,
             batches,
             self.plan,
-            step=self.step(),
-            validate=self.validation(pause),
+            step=step,
+            validate=self.validation(pause, step.graphs),
         )
         warned = False
         try:
@@ -202,19 +203,15 @@ class Training:
     def uncaptured(self) -> str:
         """Return why steps are not captured as CUDA graphs, which decides no result; "" if they are."""
         settings, requested = self.params.train, self.machine.graphs
-        if self.machine.device.type == "cpu":
-            return "there is no GPU"
-        if requested == "off":
-            return "PIPELINE_GRAPHS is off"
-        if requested == "auto" and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS:
-            return "the training is short"
-        if self.group.size > 1:
-            return "several processes exchange gradients"
-        if settings.compile == "graphs":
-            return "the compiler records graphs of its own"
-        if settings.activation_checkpointing:
-            return "activations are computed again"
-        return ""
+        obstacles = {
+            "there is no GPU": self.machine.device.type == "cpu",
+            "PIPELINE_GRAPHS is off": requested == "off",
+            "the training is short": requested == "auto" and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS,
+            "several processes exchange gradients": self.group.size > 1,
+            "`train.compile: graphs` records graphs of its own": settings.compile == "graphs",
+            "activations are computed again": settings.activation_checkpointing,
+        }
+        return next((reason for reason, applies in obstacles.items() if applies), "")
 
     def is_diverging(self, report: fit.Report) -> bool:
         """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
@@ -248,10 +245,10 @@ class Training:
             best, best_step = self.state.weights(), self.state.step
         return self.params.model.merged(self.state.with_frozen(best), self.prepared.spec), best_step
 
-    def validation(self, pause: Pause) -> fit.Validate | None:
+    def validation(self, pause: Pause, graphs: Graphs | None = None) -> fit.Validate | None:
         """Return a function that computes the metrics of the validation split, or None if there is no validation split.
 
-        The function calls `pause()` after each batch.
+        The function calls `pause()` after each batch. `graphs` are for the forward pass.
         """
         if VALID not in self.prepared.splits:
             return None
@@ -266,6 +263,7 @@ class Training:
             group=self.group,
             precision=self.state.precision,
             device=self.machine.device,
+            graphs=graphs,
             pause=pause,
         )
 

@@ -13,8 +13,12 @@ from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
+from tests import texts
+from tests.gpu.models import MODELS
+from tests.gpu.presets import images
 
 Begin = Callable[..., Training]
+Data = Callable[[str], Prepared]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,3 +46,27 @@ def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     yield begun
     set_determinism(False)
+
+
+@pytest.fixture
+def data(prepared: Prepared, weights: None) -> Data:  # noqa: ARG001  # a model may need them
+    """Return a function that returns the prepared data of a kind, by its name in MODELS."""
+    given = {
+        "images": lambda: prepared,
+        "large images": lambda: images((32, 32, 3), samples=40),
+        "texts": texts.texts,
+        "corpus": texts.corpus,
+    }
+    return lambda name: given[name]()
+
+
+@pytest.fixture
+def weights(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save the pretrained weights that a model with LoRA needs, and change to their folder."""
+    case = getattr(request.node, "callspec", None)
+    _, model = MODELS.get(case.params.get("model") if case else None, ("", {}))
+    if model.get("lora"):
+        from tests.hub import models
+
+        models.save(tmp_path, model["architecture"], task="ForCausalLM")
+        monkeypatch.chdir(tmp_path)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from pipeline.train.engine import captured, update
 from pipeline.train.training import Training
-from tests.gpu.test_every_model import EVERY_MODEL, MODELS, PRECISIONS, Data, assert_trained, changes_of, data, weights  # noqa: F401  # fixtures
-from tests.laws.test_resuming import AIRBENCH, CONVNET, MUON, SEPARATE_WEIGHTS, SGD, assert_same_end
+from tests.gpu.conftest import Begin, Data
+from tests.gpu.models import EVERY_MODEL, EVERY_PRECISION, MODELS, PRECISIONS, changes_of
+from tests.gpu.test_every_model import assert_trained
+from tests.laws.test_resuming import AIRBENCH, CONVNET, MUON, SGD, assert_same_end
 
-Begin = Callable[..., Training]
 LONG = {"train.steps": 20}
 STOP = 9
 """Both parts, until and after this step, are long enough for all graphs to be recorded and replayed."""
@@ -58,9 +59,14 @@ def assert_captured(steps: list[captured.CapturedStep]) -> None:
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", pytest.param("bf16-true", marks=SEPARATE_WEIGHTS)])
+@EVERY_PRECISION
 def test_a_captured_training_ends_in_the_bytes_of_an_eager_one(
-    train_params, begin: Begin, steps, data: Data, model: str, precision: str  # noqa: F811
+    train_params,
+    begin: Begin,
+    steps,
+    data: Data,
+    model: str,
+    precision: str,
 ) -> None:
     params, prepared = train_params(changes_of(model, LONG | PRECISIONS[precision])), data(MODELS[model][0])
     eager = begin(params, "eager", prepared, graphs="off")
@@ -108,8 +114,7 @@ def test_a_captured_step_with_infinite_gradients_is_skipped(train_params, begin:
     def spoiling(state, *given, **more):
         found = accumulate(state, *given, **more)
         if state.step + 1 in (2, 3, 8, 12):
-            for parameter in state.parameters:
-                parameter.grad.mul_(torch.inf)
+            torch._foreach_mul_([parameter.grad for parameter in state.parameters], torch.inf)
         return found
 
     monkeypatch.setattr(update, "accumulate_gradients", spoiling)

@@ -1,9 +1,6 @@
 """Every model on a GPU: it resumes to equal bytes in each precision and compiled form, and learns what it learns on a CPU."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,85 +12,14 @@ from pipeline.inference import torch_errors
 from pipeline.inference.machine import Machine
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.training import Training
-from tests import texts
-from tests.gpu.presets import images
-from tests.laws.test_resuming import AIRBENCH, COMMON, CONVNET, MOBILENET, OF_TEXT, SEPARATE_WEIGHTS, SGD, STEPS, assert_same_end
+from tests.gpu.conftest import Data
+from tests.gpu.models import EVERY_MODEL, EVERY_PRECISION, MODELS, PRECISIONS, changes_of
+from tests.laws.test_resuming import SGD, STEPS, assert_same_end
 
-MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.2}
-RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 16}
-IMAGE_MODELS = {"mlp": MLP, "convnet": CONVNET, "resnet": RESNET, "mobilenet": MOBILENET, "airbench": AIRBENCH}
-TEXT_MODELS = {
-    "rnn": ("texts", texts.LSTM | {"cell": "rnn"}),
-    "lstm": ("texts", texts.LSTM),
-    "gru": ("texts", texts.LSTM | {"cell": "gru"}),
-    "transformer": ("texts", texts.TRANSFORMER),
-    "ngrams": ("texts", texts.NGRAMS),
-    "language model: lstm": ("corpus", texts.LSTM_LANGUAGE_MODEL),
-    "language model: transformer": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL),
-}
-
-
-def models_of_libraries() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return a model of timm, one of transformers, and one that LoRA trains, if the packages of locks/hub.lock are installed."""
-    if not all(map(find_spec, ("timm", "transformers", "peft"))):
-        return {}
-    from tests.hub import models
-
-    bert = models.section("bert")
-    return {
-        "timm: vit": ("large images", models.TIMM["test_vit"] | {"drop_path": 0.0}),
-        "transformers: bert": ("texts", bert | {"config": bert["config"] | models.WITHOUT_DROPOUT["bert"]}),
-        "transformers: llama, LoRA": ("corpus", models.section("llama", lora=True)),
-    }
-
-
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: ("images", model) for name, model in IMAGE_MODELS.items()},
-    **TEXT_MODELS,
-    **models_of_libraries(),
-}
-PRECISIONS = {
-    "fp32": {"train.precision": "fp32"},
-    "bf16": {"train.precision": "bf16"},
-    "fp16": {"train.precision": "fp16"},
-    "bf16-true": {"train.precision": "bf16-true", "train.ema_decay": 0.0, "optimizer": SGD},
-}
 WHOLE_BATCH = {"train.micro_batch_size": 16, "train.precision": "bf16"}
 """CUDA graphs need micro-batches of one size."""
 STOP = 5
 """The step after which a training is stopped: between two reports, and between two validations."""
-EVERY_MODEL = pytest.mark.parametrize("model", MODELS)
-
-Data = Callable[[str], Prepared]
-
-
-@pytest.fixture
-def data(prepared: Prepared) -> Data:
-    given = {
-        "images": lambda: prepared,
-        "large images": lambda: images((32, 32, 3), samples=40),
-        "texts": texts.texts,
-        "corpus": texts.corpus,
-    }
-    return lambda name: given[name]()
-
-
-@pytest.fixture(autouse=True)
-def weights(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the pretrained weights that a model with LoRA needs, and change to their folder."""
-    case = getattr(request.node, "callspec", None)
-    _, model = MODELS.get(case.params.get("model") if case else None, ("", {}))
-    if model.get("lora"):
-        from tests.hub import models
-
-        models.save(tmp_path, model["architecture"], task="ForCausalLM")
-        monkeypatch.chdir(tmp_path)
-
-
-def changes_of(model: str, changes: dict[str, Any]) -> dict[str, Any]:
-    kind, settings = MODELS[model]
-    common = COMMON | {"train.channels_last": True} if "images" in kind else OF_TEXT
-    return common | {"model": settings} | changes
 
 
 def interrupted(begin: Callable[..., Training], params, prepared: Prepared) -> Training:
@@ -130,7 +56,7 @@ def assert_trained(first: dict[str, Tensor], training: Training) -> None:
 
 
 @EVERY_MODEL
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", pytest.param("bf16-true", marks=SEPARATE_WEIGHTS)])
+@EVERY_PRECISION
 def test_it_resumes_to_the_same_bytes_in_each_precision(train_params, begin, data: Data, model: str, precision: str) -> None:
     assert_resumes_to_the_same_bytes(begin, train_params(changes_of(model, PRECISIONS[precision])), data(MODELS[model][0]))
 

@@ -22,13 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.inference.batch import Batch
-from pipeline.inference.cuda_graphs import Graphs, NotRecorded, copy
+from pipeline.inference.cuda_graphs import Graphs, copy
 from pipeline.train.engine.metrics import LOSS
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.state import TrainState
 from pipeline.train.engine.step import Forward, Step, StepSettings
 from pipeline.train.group.lanes import Sums
-
 
 FEWEST_STEPS = 100
 """A training with fewer steps left is not captured: recording takes as long as some ten steps, and memory."""
@@ -39,7 +38,8 @@ class CapturedStep(Step):
 
     def __init__(self, state: TrainState, objective: Objective, forward: Forward, announce: Callable[[str], None]) -> None:
         super().__init__(state, objective, forward)
-        self.graphs, self.first_step = Graphs(state.device, announce), state.step
+        self.graphs: Graphs = Graphs(state.device, announce)
+        self.first_step = state.step
         self.trained: list[nn.Parameter] = []
         self.gradients: list[Tensor] = []
         """The gradients of the parameters `trained`."""
@@ -47,6 +47,8 @@ class CapturedStep(Step):
         """The loss of a lane and its sums, in float64, by name."""
         self.dtypes: dict[str, torch.dtype] = {}
         """The dtypes of the loss and the sums of a micro-batch."""
+        self.num_parts = 0
+        """The number of micro-batches of a lane so far."""
         self.norm: Tensor | None = None
         self.skipped: Tensor | None = None
 
@@ -57,7 +59,7 @@ class CapturedStep(Step):
         self.graphs.run(("micro-batch", first), (part.inputs, part.targets), partial(self.micro_batch, first=first))
 
     def micro_batch(self, inputs: Tensor, targets: Tensor, *, first: bool) -> None:
-        """Compute the gradients and add up the sums of a micro-batch. Raises NotRecorded if other parameters have gradients than before."""
+        """Compute the gradients and add up the sums of a micro-batch."""
         for name, value in self.differentiated(inputs, targets, first=first).items():
             if name not in self.results:
                 self.dtypes[name], self.results[name] = value.dtype, value.double()
@@ -71,7 +73,7 @@ class CapturedStep(Step):
         elif not self.gradients:
             self.trained, self.gradients = trained, gradients_of(trained)
         elif len(trained) != len(self.trained) or any(map(is_not, trained, self.trained)):
-            raise NotRecorded("a step has gradients of other parameters than the step before")
+            self.graphs.refuse("a step has gradients of other parameters than the step before")
         elif first:
             copy(self.gradients, gradients_of(trained))
             self.place_gradients(self.gradients)
@@ -99,7 +101,7 @@ class CapturedStep(Step):
         for group in groups:
             group["capturable"] = recording  # torch's optimizers ask for it while a graph is recorded, and warn of it otherwise
         try:
-            norm, skipped = super().update(*(loss or (None,)), settings)
+            norm, skipped = super().update(loss[0] if loss else None, settings)
         except RuntimeError:
             self.state.scaler._per_optimizer_states.clear()  # else the scaler would refuse to unscale the gradients again
             raise
@@ -109,7 +111,7 @@ class CapturedStep(Step):
         if self.graphs.stopped or self.state.step == self.first_step:  # in its first step, it takes no further memory
             self.gradients = []
             return False
-        self.graphs.stop_for("too little memory")
+        self.graphs.stop("too little memory")
         self.gradients = []
         return True
 

@@ -8,7 +8,6 @@ import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.train.engine.metrics import Row, StepMetrics, StepValues
-from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step import Step
@@ -64,7 +63,7 @@ def fit(
     stream = iter(batches)
     while True:
         if plan.is_report_due(state.step, progress):
-            yield report(state, progress, plan, step.objective, validate)
+            yield report(state, progress, plan, step, validate)
         elif plan.finished(state.step, progress):
             return
         else:
@@ -75,7 +74,7 @@ def fit(
                 yield Report(state.step)
 
 
-def report(state: TrainState, progress: Progress, plan: Plan, objective: Objective, validate: Validate | None) -> Report:
+def report(state: TrainState, progress: Progress, plan: Plan, step: Step, validate: Validate | None) -> Report:
     """Return a Report with the averages since the last report, and with the validation metrics if a validation is due.
 
     Adds the metrics to the history in `progress`, and starts new averages.
@@ -92,18 +91,18 @@ def report(state: TrainState, progress: Progress, plan: Plan, objective: Objecti
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
-        **values.averages(progress.window.num_targets, objective),
+        **values.averages(progress.window.num_targets, step.objective),
     }
     due = plan.due(state.step, settings.validate_every_steps)
     if due and not plan.measures_all:
         refuse_nonfinite_state(state)
     if due and validate:
-        row |= {f"valid/{name}": value for name, value in validate().items()}
+        row |= {f"valid/{name}": value for name, value in step.with_memory(validate).items()}
     for name, value in row.items():
         if not math.isfinite(value):
             raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
     if due and validate:
-        update_best(progress, row, plan, state)
+        update_best(progress, row, plan, step)
     progress.window = StepMetrics()
     progress.rows.append(row)
     return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
@@ -152,7 +151,7 @@ def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
         )
 
 
-def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> None:
+def update_best(progress: Progress, row: Row, plan: Plan, step: Step) -> None:
     """Compare the validation in `row` with the best validation so far, by the metric `train.metric`.
 
     A strictly better value is recorded in `progress` as the best. Otherwise `progress.stale` grows by 1. If `train.export_weights` is
@@ -163,6 +162,6 @@ def update_best(progress: Progress, row: Row, plan: Plan, state: TrainState) -> 
     if not better:
         progress.stale += 1
         return
-    progress.best_value, progress.best_step, progress.stale = value, state.step, 0
+    progress.best_value, progress.best_step, progress.stale = value, step.state.step, 0
     if plan.settings.export_weights == "best":
-        progress.best = state.weights()
+        progress.best = step.with_memory(step.state.weights)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.inference.batch import num_targets
+from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.networks import Padded, predict
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.train.engine.objective import Objective
@@ -132,19 +133,20 @@ def score(
     precision: ChosenPrecision,
     device: torch.device,
     group: Group = ALONE,
+    graphs: Graphs | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
     """Return the mean loss and the metrics of `model` over a split, by name.
 
     `batches()` returns an iterator over the batches of the split, or of every n-th batch if `group` has n processes. `pause()` is called
-    after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
+    after each batch, equally often in all processes. `graphs` are for the forward pass (see `predict`). It may raise an exception to end the computation early. The host synchronises with the
     device only at the end. The result is the same for every number of processes. Counts are whole numbers, so their sums are the same for
     every batch size, too.
     """
     rows: list[Tensor] = []
     names: tuple[str, ...] = ()
     counts: Tensor | None = None
-    for outputs, targets in predict(model, batches(), precision=precision, device=device):
+    for outputs, targets in predict(model, batches(), precision=precision, device=device, graphs=graphs):
         pause()
         assert targets is not None
         sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}

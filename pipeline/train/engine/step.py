@@ -3,19 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from pipeline.inference.batch import Batch
+from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.precision import autocast
+from pipeline.inference.torch_errors import is_out_of_memory
 from pipeline.train.engine.metrics import LOSS
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.state import TrainState
 from pipeline.train.group.lanes import Sums
 from pipeline.train.group.sharding import is_divided
 
+Result = TypeVar("Result")
 Forward = Callable[[Tensor], Tensor]
 """The model, perhaps compiled. It maps the inputs of a batch to outputs."""
 
@@ -40,9 +43,8 @@ class Numbers:
     the numbers of the step in which it was recorded. On a CPU they are Python's numbers.
     """
 
-    def __init__(self, state: TrainState) -> None:
+    def __init__(self, state: TrainState, *, on_gpu: bool) -> None:
         self.groups, self.device = state.optimizer.param_groups, state.device
-        on_gpu = self.device.type == "cuda"
         self.scalars = [torch.zeros((), device=self.device) for _ in range(2 + len(self.groups))] if on_gpu else []
         # torch's fused optimizers do not take shards together with a whole tensor
         self.rates_on_gpu = on_gpu and not is_divided(self.groups[0]["params"][0])
@@ -80,7 +82,8 @@ class Step:
 
     def __init__(self, state: TrainState, objective: Objective, forward: Forward) -> None:
         self.state, self.objective, self.forward = state, objective, forward
-        self.numbers = Numbers(state)
+        self.graphs: Graphs | None = None
+        self.numbers = Numbers(state, on_gpu=state.device.type == "cuda")
         self.has_begun = False
         """True if the statistics of BatchNorm may have changed since the step began, and `TrainState.buffers` has those of before."""
         self.parts: list[dict[str, Tensor]] = []
@@ -141,6 +144,15 @@ class Step:
     def release(self) -> bool:
         """Release the memory that the step takes beyond that of its operations. Return True if there was any."""
         return False
+
+    def with_memory(self, function: Callable[[], Result]) -> Result:
+        """Return `function()`. If memory runs out that `release` gives back, it is called again."""
+        try:
+            return function()
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or not self.release():
+                raise
+        return function()
 
 
 def total(parts: list[Tensor]) -> Tensor:

@@ -22,9 +22,7 @@ from pipeline.train.group.lanes import Sums
 Result = TypeVar("Result")
 
 
-def retry(
-    attempt: Callable[[int], Result], state: TrainState, progress: Progress, step: Step, *, largest: int, whole: bool
-) -> Result:
+def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, step: Step, *, largest: int, whole: bool) -> Result:
     """Call `attempt(micro_batch_size)`, halving the size after each OOM until the call succeeds. Return its result.
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete. If

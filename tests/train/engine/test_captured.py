@@ -1,0 +1,200 @@
+"""Captured steps on a CPU: a stand-in for a CUDA graph repeats the operations of the recording with the arguments of the recording.
+
+A number that Python had is frozen in it, as in a CUDA graph, and a tensor is read where it was.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pipeline.core.prepared import Prepared
+from pipeline.inference import cuda_graphs
+from pipeline.inference.batches.blocks import BlockBatch
+from pipeline.inference.cuda_graphs import Graphs, NotRecorded, Recording
+from pipeline.train.engine import captured, step, update
+from pipeline.train.engine.step import Numbers
+from pipeline.train.training import Training
+from tests import texts
+from tests.laws.test_resuming import ADAM, AIRBENCH, COMMON, CONVNET, MUON, OF_TEXT, SGD, assert_same_end
+from tests.train.engine.building import begin
+
+
+class Operations(TorchDispatchMode):
+    """Records operations, with their arguments and results. The first `replay` does nothing, because the recording has executed them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self.is_new = True
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket is torch.ops.aten._local_scalar_dense:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        result = function(*args, **(kwargs or {}))
+        self.recorded.append((function, args, kwargs or {}, result))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        if self.is_new:
+            self.is_new = False
+            return
+        for function, args, kwargs, result in self.recorded:
+            found = function(*args, **kwargs)
+            if not any(each.alias_info for each in function._schema.returns):  # else it is a view, or has changed its argument
+                for place, value in zip(tree_leaves(result), tree_leaves(found), strict=True):
+                    if isinstance(place, Tensor):
+                        place.copy_(value)
+
+
+def record(graphs: Graphs, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
+    """Do what `Graphs.record` does, with Operations instead of a CUDA graph."""
+    own = tuple(each.clone() for each in inputs)
+    try:
+        with Operations() as operations:
+            recording.result = function(*own)
+    except NotRecorded as error:
+        return str(error)
+    recording.graph, recording.inputs = operations, own  # type: ignore[assignment]
+    return ""
+
+
+@pytest.fixture
+def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let all trainings read the numbers of a step as on a GPU. Return a function after whose call they are captured."""
+    monkeypatch.setattr(step, "Numbers", lambda state, **_: Numbers(state, on_gpu=True))
+
+    def replayed() -> None:
+        monkeypatch.setattr(Training, "uncaptured", "")
+        monkeypatch.setattr(Graphs, "__post_init__", lambda _: None)
+        monkeypatch.setattr(Graphs, "record", record)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(cuda_graphs, "watched", lambda function, *inputs: (function(*inputs), ""))
+
+    return replayed
+
+
+LONG = {"train.steps": 10, "train.validate_every_steps": 2}
+PLAIN = {**SGD, "momentum": 0.0, "nesterov": False}
+RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("images", {"model": CONVNET}),
+    "every step reported, lanes": ("images", {"model": CONVNET, "train.lanes": 4, "train.micro_batch_size": 2, "train.report_every_steps": 1}),
+    "adam in fp16, mixed": ("images", {"model": CONVNET, "optimizer": ADAM, "train.precision": "fp16", "augment.mixup": 0.4}),
+    "nothing measured, skip": (
+        "images",
+        {"model": CONVNET, "optimizer": PLAIN, "train.clip_norm": None, "train.ema_decay": 0.0, "train.on_nonfinite": "skip"},
+    ),
+    "muon": ("images", {"model": AIRBENCH, "optimizer": MUON, "train.on_nonfinite": "skip"}),
+    "texts of many lengths": ("texts", {"model": texts.TRANSFORMER}),
+    "language model": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "optimizer": SGD, "train.precision": "fp32"}),
+}
+
+
+def trained(train_params, prepared: Prepared, recipe: str) -> Training:
+    kind, changes = RECIPES[recipe]
+    data = prepared if kind == "images" else getattr(texts, kind)()
+    training = begin(train_params({**(COMMON if kind == "images" else OF_TEXT), **LONG, **changes}), data)
+    list(training.reports())
+    return training
+
+
+@pytest.fixture
+def overflowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the gradients of three steps infinite: those of the first, and of two that are replayed."""
+    accumulate = update.accumulate_gradients
+
+    def spoiling(state, *given, **more):
+        found = accumulate(state, *given, **more)
+        if state.step + 1 in (1, 6, 8) and (state.skip_nonfinite or state.scaler.is_enabled()):
+            torch._foreach_mul_([parameter.grad for parameter in state.parameters if parameter.grad is not None], torch.inf)
+        return found
+
+    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
+
+
+@pytest.mark.usefixtures("overflowing")
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_captured_training_ends_in_the_same_bytes(train_params, prepared: Prepared, replay, monkeypatch, recipe: str) -> None:
+    eager = trained(train_params, prepared, recipe)
+    found: list[Graphs] = []
+    monkeypatch.setattr(captured, "Graphs", lambda *given: found.append(Graphs(*given)) or found[-1])
+    replay()
+    assert_same_end(eager, trained(train_params, prepared, recipe))
+    (graphs,) = found
+    assert not graphs.stopped
+    assert {key[0] for key, recording in graphs.recordings.items() if recording.graph} >= {("update", True), ("micro-batch", True)}
+
+
+def freeze_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_numbers(monkeypatch, lambda numbers: [group.update(lr=float(group["lr"])) for group in numbers.groups])
+
+
+def freeze_the_weight_of_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_numbers(monkeypatch, lambda numbers: setattr(numbers, "ema_weight", float(numbers.ema_weight)))
+
+
+def freeze_the_number_of_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    change_numbers(monkeypatch, lambda numbers: setattr(numbers, "share", float(numbers.share)))
+
+
+def change_numbers(monkeypatch: pytest.MonkeyPatch, change: Callable[[Numbers], object]) -> None:
+    given = Numbers.set
+    monkeypatch.setattr(Numbers, "set", lambda self, **numbers: (given(self, **numbers), change(self)))
+
+
+def freeze_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reseed = update.reseed
+    monkeypatch.setattr(update, "reseed", lambda device, seed, *purpose: reseed(device, seed, *purpose[:-2], min(purpose[-2], 3), purpose[-1]))
+
+
+def freeze_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_graphs, "copy", lambda *_: None)
+
+
+def leave_the_gradients_of_a_lane_where_the_next_one_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured, "copied", lambda gradients: gradients)
+
+
+def read_the_gradients_where_the_first_graph_left_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are elsewhere after a graph for inputs of another shape."""
+    monkeypatch.setattr(captured, "copy", lambda *_: None)
+    monkeypatch.setattr(captured.CapturedStep, "place_gradients", lambda *_: None)
+
+
+def overwrite_the_reported_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    sums = captured.CapturedStep.lane_sums
+
+    def shared(self, **options):
+        loss, found = sums(self, **options)
+        return loss, {name: self.results[name] for name in found}
+
+    monkeypatch.setattr(captured.CapturedStep, "lane_sums", shared)
+
+
+MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    freeze_the_learning_rate: "muon",
+    freeze_the_weight_of_the_average: "adamw",
+    freeze_the_number_of_targets: "adamw",
+    freeze_the_seed: "adamw",
+    freeze_the_inputs: "language model",
+    leave_the_gradients_of_a_lane_where_the_next_one_writes: "every step reported, lanes",
+    read_the_gradients_where_the_first_graph_left_them: "texts of many lengths",
+    overwrite_the_reported_metrics: "adamw",
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepared: Prepared, replay, monkeypatch, mutant) -> None:
+    # as if batches had more or fewer targets
+    monkeypatch.setattr(BlockBatch, "num_targets", property(lambda self: 16 + int(self.batch_index.targets.sum()) % 5))
+    eager = trained(train_params, prepared, MUTANTS[mutant])
+    replay()
+    assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
