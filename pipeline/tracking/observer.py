@@ -27,7 +27,7 @@ class StageObserver(Observer):
     def training_begins(self, training: Training, inputs: Mapping[str, Any]) -> None:
         self.training, self.reported = training, (time.perf_counter(), training.state.step)
         described = read_record(self.paths.prepared).model_dump(mode="json")
-        more = {"inputs": inputs, "data": str(training.train_split)}
+        more = {"inputs": inputs, "data": str(training.train_split), "captured_steps": training.uncaptured or True}
         self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
         print_size(training)
         resume_file = training.saver.checkpoints.folder / "run"

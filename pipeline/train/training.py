@@ -108,7 +108,7 @@ class Training:
         unvalidated = "" if VALID in self.prepared.splits else "; no validation split: the last weights are exported"
         print(
             f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {counted(self.plan.num_steps, 'step')}, {begun}; "
-            f"{self.train_split}{unvalidated}",
+            f"{self.train_split}{unvalidated}{'' if self.uncaptured else '; steps are captured as CUDA graphs'}",
             flush=True,
         )
 

@@ -49,7 +49,7 @@ def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def data(prepared: Prepared, weights: None) -> Data:  # noqa: ARG001  # a model may need them
+def data(prepared: Prepared, weights: None) -> Data:  # a model may need them
     """Return a function that returns the prepared data of a kind, by its name in MODELS."""
     given = {
         "images": lambda: prepared,

@@ -1,5 +1,6 @@
 """Captured steps end in the bytes of eager ones, for every model, precision and feature, and whatever keeps a step from being recorded."""
 
+import gc
 import random
 from collections.abc import Callable
 from typing import Any
@@ -196,3 +197,24 @@ def test_a_network_that_cannot_be_recorded_is_trained_eagerly_to_the_same_bytes(
     assert "not captured as CUDA graphs, which changes no result: " in found
     assert OBSTACLES[obstacle] in found
     assert_same_end(*ends)
+
+
+def test_graphs_do_not_make_micro_batches_smaller(train_params, begin: Begin, prepared, capsys) -> None:
+    """An eager training fits into what this process may take, and graphs need more."""
+    size = {"train.batch_size": 16_384, "train.micro_batch_size": 16_384, "train.steps": 8}
+    params = train_params(changes_of("convnet", size | {"model": CONVNET | {"width": 64}}))
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    eager = trained(begin, params, prepared, "off")
+    most = torch.cuda.max_memory_reserved() + 2**26
+    torch.cuda.empty_cache()
+    capsys.readouterr()
+    torch.cuda.set_per_process_memory_fraction(most / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        found = trained(begin, params, prepared, "on")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    print(capsys.readouterr().out)  # pytest -rP shows whether it was captured
+    assert found.progress.micro_batch_changes == []
+    assert_same_end(eager, found)

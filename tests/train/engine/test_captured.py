@@ -83,7 +83,10 @@ LONG = {"train.steps": 10, "train.validate_every_steps": 2}
 PLAIN = {**SGD, "momentum": 0.0, "nesterov": False}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("images", {"model": CONVNET}),
-    "every step reported, lanes": ("images", {"model": CONVNET, "train.lanes": 4, "train.micro_batch_size": 2, "train.report_every_steps": 1}),
+    "every step reported, lanes": (
+        "images",
+        {"model": CONVNET, "train.lanes": 4, "train.micro_batch_size": 2, "train.report_every_steps": 1},
+    ),
     "adam in fp16, mixed": ("images", {"model": CONVNET, "optimizer": ADAM, "train.precision": "fp16", "augment.mixup": 0.4}),
     "nothing measured, skip": (
         "images",
@@ -149,7 +152,9 @@ def change_numbers(monkeypatch: pytest.MonkeyPatch, change: Callable[[Numbers], 
 
 def freeze_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     reseed = update.reseed
-    monkeypatch.setattr(update, "reseed", lambda device, seed, *purpose: reseed(device, seed, *purpose[:-2], min(purpose[-2], 3), purpose[-1]))
+    monkeypatch.setattr(
+        update, "reseed", lambda device, seed, *purpose: reseed(device, seed, *purpose[:-2], min(purpose[-2], 3), purpose[-1])
+    )
 
 
 def freeze_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
