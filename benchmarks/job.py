@@ -216,7 +216,7 @@ class BareTraining:
         params = job.params()
         seeding.reseed(torch.device("cpu"), SEED, "weights")
         network = params.model.build(prepared.spec).to(machine.device).train()
-        if params.train.channels_last:
+        if params.train.channels_last is True:
             network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's type stubs
         optimizer = optimizers.build(network, params.optimizer)
         precision = choose(params.train.precision, machine.device)
@@ -224,7 +224,7 @@ class BareTraining:
             raise SystemExit(
                 "the benchmark needs a CPU, or a GPU of compute capability 8.0 or newer: its bare loops do not scale the loss for fp16"
             )
-        return cls(network, optimizer, machine.device, precision, params.train.channels_last)
+        return cls(network, optimizer, machine.device, precision, params.train.channels_last is True)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with autocast(self.precision, self.device):

@@ -17,7 +17,7 @@ def train(job: Job, prepared: Prepared, machine: Machine, timer: BlockTimer) -> 
     if params.augment:
         augmentation = Augmentation(params.augment, prepared.spec, len(prepared.train), seed=params.seed, device=machine.device)
     split = loader.SplitTensors(prepared.train, machine.device, augmentation)
-    preprocess = preprocessing(prepared.spec.inputs, channels_last=params.train.channels_last).to(machine.device)
+    preprocess = preprocessing(prepared.spec.inputs, channels_last=params.train.channels_last is True).to(machine.device)
     batches = loader.training(split, batch_size=job.batch_size, seed=params.seed, start=0)
     for _ in range(job.steps):
         for batch in next(batches).parts(job.batch_size):

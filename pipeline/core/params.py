@@ -258,7 +258,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return location, f"is not a key here: {suggestion(location[-1], siblings, common)}"
         case "value_error":
             return location, problem["msg"].removeprefix("Value error, ")
-    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should"))
+    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should").replace("True or False", "true or false"))
     return location, f"{expected}, not {shown(problem['input'])}"
 
 

@@ -1,12 +1,12 @@
 """The model file: the weights and all metadata needed to rebuild, evaluate and verify the model."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.core import untrusted
 from pipeline.core.params import from_data, upgraded
@@ -26,8 +26,6 @@ class InferenceLoopSettings(Section):
 
     deterministic: bool
     """Raise an error for operations whose result differs from run to run."""
-    channels_last: bool
-    """Use the channels-last memory format."""
 
 
 class InferenceParams(Section):
@@ -71,6 +69,8 @@ class Manifest(BaseModel):
     """The sections of `params.yaml` that the stage `train` read for this model."""
     spec: Spec
     precision: ChosenPrecision
+    channels_last: bool
+    """True if the training used the channels-last memory format."""
     step: int
     """The step after which the weights were taken."""
     switches: list[RecordedChange] = Field(default_factory=list)
@@ -78,6 +78,14 @@ class Manifest(BaseModel):
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
     fingerprint: dict[str, str | int | dict[str, str | int | None]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def add_channels_last(cls, data: Any) -> Any:
+        """Take `channels_last` from the parameters if `data` lacks it, as files of earlier versions do."""
+        with suppress(LookupError, TypeError):
+            return {"channels_last": data["params"]["train"]["channels_last"], **data}
+        return data
 
     @cached_property
     def inference(self) -> InferenceParams:
@@ -120,15 +128,14 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
     `path` is used only in the error message.
     """
     settings, spec, bf16_weights = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
-    channels_last = manifest.inference.train.channels_last
     try:
         with refusing(path):
             networks.compare(weights, settings, spec, bf16_weights=bf16_weights)
             model = Model(
                 settings.build(spec),
-                preprocessing(settings.normalized(spec.inputs), channels_last=channels_last),
+                preprocessing(settings.normalized(spec.inputs), channels_last=manifest.channels_last),
                 bf16_weights=bf16_weights,
-                channels_last=channels_last,
+                channels_last=manifest.channels_last,
             )
             networks.load(model.network, weights)
     except RuntimeError as error:

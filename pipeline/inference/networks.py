@@ -48,6 +48,7 @@ class Model(nn.Module):
         if bf16_weights:
             precision.to_bf16(network)
         self.bf16_weights = bf16_weights
+        self.channels_last = channels_last
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
 

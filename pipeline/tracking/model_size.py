@@ -64,7 +64,12 @@ class ModelSize:
             num_trained=sum(parameter.numel() for parameter in trained),
             micro_batch_size=micro_batch_size,
             forward=count_forward(
-                params, prepared.spec, state.precision, micro_batch_size, longest=None if lengths is None else int(lengths.max())
+                params,
+                prepared.spec,
+                state.precision,
+                micro_batch_size,
+                channels_last=state.model.channels_last,
+                longest=None if lengths is None else int(lengths.max()),
             ),
             used_bytes=used_bytes(state.device),
             gradient_bytes=trained_bytes,
@@ -108,7 +113,13 @@ def used_bytes(device: torch.device) -> int:
 
 
 def count_forward(
-    params: TrainParams, spec: Spec, chosen: precision.ChosenPrecision, micro_batch_size: int, *, longest: int | None = None
+    params: TrainParams,
+    spec: Spec,
+    chosen: precision.ChosenPrecision,
+    micro_batch_size: int,
+    *,
+    channels_last: bool = False,
+    longest: int | None = None,
 ) -> Forward | None:
     """Count the forward pass of a micro-batch on torch's meta device, where nothing is computed.
 
@@ -117,13 +128,13 @@ def count_forward(
     """
     try:
         with torch.random.fork_rng(devices=[]):
-            model = on_meta(params, spec, in_16_bits=chosen != "fp32")
+            model = on_meta(params, spec, in_16_bits=chosen != "fp32", channels_last=channels_last)
             return None if model is None else measured(model, spec, micro_batch_size, longest, casts_weights=chosen in precision.DTYPES)
     except Exception:  # a model of the user may do what the meta device cannot; the training needs no such number
         return None
 
 
-def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool) -> Model | None:
+def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool, channels_last: bool) -> Model | None:
     """Return the model on the meta device, with the training's frozen parameters and activation checkpointing; None if it has no meta model.
 
     If `in_16_bits` is True, the network is converted to bf16. This stands for fp16 too, because only sizes are counted.
@@ -133,8 +144,8 @@ def on_meta(params: TrainParams, spec: Spec, *, in_16_bits: bool) -> Model | Non
         return None
     settings = params.train
     params.model.add_updates(network, frozenset())
-    first = preprocessing(params.model.normalized(spec.inputs), channels_last=settings.channels_last).to("meta")
-    model = Model(network, first, bf16_weights=in_16_bits, channels_last=settings.channels_last)
+    first = preprocessing(params.model.normalized(spec.inputs), channels_last=channels_last).to("meta")
+    model = Model(network, first, bf16_weights=in_16_bits, channels_last=channels_last)
     if settings.freeze:
         model.frozen_norms = parameter_groups.freeze(network, settings.freeze)
     if settings.activation_checkpointing:

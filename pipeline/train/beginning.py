@@ -18,7 +18,7 @@ from pipeline.inference.model_file import HEADER_BYTES
 from pipeline.inference.networks import Model, described, preprocessing
 from pipeline.inference.params import ModelSettings
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import blocks
+from pipeline.train import blocks, memory_format
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.state import TrainState
 from pipeline.train.engine.step import Forward
@@ -234,15 +234,16 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
     networks.refuse_too_large(params.model, spec)
     chosen = precision.choose(settings.precision, device)
     precision.refuse_lost_updates(chosen, device)
-    precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last)
+    precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last is True)
     lanes = sharding.choose(settings, group, chosen)
     seeding.reseed(torch.device("cpu"), params.seed, "weights")
     network = params.model.build(spec)
+    channels_last = memory_format.choose(settings, network, chosen, device)
     model = Model(
         network,
-        preprocessing(params.model.normalized(spec.inputs), channels_last=settings.channels_last),
+        preprocessing(params.model.normalized(spec.inputs), channels_last=channels_last),
         bf16_weights=chosen == "bf16-true",
-        channels_last=settings.channels_last,
+        channels_last=channels_last,
     )
     params.model.initialize_weights(network, partial(example_inputs, model, prepared.train))
     untrained = load_weights(network, params.model, spec)

@@ -105,8 +105,9 @@ class LoopSettings(Section):
     compile: Literal["off", "default", "graphs"]
     """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs, also of Muon's update (on a CPU, it is the
     same as `default`)."""
-    channels_last: bool
-    """Use the channels-last memory format for images and convolutions, which is faster on tensor cores."""
+    channels_last: Literal["auto", True, False]
+    """Use the channels-last memory format for images and convolutions. `auto` uses it where it is expected to be faster: for convolutional networks on
+    a CPU, and on GPUs in 16 bits if no convolution is depthwise."""
     activation_checkpointing: bool
     """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
     clip_norm: PositiveFloat | None

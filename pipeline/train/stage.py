@@ -163,6 +163,7 @@ def write_results(training: Training, exported: tuple[Tensors, int], paths: Path
         params=training.params.model_dump(mode="json"),
         spec=training.prepared.spec,
         precision=training.state.precision,
+        channels_last=training.state.model.channels_last,
         step=step,
         switches=training.progress.micro_batch_changes,
         inputs=identity.digests,

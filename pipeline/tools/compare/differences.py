@@ -147,12 +147,17 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 
 def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
-    """Yield the machine properties that affect the bits of a result, the precision, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
+    """Yield the machine properties that affect the bits of a result, the precision, the memory format, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
     machines = []
     for model in models:
         changes = [f"{each['micro_batch_size']} from step {each['step']}" for each in model.manifest.switches]
         machines.append(
-            {**flat(model.manifest.fingerprint), "precision": model.manifest.precision, "micro-batch": ", ".join(changes) or None}
+            {
+                **flat(model.manifest.fingerprint),
+                "precision": model.manifest.precision,
+                "channels_last": formatted(model.manifest.channels_last),
+                "micro-batch": ", ".join(changes) or None,
+            }
         )
     yield from differing("hardware", machines)
     for name in MACHINE_FACTS:

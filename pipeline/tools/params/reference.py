@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.core import files
 from pipeline.core.params import section_types
+from pipeline.core.section import formatted
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams
 from pipeline.tracking.table import markdown
@@ -110,7 +111,7 @@ def values(field: dict[str, Any]) -> str:
     if field.get("type") == "array" and "$ref" in field["items"]:
         return "list of sections"
     if "enum" in field or "const" in field:
-        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+        return ", ".join(f"`{formatted(value)}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
         return f"list, each: {values(field['items'])}"
     kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[

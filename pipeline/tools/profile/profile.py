@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.core import files, limits
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import counted
+from pipeline.core.section import formatted
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile.shares import BLOCKS, Shares, Timed, Traced, block, shares, timed, traced
 from pipeline.tools.profile.trial import Trial, note, peak_bytes, reset_peak, stepping, steps_for
+from pipeline.train import memory_format
 from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
@@ -94,7 +95,8 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         used = memory_of_steps(trial, reports, steps_for(MEMORY_S, step_s, least=5, most=MOST_MEMORY))
         trace = traced(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED), Path(folder))
     found = shares(measured, trace, on_gpu=on_gpu)
-    situation = Situation(params, machine, trial.train_split.resident, isinstance(prepared.spec.inputs, ImageInputs))
+    suits = memory_format.is_faster(trial.state.model.network, trial.state.precision, machine.device)
+    situation = Situation(params, machine, trial.train_split.resident, suits)
     settings = params.train
     parts = f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
     return Profile(
@@ -146,13 +148,14 @@ COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutm
 class Situation(NamedTuple):
     """The facts that a remedy depends on.
 
-    `is_resident` is True if the train split is held in the memory of the device, and `has_images` if the inputs are images.
+    `is_resident` is True if the train split is held in the memory of the device, and `suits_channels_last` if channels_last is expected to be
+    faster.
     """
 
     params: TrainParams
     machine: Machine
     is_resident: bool
-    has_images: bool
+    suits_channels_last: bool
 
     @property
     def on_gpu(self) -> bool:
@@ -200,10 +203,10 @@ def copying(situation: Situation) -> str:
 
 
 def computing(situation: Situation) -> str:
-    settings, on_gpu = situation.params.train, situation.on_gpu
+    settings, on_gpu, suits = situation.params.train, situation.on_gpu, situation.suits_channels_last
     changes = {
         "`train.precision: auto`": on_gpu and settings.precision == "fp32",
-        "`train.channels_last: true`": on_gpu and situation.has_images and not settings.channels_last,
+        f"`train.channels_last: {formatted(suits)}`": settings.channels_last not in ("auto", suits),
         "`train.compile: default`": settings.compile == "off",
         "`train.activation_checkpointing: false`": settings.activation_checkpointing,
     }

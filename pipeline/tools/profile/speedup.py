@@ -108,8 +108,8 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
         print(f"profile: the comparison was written to {output}")
 
 
-def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator[Option]:
-    """Yield the options that differ from the training as configured."""
+def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channels_last: bool) -> Iterator[Option]:
+    """Yield the options that differ from the training as configured. `channels_last` is its memory format."""
     settings, on_gpu = params.train, machine.device.type == "cuda"
 
     def changed(name: str, value: object, obstacle: str | None = None) -> Option:
@@ -118,7 +118,7 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterat
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
     yield from (changed("precision", name) for name in PRECISIONS if name != effective)
     is_image = isinstance(prepared.spec.inputs, ImageInputs)
-    yield changed("channels_last", not settings.channels_last, None if is_image else "the inputs are not images")
+    yield changed("channels_last", not channels_last, None if is_image else "the inputs are not images")
     for mode in ("off", "default", "graphs"):
         if mode != settings.compile:
             yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
@@ -139,7 +139,7 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
     with begun(Option(CONFIGURED), params, prepared, machine, steps) as (configured, count):
         seconds = [configured.run(count) for _ in range(ROUNDS)]
         yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
-        for option in options(params, prepared, machine):
+        for option in options(params, prepared, machine, channels_last=configured.trial.state.model.channels_last):
             yield row(option, configured, count, params, prepared, steps=steps)
     set_determinism(params.train.deterministic, training=True)
 

@@ -102,7 +102,7 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
     if record:
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
-    yield compare_manifest(manifest, params.train, prepared, machine)
+    yield compare_manifest(manifest, params, prepared, machine)
     yield from compare_scores(subject, weights, manifest, prepared, paths, machine)
     if retrain:
         yield from compare_retraining(model, weights, manifest, params, prepared, machine)
@@ -216,9 +216,9 @@ def compare_retraining(
         new_weights, step = training.exported()
         yield Comparison.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
-        changes = {"step": step, "precision": training.state.precision, "spec": prepared.spec}
-        switches = training.progress.micro_batch_changes
-        new_manifest = manifest.model_copy(update={**changes, "switches": switches})
+        state, switches = training.state, training.progress.micro_batch_changes
+        formats = {"precision": state.precision, "channels_last": state.model.channels_last}
+        new_manifest = manifest.model_copy(update={**formats, "step": step, "spec": prepared.spec, "switches": switches})
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
         yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
         model_file.export(copy, new_weights, new_manifest)

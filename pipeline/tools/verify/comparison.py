@@ -13,11 +13,12 @@ from pipeline.core import untrusted
 from pipeline.core.params import shown
 from pipeline.core.prepared import Prepared
 from pipeline.core.section import leaves
-from pipeline.inference import precision
+from pipeline.inference import networks, precision
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train.params import LoopSettings
+from pipeline.train import memory_format
+from pipeline.train.params import LoopSettings, TrainParams
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
 NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
@@ -95,16 +96,23 @@ def short(value: object) -> str:
     return line[:12] if HEXADECIMAL.fullmatch(line) else untrusted.shown(line, LONGEST)
 
 
-def compare_manifest(manifest: Manifest, settings: LoopSettings, prepared: Prepared, machine: Machine) -> Comparison:
-    """Compare the manifest, the metadata of the model file, with what the prepared data, the settings and the machine imply.
+def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine) -> Comparison:
+    """Compare the manifest, the metadata of the model file, with what the prepared data, the parameters and the machine imply.
 
-    The spec and the precision must be the implied ones. `step` must be a step after which a complete training can export its weights.
+    The spec, the precision and the memory format must be the implied ones. `step` must be a step after which a complete training can export its weights.
     `switches`, the changes of the micro-batch size, must be possible results of out-of-memory retries.
     """
+    settings, spec = params.train, prepared.spec
     num_steps = settings.num_steps(len(prepared.train))
     earlier = steps_of_early_exports(settings, num_steps)
-    stated = manifest.model_dump(mode="json", include={"spec", "precision", "step", "switches"})
-    implied = stated | {"spec": prepared.spec.model_dump(mode="json"), "precision": precision.choose(settings.precision, machine.device)}
+    stated = manifest.model_dump(mode="json", include={"spec", "precision", "channels_last", "step", "switches"})
+    chosen = precision.choose(settings.precision, machine.device)
+    network = networks.build_on_meta(params.model, spec) or params.model.build(spec)
+    implied = stated | {
+        "spec": spec.model_dump(mode="json"),
+        "precision": chosen,
+        "channels_last": memory_format.choose(settings, network, chosen, machine.device),
+    }
     if manifest.step != num_steps and manifest.step not in earlier:
         implied["step"] = f"{num_steps} or the step of a validation that can end the training" if earlier else num_steps
     if not are_halvings(manifest.switches, settings, num_steps):

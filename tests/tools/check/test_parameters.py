@@ -28,6 +28,7 @@ MISTAKES = [
     ("train.batch_size", "0", "should be greater than 0, not 0"),
     ("train.precision", "fp8", "should be 'auto', 'bf16', 'fp16', 'fp32' or 'bf16-true', not \"fp8\""),
     ("train.deterministic", "yes", 'should be `true` or `false`, not "yes"'),
+    ("train.channels_last", "yes", "should be 'auto', true or false, not \"yes\""),
     ("evaluate.confidence_level", "95", "should be less than 1, not 95"),
 ]
 VALUES = [

@@ -95,13 +95,14 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     first, second = models("first", "first")
     fingerprint = {**second.manifest.fingerprint, "threads": 7}
     inputs = {**second.manifest.inputs, "lock": "e" * 64, "weights": "f" * 64}
-    changed = second.manifest.model_copy(update={"inputs": inputs, "fingerprint": fingerprint, "precision": "bf16"})
+    changed = second.manifest.model_copy(update={"inputs": inputs, "fingerprint": fingerprint, "precision": "bf16", "channels_last": True})
     found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.record)])
     assert [(row.kind, row.name, row.values[1]) for row in found.rows] == [
         ("data", "starting weights", "f" * 12),
         ("lock", "requirements.lock", "e" * 12),
         ("hardware", "threads", "7"),
         ("hardware", "precision", "bf16"),
+        ("hardware", "channels_last", "true"),
     ]
     assert found.causes == ("the data", "requirements.lock", "the machine")
 

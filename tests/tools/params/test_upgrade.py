@@ -6,6 +6,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.__main__ import main
 from pipeline.core.params import UPGRADE
@@ -161,6 +162,10 @@ def test_a_model_file_of_an_earlier_version_is_read_with_the_added_values(spec: 
     }
     manifest = Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
     assert manifest.inference.model.dropout == 0.1  # type: ignore[attr-defined]
+    assert not manifest.channels_last
+    undecided = {**params, "train": {"deterministic": True, "channels_last": "auto"}}
+    with pytest.raises(ValidationError, match="channels_last\n  Input should be a valid boolean"):
+        Manifest(params=undecided, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
 
 
 def test_every_earlier_preset_is_upgraded(tmp_path: Path) -> None:

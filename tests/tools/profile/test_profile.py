@@ -141,7 +141,13 @@ COSTLY = {"augment.brightness": 0.3, "augment.mixup": 0.2}
         ("copying", "cuda", True, {}, "use a larger train.batch_size"),
         ("computing", "cuda", True, PRECISION, "`train.precision: auto`, `train.channels_last: true`, `train.compile: default`"),
         ("computing", "cuda", True, COMPILED, "computes, as it should (100%): use a faster GPU or a smaller model."),
-        ("computing", "cpu", True, {"train.compile": "default"}, "use a GPU or a smaller model, or set PIPELINE_THREADS=8"),
+        (
+            "computing",
+            "cpu",
+            True,
+            {"train.compile": "default", "train.channels_last": "auto"},
+            "use a GPU or a smaller model, or set PIPELINE_THREADS=8",
+        ),
         ("host", "cuda", True, {}, "`train.compile: graphs`"),
         ("host", "cuda", True, {"train.lanes": 2}, "`train.compile: default`"),
         ("host", "cpu", True, {"train.micro_batch_size": 8}, "a larger train.micro_batch_size"),
@@ -150,10 +156,11 @@ COSTLY = {"augment.brightness": 0.3, "augment.mixup": 0.2}
 )
 def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, device, resident, changes, expected) -> None:
     monkeypatch.setattr(profile.limits, "usable_cpus", lambda: 8)
-    situation = Situation(train_params(changes), Machine(torch.device(device), 2), is_resident=resident, has_images=True)
+    situation = Situation(train_params(changes), Machine(torch.device(device), 2), is_resident=resident, suits_channels_last=True)
     sentence = profile.sentence(Shares(**dict.fromkeys(("data", "copying", "computing", "host", "idle"), 0.0) | {largest: 1.0}), situation)
     assert expected in sentence
     assert sentence.startswith("Most of the time, ")
     assert sentence.endswith(".")
     if largest == "computing":
-        assert "channels_last" not in profile.sentence(Shares(0, 0, 1, 0, 0), situation._replace(has_images=False)), "texts have none"
+        slower = profile.sentence(Shares(0, 0, 1, 0, 0), situation._replace(suits_channels_last=False))
+        assert ("`train.channels_last: false`" in slower) == (situation.params.train.channels_last is True)

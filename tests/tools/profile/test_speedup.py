@@ -21,7 +21,7 @@ def names(options) -> dict[str, str | None]:
 
 
 def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -> None:
-    found = names(speedup.options(train_params({}), prepared, HERE))
+    found = names(speedup.options(train_params({}), prepared, HERE, channels_last=False))
     assert list(found) == [
         *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default", "compile: graphs"),
         *("optimizer not fused", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
@@ -29,13 +29,16 @@ def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -
     assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
     others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
     changes = {f"train.{name}": value for name, value in others.items()}
-    found = names(speedup.options(train_params(changes), prepared, HERE))
+    found = names(speedup.options(train_params(changes), prepared, HERE, channels_last=True))
     assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= found.keys()
-    assert names(speedup.options(train_params({}), texts.texts(), HERE))["channels_last: true"] == "the inputs are not images"
+    assert (
+        names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))["channels_last: true"]
+        == "the inputs are not images"
+    )
 
 
 def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) -> None:
-    found = names(speedup.options(train_params({}), prepared, Machine(torch.device("cuda", 0), 1)))
+    found = names(speedup.options(train_params({}), prepared, Machine(torch.device("cuda", 0), 1), channels_last=False))
     assert list(found)[-1] == "on the CPU", "the slowest option is measured last"
     assert "on the GPU" not in found
     assert "precision: fp32" in found, "auto is another one on a GPU"
@@ -51,7 +54,7 @@ def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_beg
         Option("on a device of another kind", device="meta"),
         Option("deterministic: false", {"deterministic": False}),
     ]
-    monkeypatch.setattr(speedup, "options", lambda *_: iter(chosen))
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter(chosen))
     rows = {row.name: row for row in speedup.compare_options(params, prepared, HERE, steps=3)}
     measured = {name for name, row in rows.items() if row.obstacle is None}
     assert measured == {CONFIGURED, "lanes: 2", "deterministic: false"}
@@ -71,7 +74,7 @@ def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_beg
 
 def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {CONFIGURED: [1.0, 1.0, 1.0, 1.0, 1.0], "slow": [2.0, 2.0, 1.9, 2.1, 2.0]}
-    monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("slow")]))
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("slow")]))
     monkeypatch.setattr(speedup.trials, "time_block", lambda *_: 1.0)
     monkeypatch.setattr(speedup.trials, "interleaved", lambda *_, **__: seconds)
     _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
@@ -129,7 +132,9 @@ def test_table_numbers_and_figure_are_written(tmp_path: Path) -> None:
 def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     assert main(["prepare"]) == 0
-    monkeypatch.setattr(speedup, "options", lambda *_: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")]))
+    monkeypatch.setattr(
+        speedup, "options", lambda *_, **__: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")])
+    )
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
     assert main(["profile", "--speedup", "--steps", "2"]) == 0
     output = capsys.readouterr().out

@@ -26,6 +26,7 @@ from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings, TrainParams
 from tests import project
 from tests.conftest import changed
+from tests.laws.test_resuming import CONVNET
 from tests.repository import GIT, call, repository
 
 MODEL = Path("models/model.safetensors")
@@ -330,6 +331,7 @@ def switches(*changes: tuple[int, int]) -> dict[str, object]:
 CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
     ({"spec.inputs.mean": [0.25]}, rf"spec.inputs.mean: \[0.25\] in the file, but \[0.3\d+\] in {IMPLIED}"),
     ({"precision": "bf16"}, f"precision: bf16 in the file, but fp32 in {IMPLIED}"),
+    ({"channels_last": True}, f"channels_last: true in the file, but false in {IMPLIED}"),
     ({"step": 3}, f"step: 3 in the file, but 4 in {IMPLIED}"),
     ({"step": 5}, f"step: 5 in the file, but 4 in {IMPLIED}"),
     (switches((5, 32)), HALVINGS),
@@ -340,15 +342,23 @@ CONTRADICTIONS: list[tuple[dict[str, object], str]] = [
 
 def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(checkout: Path, verify: Verify) -> None:
     _, metadata = tensor_file.load(MODEL)
-    settings, prepared = from_data(metadata["params"], TrainParams, "test").train, Prepared.open(Path("data/prepared"))
+    params, prepared = from_data(metadata["params"], TrainParams, "test"), Prepared.open(Path("data/prepared"))
     found = machine.Machine.set_up(Environment.read())
     for changes, message in CONTRADICTIONS:
         manifest = model_file.describe(changed(copy.deepcopy(metadata), changes), MODEL)
-        difference = comparison.compare_manifest(manifest, settings, prepared, found).difference
+        difference = comparison.compare_manifest(manifest, params, prepared, found).difference
         assert difference
         assert re.fullmatch(message, difference)
     reseal(lambda _, metadata: metadata.update(step=3))
     assert verify()[-1] == f"differs: manifest: step: 3 in the file, but 4 in {IMPLIED}"
+
+
+def test_the_memory_format_that_auto_selected_is_in_the_file_and_verified(checkout: Path, verify: Verify) -> None:
+    project.write_params(Path(), {**QUICK, "model": CONVNET, "train.channels_last": "auto"})
+    assert main(["train"]) == main(["evaluate"]) == 0
+    model, manifest = model_file.load(MODEL)
+    assert (manifest.params["train"]["channels_last"], manifest.channels_last, model.channels_last) == ("auto", True, True)
+    assert verify("--retrain")[-1] == "identical"
 
 
 @pytest.mark.parametrize(
