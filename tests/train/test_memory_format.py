@@ -16,7 +16,7 @@ WHERE = [("cpu", "fp32"), ("cpu", "bf16"), ("cuda", "fp32"), ("cuda", "bf16"), (
 RULE: dict[str, tuple[Any, list[bool]]] = {
     "dense": (lambda: DENSE, [True, True, False, True, True, True]),
     "resnet18": (models.resnet18, [True, True, False, True, True, True]),
-    "mobilenet": (models.mobilenet_v3_small, [True, False, False, False, False, False]),
+    "mobilenet": (models.mobilenet_v3_small, [True, False, False, True, True, True]),
     "a vision transformer": (models.vit_b_16, [False] * 6),
     "no convolution": (lambda: nn.Linear(2, 2), [False] * 6),
 }
