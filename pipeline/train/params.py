@@ -107,7 +107,7 @@ class LoopSettings(Section):
     same as `default`)."""
     channels_last: Literal["auto", True, False]
     """Use the channels-last memory format for images and convolutions. `auto` uses it where it is expected to be faster: for convolutional networks on
-    a CPU, and on GPUs in 16 bits if no convolution is depthwise."""
+    a CPU, and on GPUs in 16 bits."""
     activation_checkpointing: bool
     """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
     clip_norm: PositiveFloat | None
