@@ -23,6 +23,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
+from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
@@ -114,25 +115,39 @@ def judge(
     task = EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     model.to(device)
+    graphs = Graphs(device, announce) if device.type == "cuda" and machine.graphs == "on" else None
     with torch_errors.with_remedies(size="evaluate.batch_size"):
-        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size)
+        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size, graphs=graphs)
         scores = evaluator.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
-            feed(augmented, tta.Averaged(model, requested), split, device, precision=chosen, batch_size=params.evaluate.batch_size)
+            views = tta.Averaged(model, requested)
+            feed(augmented, views, split, device, precision=chosen, batch_size=params.evaluate.batch_size, graphs=graphs)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
 
 
 def feed(
-    evaluator: Evaluator, model: nn.Module, split: Split, device: torch.device, *, precision: ChosenPrecision, batch_size: int
+    evaluator: Evaluator,
+    model: nn.Module,
+    split: Split,
+    device: torch.device,
+    *,
+    precision: ChosenPrecision,
+    batch_size: int,
+    graphs: Graphs | None,
 ) -> None:
     """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
-    for outputs, targets in networks.predict(model, batches, precision=precision, device=device):
+    for outputs, targets in networks.predict(model, batches, precision=precision, device=device, graphs=graphs):
         assert targets is not None
         evaluator.add(outputs, targets)
+
+
+def announce(reason: str) -> None:
+    """Print why an evaluation goes on without CUDA graphs."""
+    print(f"evaluate: forward passes are not captured as CUDA graphs, which changes no result: {reason}", flush=True)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:

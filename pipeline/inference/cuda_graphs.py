@@ -56,7 +56,7 @@ class Graphs:
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(self, key: Hashable, inputs: Sequence[Tensor], function: Callable[..., Any]) -> Any:
-        """Return `function(*inputs)`. From the third call with this `key` and inputs of these shapes and dtypes on, a graph computes it.
+        """Return `function(*inputs)`. From the third call with this `key` and inputs of this layout on, a graph computes it.
 
         In the first call, libraries load kernels and choose algorithms. The second call is watched for what a graph cannot repeat (see
         `watched`). The function must launch the same operations in each call. What changes between calls, and is not in `inputs`, it must
@@ -64,7 +64,8 @@ class Graphs:
         """
         if self.stopped:
             return function(*inputs)
-        recording = self.recordings.setdefault((key, *((each.shape, each.dtype) for each in inputs)), Recording())
+        layout = ((each.shape, each.stride(), each.dtype) for each in inputs)
+        recording = self.recordings.setdefault((key, *layout), Recording())
         recording.calls += 1
         if recording.calls > 2 and recording.graph is None and self.num_graphs < MOST_GRAPHS:
             self.stop(self.record(recording, function, inputs))
@@ -84,10 +85,11 @@ class Graphs:
 
     def record(self, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
         """Record `function`, without executing it, with inputs of its own that have the layout of `inputs`. Return why it fails; "" if not."""
-        graph = torch.cuda.CUDAGraph()
+        graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         torch.cuda.empty_cache()  # a recording cannot use memory that PyTorch keeps for later allocations
+        gc.disable()  # to destroy another graph is an error within a recording
         try:
-            own = tuple(torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in inputs)
+            own = tuple(torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device) for each in inputs)
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(self.stream):
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")  # other threads read data meanwhile
@@ -99,6 +101,9 @@ class Graphs:
             self.clean_up()
             cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error  # `capture_end` raises an error of its own
             return "too little memory" if is_out_of_memory(cause) else str(cause).splitlines()[0]
+        finally:
+            if collects:
+                gc.enable()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         recording.graph, recording.inputs, recording.result = graph, own, result
         return ""

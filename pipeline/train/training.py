@@ -172,7 +172,8 @@ class Training:
             batches,
             self.plan,
             step=step,
-            validate=self.validation(pause, step.graphs),
+            # not yet seen on a GPU, unlike the steps
+            validate=self.validation(pause, step.graphs if self.machine.graphs == "on" else None),
         )
         warned = False
         try:

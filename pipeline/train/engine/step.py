@@ -201,11 +201,11 @@ def apply_gradients(state: TrainState, loss: Tensor | None, norm: Tensor | None)
 
 def nonfinite(tensors: list[Tensor]) -> Tensor:
     """Return a scalar on the device: 1.0 if a value of `tensors` is not finite, else 0.0."""
-    found = torch.zeros((), device=tensors[0].device)
+    found, one = torch.arange(2, dtype=torch.float32, device=tensors[0].device).unbind()  # 0 and 1 by one operation
     for dtype in {tensor.dtype: None for tensor in tensors}:
         same = [tensor for tensor in tensors if tensor.dtype == dtype]
         if dtype == torch.bfloat16:  # the kernel has no form for it
             same = [torch.nn.utils.get_total_norm(same).float()]
         # the kernel of torch's gradient scaler: one operation for all tensors, which it multiplies by 1 here
-        torch._amp_foreach_non_finite_check_and_unscale_(same, found, torch.ones_like(found))
+        torch._amp_foreach_non_finite_check_and_unscale_(same, found, one)
     return found

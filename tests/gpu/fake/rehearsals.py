@@ -8,7 +8,9 @@ docs/decisions/0022-a-gpu-that-executes-nothing.md. All that is read from the GP
 import contextlib
 import csv
 import gc
+import itertools
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +20,12 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
+from pipeline.core.environment import Graphs
 from pipeline.core.prepared import Prepared
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
 from pipeline.train import training
-from pipeline.train.engine import metrics, muon, update
+from pipeline.train.engine import metrics, muon, step, update
 from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
 from pipeline.train.group.processes import ALONE
@@ -98,11 +101,11 @@ def steady(found: list[Counts]) -> Counts:
     return least
 
 
-def rehearse(begin: Begin, params: TrainParams, data: Prepared, *, cudnn: bool = True) -> Counts:
+def rehearse(begin: Begin, params: TrainParams, data: Prepared, *, cudnn: bool = True, graphs: Graphs = "off") -> Counts:
     """Train, save, validate, and resume from the saved step to the end. Return what a steady step asks of the GPU."""
     torch.backends.cudnn.enabled = cudnn
-    found = steady(steps(begin(params, "work", data)))
-    resumed = begin(params, "work", data)
+    found = steady(steps(begin(params, "work", data, graphs)))
+    resumed = begin(params, "work", data, graphs)
     assert resumed.state.step == SAVED
     list(resumed.reports())
     return found
@@ -127,7 +130,7 @@ def table() -> Iterator[list[dict[str, str | int]]]:
     rows: list[dict[str, str | int]] = []
     yield rows
     with TABLE.open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["preset", "precision", "pipeline", "bare loop"], lineterminator="\n")
+        writer = csv.DictWriter(file, ["preset", "precision", "pipeline", "captured", "bare loop"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -140,7 +143,8 @@ def test_a_preset_trains_and_its_launches_are_counted_beside_those_of_a_bare_loo
     data, cudnn = PRESETS[name]
     params = params_of(PRECISIONS[precision_name], name)
     ours, least = rehearse(begin, params, data, cudnn=cudnn).launches, bare(begin(params, "bare", data)).launches
-    table.append({"preset": name, "precision": precision_name, "pipeline": ours, "bare loop": least})
+    captured = steady(steps(begin(params, "captured", data, "on"))).launches
+    table.append({"preset": name, "precision": precision_name, "pipeline": ours, "captured": captured, "bare loop": least})
 
 
 SGD = resuming.SGD
@@ -200,6 +204,72 @@ def test_the_norm_of_exchanged_gradients_is_that_of_aligned_copies(monkeypatch: 
     Lanes(ALONE).norm([gradient])
     assert gradient.data_ptr() % 16
     assert [place % 16 for place in places] == [0]
+
+
+CAPTURED = {
+    "accumulation": {"train.micro_batch_size": BATCH_SIZE // 4},
+    "lanes": {"train.lanes": 4},
+    "streamed": {"train.precision": "bf16"},
+    "muon": {"optimizer": MUON, "train.on_nonfinite": "skip"},
+}
+
+
+@pytest.mark.parametrize("feature", CAPTURED)
+def test_a_captured_training_neither_waits_nor_allocates(begin: Begin, monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
+    """A wait within a recording would be an error, too."""
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0 if feature == "streamed" else 1.0)
+    found = rehearse(begin, params_of(CAPTURED[feature], "cifar10-cnn"), CIFAR, graphs="on")
+    if feature == "accumulation":
+        assert found.launches <= 12 + 3 * 4
+
+
+def wait(outputs: torch.Tensor, _: int) -> torch.Tensor:
+    return outputs * float(outputs.detach().sum() < 1e9)
+
+
+def wait_in_the_recording(outputs: torch.Tensor, call: int) -> torch.Tensor:
+    return wait(outputs, call) if call > 2 else outputs * 1.0
+
+
+def draw_on_the_host(outputs: torch.Tensor, _: int) -> torch.Tensor:
+    return outputs * float(torch.rand(()))
+
+
+OBSTACLES = {
+    wait: r"an operation waits for the GPU \(.*rehearsals\.py:\d+\)",
+    wait_in_the_recording: "CUDA error: operation not permitted when stream is capturing",
+    draw_on_the_host: "the network draws random numbers on the host",
+}
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_a_training_goes_on_eagerly_with_the_reason_if_it_cannot_be_recorded(
+    begin: Begin, capsys: pytest.CaptureFixture[str], obstacle: Callable[[torch.Tensor, int], torch.Tensor]
+) -> None:
+    """Dropout draws before and after it: a failed recording leaves no trace in PyTorch's allocator and generator."""
+    training = begin(params_of({"model": WIDE_CONVNET | {"dropout": 0.5}}), "work", CIFAR, "on")
+    calls = itertools.count(1)
+    training.state.model.network.register_forward_hook(lambda _module, _inputs, outputs: obstacle(outputs, next(calls)))
+    assert len(list(training.reports())) == STEPS
+    printed = capsys.readouterr().out
+    assert re.findall("not captured as CUDA graphs, which changes no result: " + OBSTACLES[obstacle], printed)
+
+
+def test_graphs_without_room_leave_the_micro_batch_as_it_is(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+    """The GPU has room for an eager step, but not for the gradients and the graphs of captured ones."""
+    params = params_of({"model": WIDE_CONVNET | {"width": 64}, "train.batch_size": 512, "train.micro_batch_size": 512})
+    needed = reserved(begin(params, "eager", CIFAR, "off"))
+    expected = steady(steps(begin(params, "again", CIFAR, "off")))
+    release()
+    library.gpu().fake_gpu_limit(needed)
+    try:
+        training = begin(params, "limited", CIFAR, "on")
+        found = steady(steps(training))
+    finally:
+        library.gpu().fake_gpu_limit(library.CAPACITY_BYTES)
+    assert "which changes no result: too little memory" in capsys.readouterr().out
+    assert training.progress.micro_batch_changes == []
+    assert abs(found.launches - expected.launches) <= 8
 
 
 MIXED = {
@@ -341,7 +411,7 @@ def test_the_stages_run_and_their_model_answers(
 
 
 def wait_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "total", lambda parts: parts[0] * (float(parts[0]) < 1e9))
+    monkeypatch.setattr(step, "total", lambda parts: parts[0] * (float(parts[0]) < 1e9))
 
 
 def wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,7 +420,7 @@ def wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def copy_from_pageable_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "constant", lambda value, dtype, device: torch.tensor(value, dtype=dtype).to(device))
+    monkeypatch.setattr(step.Numbers, "share_as", lambda numbers, dtype: torch.tensor(0.1, dtype=dtype).to(numbers.device))
 
 
 def count_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,9 +454,9 @@ def count_without_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def average_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def update_each(self, step: int) -> None:
+    def update_each(self, weight: torch.Tensor) -> None:
         for trailing, leading in zip(self.trailing, self.leading, strict=True):
-            trailing.data.lerp_(leading.data, 0.1 + 0 * step)
+            trailing.data.lerp_(leading.data, weight)
 
     monkeypatch.setattr(EMA, "update", update_each)
 
@@ -396,7 +466,7 @@ def zero_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def autocast_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update, "autocast", lambda _precision, _device: torch.autocast("cpu", dtype=torch.bfloat16))
+    monkeypatch.setattr(step, "autocast", lambda _precision, _device: torch.autocast("cpu", dtype=torch.bfloat16))
 
 
 def forget_the_memory_format(monkeypatch: pytest.MonkeyPatch) -> None:

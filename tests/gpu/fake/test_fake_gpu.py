@@ -18,8 +18,8 @@ from tests.imports import TOP
 FOLDER = Path(__file__).parent
 TABLE = FOLDER / "launches.csv"
 """The operations that a steady step of each preset puts into streams, and those of a bare loop with the same network and optimizer."""
-MOST_MORE = {"fp32": 0.05, "bf16": 0.05, "fp16": 0.15, "bf16, skip": 0.15}
-"""The share by which a step of an image preset may exceed the bare loop; 8 operations are always allowed."""
+MOST_MORE = {"fp32": 0.05, "bf16": 0.05, "fp16": 0.15, "bf16, skip": 0.18}
+"""The share by which a step of an image preset may exceed the bare loop; 12 operations are always allowed: four set and read the numbers of the step (see `Numbers`)."""
 
 
 def variables(folder: Path) -> dict[str, str]:
@@ -57,9 +57,19 @@ def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> No
     too_many = []
     for row in csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()):
         more, bare = int(row["pipeline"]) - int(row["bare loop"]), int(row["bare loop"])
-        allowed = max(8, MOST_MORE[row["precision"]] * bare)
+        allowed = max(12, MOST_MORE[row["precision"]] * bare)
         if row["preset"].startswith(("digits", "cifar10")) and more > allowed:
             too_many.append((row, allowed))
+    assert too_many == []
+
+
+def test_a_captured_step_launches_at_most_a_score_of_operations() -> None:
+    too_many = []
+    for row in csv.DictReader(TABLE.read_text(encoding="utf-8").splitlines()):
+        is_image = row["preset"].startswith(("digits", "cifar10"))
+        most = 25 if not is_image else 12 if row["precision"] in ("fp32", "bf16") else 20
+        if int(row["captured"]) > most:
+            too_many.append((row, most))
     assert too_many == []
 
 
