@@ -219,6 +219,7 @@ def host(situation: Situation) -> str:
     settings = situation.params.train
     graphs = situation.on_gpu and settings.micro_batch_size == settings.batch_size and settings.lanes == 1
     changes = {
+        "without PIPELINE_GRAPHS=off, so that steps are captured as CUDA graphs": situation.on_gpu and situation.machine.graphs == "off",
         f"`train.compile: {'graphs' if graphs else 'default'}`": settings.compile == "off" and not settings.activation_checkpointing,
         "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)": (
             settings.micro_batch_size < settings.batch_size

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain, tee
 from pathlib import Path
@@ -153,7 +153,8 @@ def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Mach
     """
     device = torch.device(option.device) if option.device else machine.device
     held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    trial = Trial.of(params, prepared, Machine(device, machine.threads), changes={"report_every_steps": trials.NEVER, **option.changes})
+    machine = replace(machine, device=device, graphs="off" if option.unfused else machine.graphs)
+    trial = Trial.of(params, prepared, machine, changes={"report_every_steps": trials.NEVER, **option.changes})
     if option.unfused:
         unfuse(trial.state.optimizer)
     with trials.stepping(trial) as reports:

@@ -119,7 +119,8 @@ class Trial(Training):
 
     @property
     def title(self) -> str:
-        return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}"
+        captured = "" if self.uncaptured else ", in captured steps"
+        return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}{captured}"
 
     def batches(self, start: int) -> Generator[WholeBatch]:
         """Yield the batches of the training, and measure how long each takes to make.

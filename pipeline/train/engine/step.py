@@ -46,8 +46,8 @@ class Numbers:
     def __init__(self, state: TrainState, *, on_gpu: bool) -> None:
         self.groups, self.device = state.optimizer.param_groups, state.device
         self.scalars = [torch.zeros((), device=self.device) for _ in range(2 + len(self.groups))] if on_gpu else []
-        # torch's fused optimizers do not take shards together with a whole tensor
-        self.rates_on_gpu = on_gpu and not is_divided(self.groups[0]["params"][0])
+        # fused optimizers read the learning rate from the GPU, but take no shards together with a whole tensor
+        self.rates_on_gpu = on_gpu and all(group.get("fused", True) and not is_divided(group["params"][0]) for group in self.groups)
         self.share: Tensor | float = 0.0
         """The weight of a target in the loss: 1 by the number of targets of the whole batch."""
         self.ema_weight: Tensor | float = 0.0
