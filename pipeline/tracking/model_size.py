@@ -51,8 +51,13 @@ class ModelSize:
     optimizer_bytes: int
 
     @classmethod
-    def of(cls, state: TrainState, params: TrainParams, prepared: Prepared, *, micro_batch_size: int) -> "ModelSize":
-        """Measure the model of a training before its first step. Computes nothing on the device, and does not change the random state."""
+    def of(
+        cls, state: TrainState, params: TrainParams, prepared: Prepared, *, micro_batch_size: int, captured: bool = False
+    ) -> "ModelSize":
+        """Measure the model of a training before its first step. Computes nothing on the device, and does not change the random state.
+
+        `captured` is True if the steps are captured as CUDA graphs, which have their gradients twice.
+        """
         parameters, lengths = state.parameters, prepared.train.lengths
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         trained_bytes = sum(local(parameter).nbytes for parameter in trained)
@@ -72,7 +77,7 @@ class ModelSize:
                 longest=None if lengths is None else int(lengths.max()),
             ),
             used_bytes=used_bytes(state.device),
-            gradient_bytes=trained_bytes,
+            gradient_bytes=(2 if captured else 1) * trained_bytes,
             optimizer_bytes=max(0, tensors_per_weight(params.optimizer) * trained_bytes - existing),
         )
 

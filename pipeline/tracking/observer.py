@@ -79,6 +79,7 @@ def print_size(training: Training) -> None:
     """Print how large the model is, and how much memory its training is expected to take."""
     settings, state = training.params.train, training.state
     lane_size = settings.batch_size // max(settings.lanes, training.group.size)
-    measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=min(training.progress.micro_batch_size, lane_size))
+    micro_batch_size, captured = min(training.progress.micro_batch_size, lane_size), not training.uncaptured
+    measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=micro_batch_size, captured=captured)
     for line in measured.lines(state.device):
         print(f"train: {line}", flush=True)

@@ -4,6 +4,7 @@ A number that Python had is frozen in it, as in a CUDA graph, and a tensor is re
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.inference import cuda_graphs
 from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.inference.cuda_graphs import Graphs, NotRecorded, Recording
+from pipeline.inference.machine import Machine
 from pipeline.train.engine import captured, step, update
 from pipeline.train.engine.step import Numbers
 from pipeline.train.training import Training
@@ -203,3 +205,28 @@ def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepare
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
         assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
+
+
+ON_GPU = Machine(torch.device("cuda"), 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "reason"),
+    [
+        (ON_GPU, {"train.steps": 200}, ""),
+        (ON_GPU, {}, "the training is short"),
+        (replace(ON_GPU, graphs="on"), {}, ""),
+        (replace(ON_GPU, graphs="off"), {"train.steps": 200}, "PIPELINE_GRAPHS is off"),
+        (replace(ON_GPU, device=torch.device("cpu"), graphs="on"), {"train.steps": 200}, "there is no GPU"),
+        (ON_GPU, {"train.steps": 200, "train.activation_checkpointing": True, "model": CONVNET}, "activations are computed again"),
+        (
+            ON_GPU,
+            {"train.steps": 200, "train.compile": "graphs", "train.micro_batch_size": 16},
+            "`train.compile: graphs` records graphs of its own",
+        ),
+    ],
+)
+def test_the_reason_why_a_training_is_not_captured(train_params, prepared: Prepared, machine: Machine, changes, reason: str) -> None:
+    training = begin(train_params(COMMON | changes), prepared)
+    training.machine = machine
+    assert training.uncaptured == reason
