@@ -14,7 +14,7 @@ NUM_LENGTHS = 8
 def num_targets(targets: "Tensor") -> "Tensor":
     """Return the number of targets that are not IGNORED (-100), as a scalar on the device. All floating-point targets are counted."""
     if targets.is_floating_point():
-        return targets.new_tensor(targets.numel())
+        return targets.new_full((), targets.numel())  # filled on the device: a copy from the host would wait
     return (targets != IGNORED).sum()
 
 

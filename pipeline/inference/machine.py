@@ -20,7 +20,13 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.inference import gpu_diagnostics
 
 LIBRARIES = ("torch", "torchvision", "numpy")
-DECIDING_FLAGS = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "ATEN_CPU_CAPABILITY")
+DECIDING_FLAGS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
+    "NVIDIA_TF32_OVERRIDE",
+    "ATEN_CPU_CAPABILITY",
+)
 """Environment variables that change the results of a GPU: its matrix products, and the initial weights, which are drawn on the CPU."""
 CPU_FLAGS = ("MKL_", "ONEDNN_", "DNNL_", "OPENBLAS_", "ATEN_CPU_CAPABILITY")
 """Beginnings of the environment variables of PyTorch's CPU libraries. They choose kernels, and so change the results of sums."""

@@ -108,9 +108,11 @@ class Training:
         unvalidated = "" if VALID in self.prepared.splits else "; no validation split: the last weights are exported"
         print(
             f"train: {self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}: {counted(self.plan.num_steps, 'step')}, {begun}; "
-            f"{self.train_split}{unvalidated}{'' if self.uncaptured else '; steps are captured as CUDA graphs'}",
+            f"{self.train_split}{unvalidated}",
             flush=True,
         )
+        if self.machine.device.type == "cuda":
+            print(f"train: steps are {f'not captured: {self.uncaptured}' if self.uncaptured else 'captured as CUDA graphs'}", flush=True)
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state and the progress of a training from `tensors` and `scalars`, the contents of an intact checkpoint file.

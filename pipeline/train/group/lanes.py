@@ -5,6 +5,7 @@ along a fixed binary tree: neighbours first, then the sums of neighbours, and so
 lanes, which is a subtree. So the order of the additions, and thereby every bit of the result, is the same for every number of processes.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -192,9 +193,11 @@ class Lanes(OneLane):
 
     def norm(self, tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
         """Return the norm of all `tensors`. On a GPU, the order of its sums depends on whether a tensor begins at a multiple of 16 bytes. Within
-        DDP's buckets, gradients may not, and begin elsewhere after a restart. Copies, here of the absolute values, always do.
+        DDP's buckets, gradients may not, and begin elsewhere after a restart. Copies, here of the absolute values, always do. A maximum has
+        no order.
         """
-        return super().norm(list(torch._foreach_abs(tensors)) if tensors[0].is_cuda else tensors, norm_type)
+        has_order = tensors[0].is_cuda and norm_type != math.inf
+        return super().norm(list(torch._foreach_abs(tensors)) if has_order else tensors, norm_type)
 
     def begin_again(self, step: int, micro_batch_size: int) -> None:
         self.group.restart(step, micro_batch_size)

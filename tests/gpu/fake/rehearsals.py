@@ -9,6 +9,7 @@ import contextlib
 import csv
 import gc
 import itertools
+import math
 import os
 import re
 import warnings
@@ -204,6 +205,8 @@ def test_the_norm_of_exchanged_gradients_is_that_of_aligned_copies(monkeypatch: 
     Lanes(ALONE).norm([gradient])
     assert gradient.data_ptr() % 16
     assert [place % 16 for place in places] == [0]
+    Lanes(ALONE).norm([gradient], math.inf)
+    assert places[1:] == [gradient.data_ptr()], "a maximum needs no copy, which would take the memory of all weights"
 
 
 CAPTURED = {
