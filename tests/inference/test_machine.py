@@ -164,13 +164,13 @@ def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_its_memory_is_told_i
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
     monkeypatch.setattr("torch.backends.cudnn.version", lambda: 92_600)
-    machine = Machine(torch.device("cuda", 1), 2)
-    found = machine.fingerprint()
+    here = Machine(torch.device("cuda", 1), 2)
+    found = here.fingerprint()
     assert (found["name"], found["device"]) == ("Some GPU", "cuda")
     assert found["flags"] == dict.fromkeys(machine.DECIDING_FLAGS, "") | {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}
     assert found["cpu"] == platform.machine()
     assert found["kernels"] == {"cuda": torch.version.cuda, "cudnn": 92_600}
-    assert machine.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
+    assert here.memory() == {"memory/allocated_megabytes": 2.0, "memory/reserved_megabytes": 3.0}
 
 
 X86 = "processor\t: {}\nvendor_id\t: {}\ncpu family\t: 6\nmodel\t\t: 143\nmodel name\t: Any CPU: of two\nflags\t\t: fpu\n"
