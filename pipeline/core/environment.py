@@ -43,7 +43,7 @@ DEVICE_NAMES = "should be `auto`, `cpu`, `cuda` or `cuda:N`"
 
 SUMMARY_FOLLOWS = "PIPELINE_SUMMARY_FOLLOWS"
 
-Graphs = Literal["auto", "on", "off"]
+CaptureMode = Literal["auto", "on", "off"]
 Threads = Annotated[int, Field(gt=0, le=1024)]
 
 
@@ -73,7 +73,7 @@ class Environment(BaseSettings):
 
     device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
-    graphs: Graphs = Field("auto", validation_alias="PIPELINE_GRAPHS")
+    graphs: CaptureMode = Field("auto", validation_alias="PIPELINE_GRAPHS")
     """Whether a training replays its steps as CUDA graphs, which changes no result: `auto` does if the training is long enough to pay for it. `on`
     also replays the forward passes of validations and evaluations."""
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")

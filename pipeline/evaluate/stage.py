@@ -115,14 +115,14 @@ def judge(
     task = EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     model.to(device)
-    graphs = Graphs(device, announce) if device.type == "cuda" and machine.graphs == "on" else None
+    captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):
-        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size, graphs=graphs)
+        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size, captures=captures)
         scores = evaluator.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
             views = tta.Averaged(model, requested)
-            feed(augmented, views, split, device, precision=chosen, batch_size=params.evaluate.batch_size, graphs=graphs)
+            feed(augmented, views, split, device, precision=chosen, batch_size=params.evaluate.batch_size, captures=captures)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
 
@@ -135,9 +135,13 @@ def feed(
     *,
     precision: ChosenPrecision,
     batch_size: int,
-    graphs: Graphs | None,
+    captures: bool,
 ) -> None:
-    """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split."""
+    """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split.
+
+    If `captures` is True, the forward pass is captured as a CUDA graph, which changes no output.
+    """
+    graphs = Graphs(device, announce) if captures else None
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
     for outputs, targets in networks.predict(model, batches, precision=precision, device=device, graphs=graphs):
@@ -147,7 +151,7 @@ def feed(
 
 def announce(reason: str) -> None:
     """Print why an evaluation goes on without CUDA graphs."""
-    print(f"evaluate: forward passes are not captured as CUDA graphs, which changes no result: {reason}", flush=True)
+    print(f"evaluate: not captured as CUDA graphs, which changes no result: {reason}", flush=True)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:

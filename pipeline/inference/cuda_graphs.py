@@ -19,7 +19,8 @@ from torch import Tensor
 from pipeline.inference.torch_errors import is_out_of_memory
 
 MOST_GRAPHS = 64
-"""The number of graphs that are kept at most. A function with inputs of further shapes is launched operation by operation."""
+"""The number of graphs that are kept at most. Each takes some megabytes."""
+LITTLE_MEMORY = "too little memory"
 WAIT = "called a synchronizing CUDA operation"
 """PyTorch's warning of an operation that makes the host wait for the GPU."""
 PROTOTYPE = "Synchronization debug mode is a prototype"
@@ -48,6 +49,9 @@ class Graphs:
 
     device: torch.device
     announce: Callable[[str], None]
+    may_record: bool = True
+    """False as long as functions are only called and watched."""
+    is_full: bool = False
     stopped: bool = False
     recordings: dict[Hashable, Recording] = field(default_factory=dict)
 
@@ -67,11 +71,13 @@ class Graphs:
         layout = ((each.shape, each.stride(), each.dtype) for each in inputs)
         recording = self.recordings.setdefault((key, *layout), Recording())
         recording.calls += 1
-        if recording.calls > 2 and recording.graph is None and self.num_graphs < MOST_GRAPHS:
-            self.stop(self.record(recording, function, inputs))
-        if recording.graph:
-            copy(recording.inputs, inputs)
-            recording.graph.replay()
+        if recording.graph is None and recording.calls > 2 and self.may_record:
+            if self.num_graphs < MOST_GRAPHS:
+                self.stop(self.record(recording, function, inputs))
+            elif not self.is_full:
+                self.is_full = True
+                self.announce(f"inputs of further shapes, because there are {MOST_GRAPHS} graphs already")
+        if recording.graph and self.replayed(recording, inputs):
             return recording.result
         if recording.calls != 2:
             return function(*inputs)
@@ -79,12 +85,26 @@ class Graphs:
         self.stop(obstacle)
         return result
 
+    def replayed(self, recording: Recording, inputs: Sequence[Tensor]) -> bool:
+        """Replay the graph. If memory runs out, release all graphs and return False."""
+        assert recording.graph
+        reason = None
+        try:
+            copy(recording.inputs, inputs)
+            recording.graph.replay()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = LITTLE_MEMORY
+        self.stop(reason)
+        return not self.stopped
+
     @property
     def num_graphs(self) -> int:
         return sum(recording.graph is not None for recording in self.recordings.values())
 
-    def record(self, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
-        """Record `function`, without executing it, with inputs of its own that have the layout of `inputs`. Return why it fails; "" if not."""
+    def record(self, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str | None:
+        """Record `function`, without executing it, with inputs of its own that have the layout of `inputs`. Return why it fails, or None."""
         graph, collects = torch.cuda.CUDAGraph(), gc.isenabled()
         torch.cuda.empty_cache()  # a recording cannot use memory that PyTorch keeps for later allocations
         gc.disable()  # to destroy another graph is an error within a recording
@@ -95,18 +115,22 @@ class Graphs:
                 graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")  # other threads read data meanwhile
                 try:
                     result = function(*own)
-                finally:
-                    graph.capture_end()
-        except RuntimeError as error:
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # that the recording is invalid follows from the first error
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+        except BaseException as error:
             self.clean_up()
-            cause = error.__context__ if isinstance(error.__context__, RuntimeError) else error  # `capture_end` raises an error of its own
-            return "too little memory" if is_out_of_memory(cause) else str(cause).splitlines()[0]
+            if not isinstance(error, RuntimeError):
+                raise
+            return LITTLE_MEMORY if is_out_of_memory(error) else (str(error).splitlines() or [repr(error)])[0]
         finally:
             if collects:
                 gc.enable()
         torch.cuda.current_stream(self.device).wait_stream(self.stream)
         recording.graph, recording.inputs, recording.result = graph, own, result
-        return ""
+        return None
 
     def clean_up(self) -> None:
         """Undo what PyTorch leaves after a failed recording: its allocator and its random generator still wait for the end of it."""
@@ -121,18 +145,19 @@ class Graphs:
             raise NotRecorded(reason)
         self.stop(reason)
 
-    def stop(self, reason: str) -> None:
-        """Release all graphs and their memory, and record nothing from now on, because of `reason`. If it is "", do nothing."""
-        if reason and not self.stopped:
+    def stop(self, reason: str | None) -> None:
+        """Release all graphs and their memory, and record nothing from now on, because of `reason`. If it is None, do nothing."""
+        if reason is not None and not self.stopped:
             self.stopped = True
             self.recordings.clear()
             gc.collect()
+            torch._C._cuda_clearCublasWorkspaces()  # one of them was made in the memory of the graphs
             torch.cuda.empty_cache()
             self.announce(reason)
 
 
-def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str]:
-    """Return `function(*inputs)`, and why a graph cannot repeat it; "" if it can.
+def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str | None]:
+    """Return `function(*inputs)`, and why a graph cannot repeat it, or None.
 
     A graph cannot wait for the host, and would use the random numbers again that the host drew when it was recorded.
     """
@@ -150,7 +175,7 @@ def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str]:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if waited:
         return result, f"an operation waits for the GPU ({waited[0].filename}:{waited[0].lineno})"
-    return result, "" if host_randomness() == before else "the network draws random numbers on the host"
+    return result, None if host_randomness() == before else "the network draws random numbers on the host"
 
 
 def host_randomness() -> tuple[bytes, object, str]:
@@ -162,7 +187,7 @@ def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     """Copy each source into the target at the same place, with one operation for all that have the same dtype."""
     by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for target, source in zip(targets, sources, strict=True):
-        to, of = as_bytes(target, source)
+        to, of = flattened(target, source)
         targets_of_dtype, sources_of_dtype = by_dtype.setdefault(of.dtype, ([], []))
         targets_of_dtype.append(to)
         sources_of_dtype.append(of)
@@ -170,7 +195,7 @@ def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
         torch._foreach_copy_(*of_dtype)
 
 
-def as_bytes(*tensors: Tensor) -> Iterator[Tensor]:
-    """Yield the bytes of each tensor, so that tensors of several dtypes can be copied together; or the tensors if one is not contiguous."""
+def flattened(*tensors: Tensor) -> Iterator[Tensor]:
+    """Yield each tensor as bytes, so that tensors of several dtypes can be copied together. If one is not contiguous, yield all as they are."""
     contiguous = all(tensor.is_contiguous() for tensor in tensors)
     yield from (tensor.view(-1).view(torch.uint8) if contiguous else tensor for tensor in tensors)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipeline.core import limits
-from pipeline.core.environment import Environment, Graphs
+from pipeline.core.environment import CaptureMode, Environment
 from pipeline.core.limits import keep_freed_memory
 from pipeline.core.refusal import Refusal, counted
 from pipeline.inference import gpu_diagnostics
@@ -44,7 +44,7 @@ MODEL_FIELDS = (
 class Machine:
     device: torch.device
     threads: int
-    graphs: Graphs = "auto"
+    graphs: CaptureMode = "auto"
     """Whether steps are captured as CUDA graphs. This changes no result, so it is not in the fingerprint."""
 
     @classmethod

@@ -27,7 +27,8 @@ class StageObserver(Observer):
     def training_begins(self, training: Training, inputs: Mapping[str, Any]) -> None:
         self.training, self.reported = training, (time.perf_counter(), training.state.step)
         described = read_record(self.paths.prepared).model_dump(mode="json")
-        more = {"inputs": inputs, "data": str(training.train_split), "captured_steps": training.uncaptured or True}
+        graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager or None}
+        more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
         print_size(training)
         resume_file = training.saver.checkpoints.folder / "run"
@@ -79,7 +80,7 @@ def print_size(training: Training) -> None:
     """Print how large the model is, and how much memory its training is expected to take."""
     settings, state = training.params.train, training.state
     lane_size = settings.batch_size // max(settings.lanes, training.group.size)
-    micro_batch_size, captured = min(training.progress.micro_batch_size, lane_size), not training.uncaptured
+    micro_batch_size, captured = min(training.progress.micro_batch_size, lane_size), not training.why_eager
     measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=micro_batch_size, captured=captured)
     for line in measured.lines(state.device):
         print(f"train: {line}", flush=True)

@@ -259,7 +259,6 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
         ema_decay=settings.ema_decay,
         device=device,
         skip_nonfinite=settings.on_nonfinite == "skip",
-        graphs=settings.compile == "graphs" and device.type == "cuda",
         lanes=lanes,
     )
     if params.optimizer.layer_decay is not None or params.optimizer.groups:

@@ -112,7 +112,7 @@ class Training:
             flush=True,
         )
         if self.machine.device.type == "cuda":
-            print(f"train: steps are {f'not captured: {self.uncaptured}' if self.uncaptured else 'captured as CUDA graphs'}", flush=True)
+            print(f"train: steps are {f'not captured: {self.why_eager}' if self.why_eager else 'captured as CUDA graphs'}", flush=True)
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state and the progress of a training from `tensors` and `scalars`, the contents of an intact checkpoint file.
@@ -174,7 +174,6 @@ class Training:
             batches,
             self.plan,
             step=step,
-            # not yet seen on a GPU, unlike the steps
             validate=self.validation(pause, step.graphs if self.machine.graphs == "on" else None),
         )
         warned = False
@@ -197,22 +196,23 @@ class Training:
 
     def step(self) -> Step:
         """Return what computes the steps: operation by operation, or by CUDA graphs if nothing speaks against it."""
-        forward = self.state.lanes.wrap(compiled(self.state.model, self.params.train.compile))
-        if self.uncaptured:
+        mode = self.params.train.compile
+        forward = self.state.lanes.wrap(compiled(self.state.model, mode))
+        if self.why_eager:
             return Step(self.state, self.objective, forward)
-        return captured.CapturedStep(self.state, self.objective, forward, announce)
+        return captured.CapturedStep(self.state, self.objective, forward, announce, records_network=mode != "graphs")
 
-    @property
-    def uncaptured(self) -> str:
-        """Return why steps are not captured as CUDA graphs, which decides no result; "" if they are."""
-        settings, requested = self.params.train, self.machine.graphs
+    @cached_property
+    def why_eager(self) -> str:
+        """Return why the steps that are left are not captured as CUDA graphs, which decides no result; "" if they are."""
+        requested = self.machine.graphs
         obstacles = {
             "there is no GPU": self.machine.device.type == "cpu",
             "PIPELINE_GRAPHS is off": requested == "off",
-            "the training is short": requested == "auto" and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS,
+            f"fewer than {captured.FEWEST_STEPS} steps are left": requested == "auto"
+            and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS,
             "several processes exchange gradients": self.group.size > 1,
-            "`train.compile: graphs` records graphs of its own": settings.compile == "graphs",
-            "activations are computed again": settings.activation_checkpointing,
+            "activations are computed again": self.params.train.activation_checkpointing,
         }
         return next((reason for reason, applies in obstacles.items() if applies), "")
 
@@ -301,5 +301,5 @@ class Training:
 
 
 def announce(reason: str) -> None:
-    """Print why a training goes on without CUDA graphs."""
-    print(f"train: steps are not captured as CUDA graphs, which changes no result: {reason}", flush=True)
+    """Print what is not captured as CUDA graphs, or why nothing is any more."""
+    print(f"train: not captured as CUDA graphs, which changes no result: {reason}", flush=True)

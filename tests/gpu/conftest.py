@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.core.environment import Environment, Graphs
+from pipeline.core.environment import CaptureMode, Environment
 from pipeline.core.prepared import Prepared
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
@@ -38,7 +38,7 @@ def begin(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PIPELINE_THREADS", str(torch.get_num_threads()))
     here = Machine.set_up(Environment.read())
 
-    def begun(params: TrainParams, name: str = "work", data: Prepared = prepared, graphs: Graphs | None = None) -> Training:
+    def begun(params: TrainParams, name: str = "work", data: Prepared = prepared, graphs: CaptureMode | None = None) -> Training:
         set_determinism(params.train.deterministic)
         (tmp_path / name).mkdir(exist_ok=True)
         machine = replace(here, graphs=graphs or here.graphs)

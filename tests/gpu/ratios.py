@@ -23,8 +23,7 @@ from unittest import mock
 
 import torch
 
-from pipeline.core import environment
-from pipeline.core.environment import Environment
+from pipeline.core.environment import CaptureMode, Environment
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
@@ -39,7 +38,7 @@ from tests.gpu.bare import bare_step
 from tests.gpu.presets import PRESETS, images, words
 
 BARE, LIKE_TORCH = "bare", "like torch"
-MODES: dict[str, tuple[str, environment.Graphs]] = {
+MODES: dict[str, tuple[str, CaptureMode]] = {
     "eager": ("off", "off"),
     "captured": ("off", "on"),
     "compiled": ("default", "off"),

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
@@ -160,7 +160,9 @@ def serve(connection: Connection, reference: int, sizes: Sequence[int]) -> None:
     with suppress(ConnectionError):
         try:
             params = load(Document.read(Paths().params), TrainParams)
-            trial = Trial.of(params, *trials.set_up(params, Paths(), Environment.read()), changes={"report_every_steps": trials.NEVER})
+            prepared, machine = trials.set_up(params, Paths(), Environment.read())
+            machine = replace(machine, graphs="off")  # graphs of one size would take memory from the others
+            trial = Trial.of(params, prepared, machine, changes={"report_every_steps": trials.NEVER})
             connection.send(Training(trial.title, trial.machine.device.type == "cuda", tuple(notes(trial.state.model.network))))
             with trials.stepping(trial) as reports, redirect_stdout(io.StringIO()):  # it prints that it makes micro-batches smaller
                 for answer in answers(trial, reports, reference, sizes):

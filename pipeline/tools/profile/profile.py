@@ -96,7 +96,7 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         trace = traced(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED), Path(folder))
     found = shares(measured, trace, on_gpu=on_gpu)
     suits = memory_format.is_faster(trial.state.model.network, trial.state.precision, machine.device)
-    situation = Situation(params, machine, trial.train_split.resident, suits)
+    situation = Situation(params, machine, trial.train_split.resident, suits, is_captured=not trial.why_eager)
     settings = params.train
     parts = f" in micro-batches of {settings.micro_batch_size}" if settings.micro_batch_size < settings.batch_size else ""
     return Profile(
@@ -148,14 +148,15 @@ COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutm
 class Situation(NamedTuple):
     """The facts that a remedy depends on.
 
-    `is_resident` is True if the train split is held in the memory of the device, and `suits_channels_last` if channels_last is expected to be
-    faster.
+    `is_resident` is True if the train split is held in the memory of the device, `suits_channels_last` if channels_last is expected to be
+    faster, and `is_captured` if steps are captured as CUDA graphs.
     """
 
     params: TrainParams
     machine: Machine
     is_resident: bool
     suits_channels_last: bool
+    is_captured: bool = False
 
     @property
     def on_gpu(self) -> bool:
@@ -220,7 +221,9 @@ def host(situation: Situation) -> str:
     graphs = situation.on_gpu and settings.micro_batch_size == settings.batch_size and settings.lanes == 1
     changes = {
         "without PIPELINE_GRAPHS=off, so that steps are captured as CUDA graphs": situation.on_gpu and situation.machine.graphs == "off",
-        f"`train.compile: {'graphs' if graphs else 'default'}`": settings.compile == "off" and not settings.activation_checkpointing,
+        f"`train.compile: {'graphs' if graphs else 'default'}`": settings.compile == "off"
+        and not settings.activation_checkpointing
+        and not situation.is_captured,
         "a larger train.micro_batch_size, which makes fewer and larger operations (`python -m pipeline profile --fit-batch`)": (
             settings.micro_batch_size < settings.batch_size
         ),

@@ -122,7 +122,8 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     for mode in ("off", "default", "graphs"):
         if mode != settings.compile:
             yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
-    yield Option("optimizer not fused", unfused=True)
+    captured = on_gpu and machine.graphs != "off"
+    yield Option(f"optimizer not fused{', steps not captured' if captured else ''}", unfused=True)
     yield changed("lanes", 2 if settings.lanes == 1 else 1)
     yield changed("activation_checkpointing", not settings.activation_checkpointing)
     yield changed("deterministic", not settings.deterministic)

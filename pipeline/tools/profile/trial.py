@@ -119,7 +119,7 @@ class Trial(Training):
 
     @property
     def title(self) -> str:
-        captured = "" if self.uncaptured else ", in captured steps"
+        captured = "" if self.why_eager else ", in captured steps"
         return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}{captured}"
 
     def batches(self, start: int) -> Generator[WholeBatch]:

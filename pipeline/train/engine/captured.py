@@ -4,17 +4,21 @@ A small network otherwise waits for the host, which takes longer to launch hundr
 kernels are those of `Step`, in the same order and on tensors of the same layout, so the results are the same, bit for bit.
 
 **Recorded**: a micro-batch (forward pass, loss, backward pass and metrics), once for the first one of a lane, which replaces the gradients, and
-once for the further ones, which add to them; and the update (unscaling, norm, clipping, optimizer, EMA), once with and once without the norm.
-Each is recorded again for inputs of another shape.
+once for the further ones, which add to them, for inputs of each shape; and the update (unscaling, norm, clipping, optimizer, EMA). With
+`train.compile: graphs`, the compiler records the network, and only the update is recorded here.
 
 **What changes between replays**: the inputs and targets, which are copied to where the graph reads them; the numbers of the step (see
 `Numbers`); and the seed of the GPU's random generator, which PyTorch hands to each replay.
 
-**Not recorded**: augmentation and all that reads the data, because it has its own rhythm; what several lanes do with their gradients; reports.
-`Training.uncaptured` lists the trainings that are not recorded.
+**Not recorded**: augmentation and all that reads the data, because it does not happen once a step; what several lanes do with their gradients;
+reports. `Training.why_eager` lists the trainings that are not recorded.
+
+**Memory** must not run out where it would not in eager steps. So nothing is kept in the first step, and nothing is recorded before the fourth:
+an update, which cannot be repeated, is then never launched while graphs hold memory.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from operator import is_not
 
@@ -22,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.inference.batch import Batch
-from pipeline.inference.cuda_graphs import Graphs, copy
+from pipeline.inference.cuda_graphs import LITTLE_MEMORY, Graphs, copy
 from pipeline.train.engine.metrics import LOSS
 from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.state import TrainState
@@ -36,13 +40,17 @@ FEWEST_STEPS = 100
 class CapturedStep(Step):
     """Computes a step by CUDA graphs. What a graph leaves for another one, or for the host, is in memory that stays where it is."""
 
-    def __init__(self, state: TrainState, objective: Objective, forward: Forward, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self, state: TrainState, objective: Objective, forward: Forward, announce: Callable[[str], None], *, records_network: bool = True
+    ) -> None:
         super().__init__(state, objective, forward)
+        assert self.numbers.rates_on_gpu, "a graph would repeat a learning rate that it does not read from the GPU"
         self.graphs: Graphs = Graphs(state.device, announce)
-        self.first_step = state.step
+        self.records_network, self.first_step = records_network, state.step
+        self.has_lanes = state.lanes.share.lanes > 1
         self.trained: list[nn.Parameter] = []
         self.gradients: list[Tensor] = []
-        """The gradients of the parameters `trained`."""
+        """The gradients of the parameters `trained`. The list is empty in the first step, and when nothing is recorded any more."""
         self.results: dict[str, Tensor] = {}
         """The loss of a lane and its sums, in float64, by name."""
         self.dtypes: dict[str, torch.dtype] = {}
@@ -52,14 +60,24 @@ class CapturedStep(Step):
         self.norm: Tensor | None = None
         self.skipped: Tensor | None = None
 
+    def begin(self, num_targets: int, learning_rate: float) -> None:
+        super().begin(num_targets, learning_rate)
+        self.graphs.may_record = self.state.step >= self.first_step + 3
+
     def add_micro_batch(self, part: Batch, *, first: bool) -> None:
         assert part.targets is not None
         self.has_begun = True
         self.num_parts = 1 if first else self.num_parts + 1
-        self.graphs.run(("micro-batch", first), (part.inputs, part.targets), partial(self.micro_batch, first=first))
+        compute = partial(self.micro_batch, first=first)
+        if self.records_network:
+            self.graphs.run(("micro-batch", first), (part.inputs, part.targets), compute)
+        else:
+            compute(part.inputs, part.targets)
+        if first and self.has_lanes and self.gradients:  # a replay does not, and the lane before has taken its gradients away
+            self.place_gradients(self.gradients)
 
     def micro_batch(self, inputs: Tensor, targets: Tensor, *, first: bool) -> None:
-        """Compute the gradients and add up the sums of a micro-batch."""
+        """Compute the gradients of a micro-batch and add up its sums, where they stay."""
         for name, value in self.differentiated(inputs, targets, first=first).items():
             if name not in self.results:
                 self.dtypes[name], self.results[name] = value.dtype, value.double()
@@ -68,12 +86,13 @@ class CapturedStep(Step):
             else:
                 self.results[name].add_(value)
         trained = [parameter for parameter in self.state.parameters if parameter.grad is not None]
-        if self.graphs.stopped:
+        if self.graphs.stopped or self.state.step == self.first_step:
             self.gradients = []
         elif not self.gradients:
             self.trained, self.gradients = trained, gradients_of(trained)
         elif len(trained) != len(self.trained) or any(map(is_not, trained, self.trained)):
             self.graphs.refuse("a step has gradients of other parameters than the step before")
+            self.gradients = []
         elif first:
             copy(self.gradients, gradients_of(trained))
             self.place_gradients(self.gradients)
@@ -83,36 +102,37 @@ class CapturedStep(Step):
             parameter.grad = gradient
 
     def lane_sums(self, *, last: bool) -> Sums:
-        if self.gradients and self.state.lanes.share.lanes > 1:
-            self.place_gradients(self.gradients if last else copied(self.gradients))
+        if self.has_lanes and self.gradients and not last:
+            self.place_gradients(copied(self.gradients))  # the next lane writes into those
         one = self.num_parts == 1  # the sum of several is in float64
         sums = {name: value.to(self.dtypes[name] if one else value.dtype, copy=True) for name, value in self.results.items()}
         return sums.pop(LOSS), sums
 
     def update(self, loss: Tensor | None, settings: StepSettings) -> tuple[Tensor | None, Tensor | None]:
         inputs = (loss,) if loss is not None and self.state.loss_may_skip else ()
-        self.graphs.run(("update", settings.measures_norm), inputs, partial(self.updated, settings=settings))
-        norm, skipped = (None if kept is None else kept.clone() for kept in (self.norm, self.skipped))
-        return norm if settings.measures_norm else None, skipped
+        # always with the norm, so that there is one graph
+        self.graphs.run("update", inputs, partial(self.updated, settings=replace(settings, measures_norm=True)))
+        norm = self.norm.clone() if self.norm is not None and settings.measures_norm else None
+        return norm, None if self.skipped is None else self.skipped.clone()
 
     def updated(self, *loss: Tensor, settings: StepSettings) -> None:
         """Apply the gradients, and leave the norm and the flag of a skipped step where they stay."""
-        groups, recording = self.state.optimizer.param_groups, torch.cuda.is_current_stream_capturing()
-        for group in groups:
+        recording = torch.cuda.is_current_stream_capturing()
+        for group in self.state.optimizer.param_groups:
             group["capturable"] = recording  # torch's optimizers ask for it while a graph is recorded, and warn of it otherwise
         try:
             norm, skipped = super().update(loss[0] if loss else None, settings)
         except RuntimeError:
-            self.state.scaler._per_optimizer_states.clear()  # else the scaler would refuse to unscale the gradients again
+            if self.state.scaler.is_enabled():  # else it would refuse to unscale the gradients again
+                self.state.scaler._per_optimizer_states.clear()
             raise
         self.norm, self.skipped = kept(self.norm, norm), kept(self.skipped, skipped)
 
     def release(self) -> bool:
-        if self.graphs.stopped or self.state.step == self.first_step:  # in its first step, it takes no further memory
-            self.gradients = []
+        if not self.gradients and not self.graphs.num_graphs:
             return False
-        self.graphs.stop("too little memory")
         self.gradients = []
+        self.graphs.stop(LITTLE_MEMORY)
         return True
 
 

@@ -138,8 +138,8 @@ def score(
 ) -> dict[str, float]:
     """Return the mean loss and the metrics of `model` over a split, by name.
 
-    `batches()` returns an iterator over the batches of the split, or of every n-th batch if `group` has n processes. `pause()` is called
-    after each batch, equally often in all processes. `graphs` are for the forward pass (see `predict`). It may raise an exception to end the computation early. The host synchronises with the
+    `graphs` are for the forward pass (see `predict`). `batches()` returns an iterator over the batches of the split, or of every n-th batch if `group` has n processes. `pause()` is called
+    after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
     device only at the end. The result is the same for every number of processes. Counts are whole numbers, so their sums are the same for
     every batch size, too.
     """

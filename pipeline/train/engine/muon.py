@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY
-from pipeline.train.engine.cuda_graph import GraphedUpdate
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Jordan's Newton-Schulz coefficients: they bring singular values to between about 0.7 and 1.2, with the steepest possible slope at 0."""
@@ -24,8 +23,6 @@ class Muon(torch.optim.Optimizer):
 
     Like torch's fused optimizers, it supports `found_inf`: if this scalar on the device is 1.0, the step changes nothing and needs no
     host synchronisation. All momentum buffers start at zero. In hidden groups, the buffers have at least float32 precision.
-
-    With `graphs`, a step is one CUDA graph: the host would otherwise take longer to start its many small kernels than a GPU for them.
     """
 
     # with this flag, GradScaler sets `found_inf` on the optimizer instead of reading it on the host
@@ -39,11 +36,9 @@ class Muon(torch.optim.Optimizer):
         nesterov: bool,
         ns_steps: int,
         normalize_weights: bool,
-        graphs: bool = False,
     ) -> None:
         super().__init__(groups, {"lr": lr, "nesterov": nesterov, "ns_steps": ns_steps, "normalize_weights": normalize_weights})
         self.packings: dict[tuple[torch.Size, ...], Packing] = {}
-        self.graphs, self.graphed = graphs, cast("GraphedUpdate | None", None)
         for group in self.param_groups:
             for parameter in group["params"]:
                 dtype = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
@@ -56,38 +51,24 @@ class Muon(torch.optim.Optimizer):
         # GradScaler sets `grad_scale` only if the gradients are still scaled
         assert getattr(self, "grad_scale", None) is None
         found_inf: Tensor | None = getattr(self, "found_inf", None)
-        found = [gradients(parameters) for parameters in self.trained()]
-        rates = [group["lr"] for group in self.param_groups]
-        if self.graphs:
-            self.graphed = self.graphed or GraphedUpdate(found, found_inf)
-            self.graphed(self.update, found, rates, found_inf)
-        else:
-            self.update(found, rates, found_inf)
-
-    def trained(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of each group that have a gradient."""
-        return [[parameter for parameter in group["params"] if parameter.grad is not None] for group in self.param_groups]
-
-    def update(self, gradients: Sequence[list[Tensor]], rates: Sequence[float | Tensor], found_inf: Tensor | None) -> None:
-        """Apply one update with the gradients and the learning rate of each group."""
-        for group, trained, of_group, rate in zip(self.param_groups, self.trained(), gradients, rates, strict=True):
-            settings = {**group, "lr": rate}
+        for group in self.param_groups:
+            trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not group["hidden"]:
-                buffers = [self.state[parameter]["momentum_buffer"] for parameter in trained]
-                fused_sgd(trained, of_group, buffers, settings, found_inf)
+                fused_sgd(
+                    trained, gradients(trained), [self.state[parameter]["momentum_buffer"] for parameter in trained], group, found_inf
+                )
                 continue
-            gradient_of = dict(zip(map(id, trained), of_group, strict=True))
             for similar in by_size(trained):
-                self.muon_step(similar, [gradient_of[id(parameter)] for parameter in similar], settings, found_inf)
+                self.muon_step(similar, group, found_inf)
 
-    def muon_step(self, parameters: list[nn.Parameter], gradients: list[Tensor], group: dict[str, Any], found_inf: Tensor | None) -> None:
+    def muon_step(self, parameters: list[nn.Parameter], group: dict[str, Any], found_inf: Tensor | None) -> None:
         """Apply Muon to `parameters`, a group of `by_size`. Nothing changes if `found_inf` is 1.0.
 
         The parameters are computed as one batch of matrices, so that fewer kernels are launched.
         """
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         packing = self.packing(tuple(parameter.shape for parameter in parameters), parameters[0].device)
-        old_momentum, weights, gradient = map(packing.matrices, (buffers, parameters, gradients))
+        old_momentum, weights, gradient = map(packing.matrices, (buffers, parameters, gradients(parameters)))
         momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
         if group["normalize_weights"]:

@@ -47,7 +47,7 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 """Matches the name of a weight relative to its layer, parametrized or not. Does not match weight-norm magnitudes (`weight_g`, `original0`)."""
 
 
-def build(module: nn.Module, settings: OptimizerSettings, *, graphs: bool = False) -> torch.optim.Optimizer:
+def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Build one optimizer for all trainable parameters of `module`.
 
     Only the weights of MATRIX_LAYERS, such as Linear, get weight decay. The class of the layer that owns a parameter decides this, not the
@@ -56,8 +56,6 @@ def build(module: nn.Module, settings: OptimizerSettings, *, graphs: bool = Fals
 
     Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. All parameters in a
     group have the same `lr_scale` and weight decay, so `settings.groups` and `settings.layer_decay` can lead to more groups.
-
-    With `graphs`, Muon makes each step as one CUDA graph. The other optimizers launch few kernels anyway.
     """
     groups = groups_of(module, settings)
     trained = [parameter for group in groups for parameter in group["params"]]
@@ -72,7 +70,7 @@ def build(module: nn.Module, settings: OptimizerSettings, *, graphs: bool = Fals
             optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
             return optimizer_class(groups, lr=learning_rate, betas=(beta1, beta2), eps=epsilon, fused=True)
         case MuonSettings(learning_rate=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights):
-            return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights, graphs=graphs)
+            return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
 
 
 def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:

@@ -108,20 +108,18 @@ class TrainState:
         ema_decay: float,
         device: torch.device,
         skip_nonfinite: bool = False,
-        graphs: bool = False,
         lanes: OneLane = ONE_LANE,
     ) -> "TrainState":
         """Return the state before the first step: move the model to `device`, and build its optimizer, gradient scaler and EMA.
 
-        If `ema_decay` is 0, no EMA is built. `graphs` is for the optimizer (see `optimizers.build`). Raises Refusal if `lanes` cannot divide
-        the weights.
+        If `ema_decay` is 0, no EMA is built. Raises Refusal if `lanes` cannot divide the weights.
         """
         ema = EMA(model, ema_decay) if ema_decay else None
         lanes.place(model, device, precision)
         if ema:
             lanes.place(ema.module, device, precision)
             ema.follow(model)
-        built, scales = optimizers.build(model.network, optimizer, graphs=graphs), scaler(precision, device)
+        built, scales = optimizers.build(model.network, optimizer), scaler(precision, device)
         buffers = BufferSnapshot(model.network)
         lanes.begin(model.network, buffers)
         return cls(model, built, scales, ema, precision, device, buffers, lanes, skip_nonfinite)

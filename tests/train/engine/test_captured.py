@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -54,7 +54,7 @@ class Operations(TorchDispatchMode):
                         place.copy_(value)
 
 
-def record(graphs: Graphs, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str:
+def record(graphs: Graphs, recording: Recording, function: Callable[..., Any], inputs: Sequence[Tensor]) -> str | None:
     """Do what `Graphs.record` does, with Operations instead of a CUDA graph."""
     own = tuple(each.clone() for each in inputs)
     try:
@@ -63,7 +63,7 @@ def record(graphs: Graphs, recording: Recording, function: Callable[..., Any], i
     except NotRecorded as error:
         return str(error)
     recording.graph, recording.inputs = operations, own  # type: ignore[assignment]
-    return ""
+    return None
 
 
 @pytest.fixture
@@ -72,16 +72,16 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     monkeypatch.setattr(step, "Numbers", lambda state, **_: Numbers(state, on_gpu=True))
 
     def replayed() -> None:
-        monkeypatch.setattr(Training, "uncaptured", "")
+        monkeypatch.setattr(Training, "why_eager", "")
         monkeypatch.setattr(Graphs, "__post_init__", lambda _: None)
         monkeypatch.setattr(Graphs, "record", record)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        monkeypatch.setattr(cuda_graphs, "watched", lambda function, *inputs: (function(*inputs), ""))
+        monkeypatch.setattr(cuda_graphs, "watched", lambda function, *inputs: (function(*inputs), None))
 
     return replayed
 
 
-LONG = {"train.steps": 10, "train.validate_every_steps": 2}
+LONG = {"train.steps": 12, "train.validate_every_steps": 2}
 PLAIN = {**SGD, "momentum": 0.0, "nesterov": False}
 RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "adamw": ("images", {"model": CONVNET}),
@@ -95,7 +95,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
         {"model": CONVNET, "optimizer": PLAIN, "train.clip_norm": None, "train.ema_decay": 0.0, "train.on_nonfinite": "skip"},
     ),
     "muon": ("images", {"model": AIRBENCH, "optimizer": MUON, "train.on_nonfinite": "skip"}),
-    "texts of many lengths": ("texts", {"model": texts.TRANSFORMER}),
+    "texts of many lengths": ("texts", {"model": texts.TRANSFORMER, "train.batch_size": 2, "train.micro_batch_size": 2, "train.steps": 40}),
     "language model": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "optimizer": SGD, "train.precision": "fp32"}),
 }
 
@@ -132,7 +132,7 @@ def test_a_captured_training_ends_in_the_same_bytes(train_params, prepared: Prep
     assert_same_end(eager, trained(train_params, prepared, recipe))
     (graphs,) = found
     assert not graphs.stopped
-    assert {key[0] for key, recording in graphs.recordings.items() if recording.graph} >= {("update", True), ("micro-batch", True)}
+    assert {key[0] for key, recording in graphs.recordings.items() if recording.graph} >= {"update", ("micro-batch", True)}
 
 
 def freeze_the_learning_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +207,38 @@ def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepare
         assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_steps_with_gradients_of_fewer_parameters_end_the_capture_and_change_nothing(train_params, replay, capsys, lanes: int) -> None:
+    """As with short texts here, for which all layers but the last get no gradient."""
+    params = train_params(
+        {**OF_TEXT, **LONG, "model": texts.TRANSFORMER, "train.batch_size": 2, "train.micro_batch_size": 1, "train.lanes": lanes}
+    )
+    ends = []
+    for _ in range(2):
+        training, lengths = begin(params, texts.texts()), [0]
+        network = training.state.model.network
+        *_, last = (module for module in network.modules() if isinstance(module, nn.Linear))
+        network.register_forward_pre_hook(lambda _, inputs, lengths=lengths: lengths.append(inputs[0].shape[1]))
+        last.register_forward_pre_hook(lambda _, inputs, lengths=lengths: inputs[0].detach() if lengths[-1] < 10 else None)
+        list(training.reports())
+        ends.append(training)
+        replay()
+    assert "a step has gradients of other parameters than the step before" in capsys.readouterr().out
+    assert_same_end(*ends)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_shapes_beyond_the_bound_stay_eager_and_change_nothing(
+    train_params, prepared: Prepared, replay, monkeypatch, capsys, most: int
+) -> None:
+    recipe = "every step reported, lanes"
+    eager = trained(train_params, prepared, recipe)
+    replay()
+    monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", most)
+    assert_same_end(eager, trained(train_params, prepared, recipe))
+    assert "inputs of further shapes, because there are" in capsys.readouterr().out
+
+
 ON_GPU = Machine(torch.device("cuda"), 1)
 
 
@@ -214,19 +246,14 @@ ON_GPU = Machine(torch.device("cuda"), 1)
     ("machine", "changes", "reason"),
     [
         (ON_GPU, {"train.steps": 200}, ""),
-        (ON_GPU, {}, "the training is short"),
+        (ON_GPU, {}, "fewer than 100 steps are left"),
         (replace(ON_GPU, graphs="on"), {}, ""),
         (replace(ON_GPU, graphs="off"), {"train.steps": 200}, "PIPELINE_GRAPHS is off"),
         (replace(ON_GPU, device=torch.device("cpu"), graphs="on"), {"train.steps": 200}, "there is no GPU"),
         (ON_GPU, {"train.steps": 200, "train.activation_checkpointing": True, "model": CONVNET}, "activations are computed again"),
-        (
-            ON_GPU,
-            {"train.steps": 200, "train.compile": "graphs", "train.micro_batch_size": 16},
-            "`train.compile: graphs` records graphs of its own",
-        ),
     ],
 )
 def test_the_reason_why_a_training_is_not_captured(train_params, prepared: Prepared, machine: Machine, changes, reason: str) -> None:
     training = begin(train_params(COMMON | changes), prepared)
     training.machine = machine
-    assert training.uncaptured == reason
+    assert training.why_eager == reason

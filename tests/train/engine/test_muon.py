@@ -6,7 +6,6 @@ from torch import nn
 from torch.optim._muon import _zeropower_via_newtonschulz
 
 from pipeline.train.engine import muon, optimizers
-from pipeline.train.engine.cuda_graph import GraphedUpdate, Update
 from pipeline.train.optimizer_params import MuonSettings
 from tests.train.engine.building import MUON
 
@@ -168,35 +167,3 @@ def test_memory_order_decides_nothing_but_the_last_digit() -> None:
     for one, another in zip(ours.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one, another, rtol=1e-5, atol=1e-7)
         assert another.is_contiguous(memory_format=torch.channels_last) or another.ndim != 4
-
-
-class Repeated:
-    """In place of a CUDA graph: calls what would have been captured. A graph does not see a number that the host has changed since."""
-
-    def __init__(self, graphed: GraphedUpdate, update: Update) -> None:
-        self.graphed, self.update = graphed, update
-
-    def replay(self) -> None:
-        for group in self.update.__self__.param_groups:  # type: ignore[attr-defined]
-            group["lr"] = float("nan")
-        self.update(self.graphed.gradients, self.graphed.rates, self.graphed.found_inf)
-
-
-def test_an_update_that_is_a_graph_reads_the_gradients_the_rate_and_the_flag_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    def captured(graphed: GraphedUpdate, update: Update) -> Repeated:
-        return Repeated(graphed, update)
-
-    monkeypatch.setattr(GraphedUpdate, "captured", captured)
-    found = []
-    for graphs in (False, True):
-        module = network()
-        optimizer = optimizers.build(module, MUON, graphs=graphs)
-        for number in range(4):
-            for group in optimizer.param_groups:
-                group["lr"] = 0.1 * (number + 1) * group["lr_scale"]
-            optimizer.found_inf = torch.tensor(float(number == 2))  # type: ignore[attr-defined]
-            gradients(module, number)
-            optimizer.step()
-        found.append([*module.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())])
-    for plain, recorded in zip(*found, strict=True):
-        torch.testing.assert_close(plain, recorded)
