@@ -103,7 +103,7 @@ class LoopSettings(Section):
     deterministic: bool
     """Raise an error for operations whose result differs from run to run. `false` also lets cuDNN try its algorithms, and use the fastest."""
     compile: Literal["off", "default", "graphs"]
-    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` adds CUDA graphs, also of Muon's update (on a CPU, it is the
+    """Use of torch.compile: `off` for none, `default` compiles the network, `graphs` lets the compiler add CUDA graphs of the network (on a CPU, it is the
     same as `default`)."""
     channels_last: Literal["auto", True, False]
     """Use the channels-last memory format for images and convolutions. `auto` uses it where it is expected to be faster: for convolutional networks on

@@ -89,7 +89,9 @@ class CapturedStep(Step):
         if self.graphs.stopped or self.state.step == self.first_step:
             self.gradients = []
         elif not self.gradients:
-            self.trained, self.gradients = trained, gradients_of(trained)
+            # the compiler's graphs write their gradients to memory that they use again
+            self.trained, self.gradients = trained, gradients_of(trained) if self.records_network else copied(gradients_of(trained))
+            self.place_gradients(self.gradients)
         elif len(trained) != len(self.trained) or any(map(is_not, trained, self.trained)):
             self.graphs.refuse("a step has gradients of other parameters than the step before")
             self.gradients = []

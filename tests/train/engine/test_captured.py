@@ -18,6 +18,7 @@ from pipeline.inference import cuda_graphs
 from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.inference.cuda_graphs import Graphs, NotRecorded, Recording
 from pipeline.inference.machine import Machine
+from pipeline.train import training
 from pipeline.train.engine import captured, step, update
 from pipeline.train.engine.step import Numbers
 from pipeline.train.training import Training
@@ -237,6 +238,20 @@ def test_shapes_beyond_the_bound_stay_eager_and_change_nothing(
     monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", most)
     assert_same_end(eager, trained(train_params, prepared, recipe))
     assert "inputs of further shapes, because there are" in capsys.readouterr().out
+
+
+def test_beside_the_graphs_of_the_compiler_gradients_are_copied_out_of_its_memory(
+    train_params, prepared: Prepared, replay, monkeypatch
+) -> None:
+    monkeypatch.setattr(training, "compiled", lambda model, _mode: model)
+    replay()
+    params = train_params({**COMMON, **LONG, "model": CONVNET, "train.compile": "graphs", "train.micro_batch_size": 16})
+    trained, made = begin(params, prepared), []
+    for parameter in trained.state.parameters:
+        parameter.register_post_accumulate_grad_hook(lambda each: made.append(each.grad.detach()))
+    list(trained.reports())
+    placed = {parameter.grad.data_ptr() for parameter in trained.state.parameters}
+    assert placed.isdisjoint(gradient.data_ptr() for gradient in made)
 
 
 ON_GPU = Machine(torch.device("cuda"), 1)
