@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.core.section import formatted
 from pipeline.tracking import events
-from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing
+from pipeline.tracking.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing, logged
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from pipeline.tracking.saved_model import Build
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits for one request
-LONGEST_PARAM = 6000
 SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
 SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files in metrics/ and plots/ have the exact values
 
@@ -65,7 +63,7 @@ class Sender:
 
         self._client.update_run(self._run_id, status="RUNNING")
         run = self._client.get_run(self._run_id).data
-        params = {name: formatted(value)[:LONGEST_PARAM] for name, value in fields["params"].items()}
+        params = {name: logged(value) for name, value in fields["params"].items()}
         self._log_batch("params", [Param(name, value) for name, value in params.items() if name not in run.params])
         changed = {f"pipeline.changed.{name}": value for name, value in params.items() if run.params.get(name, value) != value}
         # If the run was created by the user, its existing `mlflow.*` tags are kept. Every run keeps the tag `mlflow.user`.

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
+from pipeline.core.section import Scalar, formatted
 from pipeline.core.untrusted import reason, shown
 from pipeline.tracking.address import Address
 
@@ -30,7 +31,7 @@ COLORS = (  # noqa: SIM905  # a list would take 22 lines
     "#a65000 #145214 #7a1113 #4b2a6b #4a2a22 #9c2f7a #404040 #6b6b00 #0b6b75 #7fb8e6 #ffbf80"
 ).split()
 """The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
-LONGEST_NAME = 250
+LONGEST_NAME, LONGEST_PARAM = 250, 6000
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -85,15 +86,18 @@ class Store:
         """Return the MLflow run for the journal called `journal`. `start` has the fields of the journal's first event.
 
         The first of these runs that exists and is not deleted is returned: 1. the run with the id `known`, to which an earlier delivery
-        sent this journal; 2. the run that the user named, `start["run_id"]`; 3. the run in the experiment whose tag `pipeline.journal` is
-        the journal's name; 4. the run in the experiment that trained the model with the SHA-256 `start["model_sha256"]`. If there is none,
-        create a run. If 3, 4 or a new run is returned although the user named a run, print that the named run is not used. Passes on
-        MLflow's exceptions.
+        sent this journal; 2. the run that the user named, `start["run_id"]`, if it is the run of no other training; 3. the run in the
+        experiment whose tag `pipeline.journal` is the journal's name; 4. the run in the experiment that trained the model with the SHA-256
+        `start["model_sha256"]`. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
+        the named run is not used. Passes on MLflow's exceptions.
         """
+        if known and (run := self._active(known)):
+            return run
         named = start.get("run_id")
-        for run_id in (known, named):
-            if run_id and (run := self._active(run_id)):
-                return run
+        if named and (run := self._active(named)) and is_free(run, journal, start):
+            if JOURNAL_TAG not in run.data.tags:
+                self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
+            return run
         experiment_id = self.experiment_id(start.get("experiment"))
         found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
@@ -221,6 +225,11 @@ def unusable(database: Path, error: Exception) -> str:
     )
 
 
+def logged(value: Scalar) -> str:
+    """Return the value of a parameter as MLflow stores it."""
+    return formatted(value)[:LONGEST_PARAM]
+
+
 def describing(text: str) -> dict[str, str]:
     """Return the tags that make `text` the description of a run in MLflow; {} if `text` is "".
 
@@ -229,13 +238,26 @@ def describing(text: str) -> dict[str, str]:
     return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
 
 
+def is_free(run: "Run", journal: str, start: Mapping[str, Any]) -> bool:
+    """Return True if the run that the user named can be that of the journal called `journal`: it belongs to no other training.
+
+    `start` has the fields of the journal's first event. Runs of earlier versions of the pipeline have no tag `pipeline.journal`, so their
+    params and their model are compared, too.
+    """
+    tags, params, model = run.data.tags, start.get("params", {}), start.get("model_sha256")
+    if model and tags.get(MODEL_TAG) == model:
+        return True  # the journal adds to the training of this run
+    is_unused = MODEL_TAG not in tags and all(run.data.params.get(name, logged(value)) == logged(value) for name, value in params.items())
+    return tags.get(JOURNAL_TAG) == journal or (JOURNAL_TAG not in tags and is_unused)
+
+
 def unused_run_message(named: str, journal: str, run_id: str) -> str:
     """Return a message for a user whose MLFLOW_RUN_ID has no effect. It says that the run `named`, the value of this variable, is not used,
     and that the journal called `journal` is sent to the run `run_id` instead.
     """
     return (
-        f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, or the model already has a run. "
-        f"The journal {journal} is delivered to the run {run_id}"
+        f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, it is the run of another training, or the model already "
+        f"has a run. The journal {journal} is delivered to the run {run_id}. Unset the variable, or create a run for each training"
     )
 
 

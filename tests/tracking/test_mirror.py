@@ -13,9 +13,9 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.tracking import events, journal, mirror, mirror_process, run, saved_model
 from pipeline.tracking.address import Address
-from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, is_pending
+from pipeline.tracking.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
 from pipeline.tracking.journal import Journal, RunInfo
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import JOURNAL_TAG, Store
 from tests.tracking import mirror_command, tiny
 from tests.tracking.conftest import NUM_STEPS, RUN_INFO, Tracked, finish
 
@@ -175,21 +175,46 @@ def test_a_named_run_that_is_not_used_is_reported_with_the_one_that_is(tracked: 
 
 
 def test_a_run_that_the_user_began_is_continued_and_keeps_the_tags_of_mlflow(tracked: Tracked) -> None:
-    """Also in later journals; our own tags change as ever."""
+    """Our own tags change as ever."""
     theirs = {"mlflow.user": "a stranger", "mlflow.source.git.commit": "theirs", "notes": "theirs"}
     run_id = tracked.client.create_run("0", tags=theirs).info.run_id
-    for value in ("1", "2"):
-        new = tracked.begin(RunInfo(tags={**RUN_INFO.tags, "ours": value}), run_id=run_id)
-        new.close()
-        assert tracked.deliver(new.folder)
+    new = tracked.begin(RunInfo(tags={**RUN_INFO.tags, "ours": "1"}), run_id=run_id)
+    new.close()
+    assert tracked.deliver(new.folder)
     tags = tracked.client.get_run(run_id).data.tags
     assert theirs.items() <= tags.items()
-    assert tags["ours"] == "2"
+    assert tags["ours"] == "1"
     later = RunInfo(tags={"mlflow.user": "someone else", "mlflow.source.git.commit": "c1"})
     Journal.reopen(new.folder, stage="train", info=later).close()
     assert tracked.deliver(new.folder)
     tags = tracked.client.get_run(run_id).data.tags
     assert (tags["mlflow.user"], tags["mlflow.source.git.commit"]) == ("a stranger", "c1")
+
+
+def test_a_named_run_is_continued_by_the_same_training_and_by_no_other(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run to which an earlier version sent another training has no tag `pipeline.journal`, but other params, or a model."""
+    named = tracked.client.create_run("0").info.run_id
+    first, second = (tracked.begin(RunInfo(params={"seed": 1}), run_id=named) for _ in range(2))
+    finish(first, second)
+    assert tracked.deliver(first.folder)
+    assert tracked.run_of(first.folder.name).info.run_id == named
+    (first.folder / DELIVERED).unlink()
+    assert tracked.deliver(first.folder)
+    assert "is not used" not in capsys.readouterr().out
+    assert tracked.deliver(second.folder)
+    assert tracked.run_of(second.folder.name).info.run_id != named
+    assert f"MLFLOW_RUN_ID={named} is not used" in capsys.readouterr().out
+    store = Store(tracked.environment)
+    for tags, params, start, is_continued in (
+        ({}, {"seed": "2"}, {"params": {"seed": 1}}, False),
+        ({"pipeline.model_sha256": "a"}, {}, {"params": {}}, False),
+        ({"pipeline.model_sha256": "a", JOURNAL_TAG: "of the training"}, {"seed": "2"}, {"model_sha256": "a"}, True),
+        ({}, {"seed": "1", "theirs": "2"}, {"params": {"seed": 1}}, True),
+    ):
+        earlier = tracked.client.create_run("0", tags=tags).info.run_id
+        for name, value in params.items():
+            tracked.client.log_param(earlier, name, value)
+        assert (store.run_for("a second journal", {"run_id": earlier, **start}, None).info.run_id == earlier) == is_continued
 
 
 def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_a_model_is_downloaded_by_each_of_its_names(tracked: Tracked, names: Nam
 
 
 def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(tracked, names, elsewhere: Environment, tmp_path) -> None:
-    """A training that did not finish and a later one have one run, if MLFLOW_RUN_ID names it for both."""
+    """Earlier versions sent a training that did not finish and a later one to one run, if MLFLOW_RUN_ID named it for both."""
     unfinished = journal.journals_folder(tmp_path) / "run-000001-20261123T060949Z-00000000"
     shutil.copytree(tracked.journal, unfinished)
     (unfinished / journal.MODEL_DIGEST).unlink()
