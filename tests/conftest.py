@@ -35,6 +35,10 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
         "MLFLOW_TRACKING_URI",
         "MLFLOW_RUN_ID",
         "MLFLOW_EXPERIMENT_NAME",
+        "MLFLOW_EXPERIMENT_ID",
+        "MLFLOW_REGISTRY_URI",
+        "MLFLOW_WORKSPACE",
+        "MLFLOW_ENABLE_WORKSPACES",
         "DVC_ROOT",
         "DVC_STAGE",
     ):

@@ -105,6 +105,10 @@ class Environment(BaseSettings):
     """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
     mlflow_tracking_uri: Annotated[str, AfterValidator(tracking_address)] | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
     mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
+    mlflow_experiment_id: str | None = Field(None, validation_alias="MLFLOW_EXPERIMENT_ID")
+    mlflow_registry_uri: str | None = Field(None, validation_alias="MLFLOW_REGISTRY_URI")
+    mlflow_workspace: str | None = Field(None, validation_alias="MLFLOW_WORKSPACE")
+    mlflow_enable_workspaces: bool = Field(False, validation_alias="MLFLOW_ENABLE_WORKSPACES")
     mlflow_run_id: str | None = Field(None, validation_alias="MLFLOW_RUN_ID")
     mlflow_run_context: Json[dict[str, str]] | None = Field(None, validation_alias="MLFLOW_RUN_CONTEXT")
     """Tags of every training's run, as JSON. `mlflow.runName` is its name."""
@@ -140,8 +144,18 @@ class Environment(BaseSettings):
         except ValidationError as error:
             last = {problem["loc"][0]: problem for problem in error.errors()}  # a value of no type of a union has several
             raise Refusal("\n".join(f"{name}: {explain(problem)}" for name, problem in last.items())) from None
+        environment.refuse_contradictions()
         environment.refuse_unfit_root()
         return environment
+
+    def refuse_contradictions(self) -> None:
+        """Raise Refusal for variables of MLflow of which one would have no effect beside another."""
+        if self.mlflow_experiment_id and "mlflow_experiment_name" in self.model_fields_set:
+            raise Refusal("MLFLOW_EXPERIMENT_ID: MLFLOW_EXPERIMENT_NAME is set, too, and may name another experiment: unset one of the two")
+        if self.mlflow_workspace or self.mlflow_enable_workspaces:
+            name = "MLFLOW_WORKSPACE" if self.mlflow_workspace else "MLFLOW_ENABLE_WORKSPACES"
+            if self.tracking and not self.tracking_address.startswith(("http", "databricks")):
+                raise Refusal(f"{name}: only a server has workspaces: set MLFLOW_TRACKING_URI to a server, or unset {name}")
 
     def refuse_unfit_root(self) -> None:
         """Raise Refusal if tracking is on, MLflow's SQLite store is below `root`, and the path of `root` contains `?` or `%`.

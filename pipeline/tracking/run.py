@@ -13,6 +13,7 @@ from pipeline.core.interruption import Interrupted
 from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.journal import Journal, RunInfo, Status
+from pipeline.tracking.store import destination
 
 
 class Run:
@@ -139,13 +140,6 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         return new
 
     return tracked(environment, open_journal, lambda: environment.summary_follows)
-
-
-def destination(environment: Environment) -> dict[str, str | None]:
-    """Return where the user wants runs to be sent, as fields of a journal's first event: `experiment` is the name of the MLflow experiment,
-    and `run_id` is MLFLOW_RUN_ID, or None if this variable is not set.
-    """
-    return {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pipeline.tracking.address import Address
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 JOURNAL_TAG = "pipeline.journal"
 PARENT_TAG = "pipeline.parent"
@@ -31,6 +31,8 @@ COLORS = (  # noqa: SIM905  # a list would take 22 lines
     "#a65000 #145214 #7a1113 #4b2a6b #4a2a22 #9c2f7a #404040 #6b6b00 #0b6b75 #7fb8e6 #ffbf80"
 ).split()
 """The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
+MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+"""MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
 LONGEST_NAME, LONGEST_PARAM = 250, 6000
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
@@ -44,6 +46,17 @@ QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "GIT_PYTHON_REFRESH": "quiet",
 }
+
+
+def destination(environment: Environment) -> dict[str, str | None]:
+    """Return where the user wants runs to be sent, as fields of a journal's first event.
+
+    `experiment` is the name of the MLflow experiment, and `run_id` is MLFLOW_RUN_ID, or None if this variable is not set. `experiment_id`
+    is MLFLOW_EXPERIMENT_ID, which is a number of the store whose `Address.key` is `store`; both are left out if it is not set.
+    """
+    chosen = {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
+    number = environment.mlflow_experiment_id
+    return chosen | ({"experiment_id": number, "store": Address.of(environment).key} if number else {})
 
 
 class Store:
@@ -98,7 +111,7 @@ class Store:
             if JOURNAL_TAG not in run.data.tags:
                 self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
             return run
-        experiment_id = self.experiment_id(start.get("experiment"))
+        experiment_id = self.experiment_id(start)
         found = self._tagged(experiment_id, JOURNAL_TAG, journal)
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
@@ -128,6 +141,23 @@ class Store:
         used = {run.data.tags.get(COLOR_TAG) for run in newest}
         return next(color for color in COLORS if color not in used)
 
+    def _experiment(self, experiment_id: str) -> "Experiment | None":
+        """Return the experiment with this id; None if it does not exist."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.get_experiment(experiment_id)
+        except MlflowException as error:
+            if error.error_code in MISSING:
+                return None
+            raise
+
+    def refuse_other_registry(self) -> None:
+        """Raise Refusal if MLFLOW_REGISTRY_URI names another store: a registry finds a logged model only in its own store."""
+        given = self._environment.mlflow_registry_uri
+        if given and Address(given, self.address.root).key != self.address.key:
+            raise Refusal("MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only: unset MLFLOW_REGISTRY_URI")
+
     def _active(self, run_id: str) -> "Run | None":
         """Return the run with this id; None if it does not exist or was deleted."""
         from mlflow.exceptions import MlflowException
@@ -135,24 +165,37 @@ class Store:
         try:
             run: Run = self.client.get_run(run_id)
         except MlflowException as error:
-            if error.error_code in {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}:
+            if error.error_code in MISSING:
                 return None
             raise
         return run if run.info.lifecycle_stage == "active" else None
 
-    def experiment_id(self, name: str | None = None) -> str:
-        """Return the id of the experiment called `name`, creating it if it does not exist. Without `name`, use MLFLOW_EXPERIMENT_NAME."""
-        name = name or self._environment.mlflow_experiment_name
-        if experiment := self.client.get_experiment_by_name(name):
-            return str(experiment.experiment_id)
+    def experiment_id(self, start: Mapping[str, Any] | None = None) -> str:
+        """Return the id of the experiment that `start`, the first event of a journal, names; without `start`, of that of the environment.
+
+        An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
+        print that, and return the experiment called `start["experiment"]`.
+        """
+        start = destination(self._environment) if start is None else start
+        name = start.get("experiment") or self._environment.mlflow_experiment_name
+        if number := start.get("experiment_id"):
+            if start.get("store") == self.address.key and (found := self._experiment(number)):
+                return str(found.experiment_id)
+            print(
+                f"tracking: MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}", flush=True
+            )
+        if found := self.client.get_experiment_by_name(name):
+            return str(found.experiment_id)
         # A server chooses the artifact location itself.
         location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
 
     def _set_variables(self) -> None:
         """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
-        server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI.
+        server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server
+        fails to store, is off whatever the user has set.
         """
+        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         # MLflow's fluent API would use these two implicitly.

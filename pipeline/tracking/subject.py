@@ -195,6 +195,7 @@ def find_logged(name: str, store: Store) -> "LoggedModel":
         )
     model_id = match["name"]
     if match["alias"] or match["version"]:
+        store.refuse_other_registry()
         if match["alias"]:
             version = store.client.get_model_version_by_alias(model_id, match["alias"])
         else:

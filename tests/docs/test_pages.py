@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.core.environment import Environment
@@ -45,6 +46,22 @@ def test_the_reference_has_every_command_and_variable() -> None:
     assert [verb for verb, entry in VERBS.items() if entry.listed and f"`{verb}`" not in commands] == []
     names = [str(field.validation_alias) for field in Environment.model_fields.values()]
     assert [name for name in names if not name.startswith("DVC_") and f"`{name}`" not in variables] == []
+
+
+def test_the_reference_has_every_variable_of_mlflow_that_names_a_place_or_a_run() -> None:
+    """A new version of MLflow may have further ones: each must be used, refused or named as without effect."""
+    package = find_spec("mlflow")
+    assert package
+    assert package.origin
+    code = Path(package.origin).with_name("environment_variables.py").read_text(encoding="utf-8")
+    page = (DOCS / "environment.md").read_text(encoding="utf-8")
+    found = re.findall(
+        r"^(MLFLOW_\w*(?:EXPERIMENT|RUN_I|RUN_C|REGISTRY_[UD]|WORKSPACE|TRACKING_|STORE_URI|MODEL_ID|ENABLE_ASYNC_LOGGING)\w*) = ",
+        code,
+        re.M,
+    )
+    assert "MLFLOW_EXPERIMENT_ID" in found
+    assert [name for name in found if f"`{name}`" not in page and not name.startswith("MLFLOW_WORKSPACE_ARTIFACT_ROOT_CACHE")] == []
 
 
 def test_the_site_requests_nothing_from_other_hosts(tmp_path: Path) -> None:

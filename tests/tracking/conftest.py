@@ -90,7 +90,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> Tracked:
     environment = Environment.model_validate({"DVC_ROOT": root})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mirror_process, "start", lambda *_: None)
-        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_RUN_ID"):
+        for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID", "MLFLOW_RUN_ID"):
             patch.delenv(name, raising=False)
         model = tiny.write(root / "model.safetensors")
         with run.training(environment, resume_file=root / "work" / "run", info=RUN_INFO) as reports:

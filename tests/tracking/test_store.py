@@ -14,7 +14,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.tracking import mirror
 from pipeline.tracking.journal import Journal, RunInfo
-from pipeline.tracking.store import Store, is_temporary
+from pipeline.tracking.store import Store, destination, is_temporary
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked
 
@@ -62,6 +62,29 @@ def test_a_database_that_does_not_accept_the_connection_is_not_asked_again_for_m
         address = f"postgresql+psycopg2://someone:wrong@127.0.0.1:{closed.getsockname()[1]}/runs"
     with pytest.raises(OperationalError, match="Connection refused"):
         _ = Store(make_environment(address)).client
+
+
+def test_a_run_goes_to_the_experiment_whose_number_is_set(tracked: Tracked, make_environment, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number that the store does not have, or that was set for another store, names none of its experiments."""
+    number = tracked.client.create_experiment("by its number")
+    for others, start in (
+        ({"MLFLOW_EXPERIMENT_ID": number}, None),
+        ({"MLFLOW_EXPERIMENT_ID": "987654"}, None),
+        ({}, {"experiment": "pipeline", "experiment_id": number, "store": "another"}),
+    ):
+        environment = make_environment(f"sqlite:///{tracked.environment.root}/mlflow.db", **others)
+        found = Store(environment).run_for("numbered", start or destination(environment), None)
+        is_used = start is None and others == {"MLFLOW_EXPERIMENT_ID": number}
+        assert tracked.client.get_experiment(found.info.experiment_id).name == ("by its number" if is_used else "pipeline")
+        assert ("is not used" in capsys.readouterr().out) == (not is_used)
+
+
+def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.environment_variables import MLFLOW_ENABLE_ASYNC_LOGGING
+
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_LOGGING", "true")
+    _ = Store(tracked.environment).client
+    assert not MLFLOW_ENABLE_ASYNC_LOGGING.get()
 
 
 def test_the_newest_runs_have_different_colours(tracked: Tracked) -> None:

@@ -13,7 +13,7 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 from pipeline.tracking import subject
-from pipeline.tracking.store import MODEL_TAG, Store
+from pipeline.tracking.store import MISSING, MODEL_TAG, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
 RESULT_TAG = "pipeline.promotion"
 VERSIONS_TAG = "mlflow.modelVersions"
-MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}  # some stores answer INVALID_PARAMETER_VALUE for an unknown alias
 
 
 class Promotion(NamedTuple):
@@ -51,6 +50,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     subject.refuse_missing_store(name, environment)
     with redirect_stdout(sys.stderr):
         candidate, store = read(name, paths, environment), Store(environment)
+        store.refuse_other_registry()
         with refusing(name, store):
             logged = find_logged(name, candidate, store, environment)
             holder = find_holder(store.client, registered, alias)

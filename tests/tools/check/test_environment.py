@@ -1,6 +1,7 @@
 """`check` and the stages refuse wrong environment variables with the remedy."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -49,6 +50,22 @@ def test_all_bad_variables_are_named_at_once_with_the_remedy(parameters, refused
     for verb in ("check", "train"):
         for said, (name, (_, words)) in zip(refused(verb), bad.items(), strict=True):
             assert said.startswith(f"{name}: {words}")
+
+
+def test_variables_that_would_have_no_effect_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = {"MLFLOW_TRACKING_URI": "http://host:5000", "MLFLOW_WORKSPACE": "team", "MLFLOW_ENABLE_WORKSPACES": "true"}
+    for variables, name in (
+        ({"MLFLOW_EXPERIMENT_ID": "1", "MLFLOW_EXPERIMENT_NAME": "pipeline"}, "MLFLOW_EXPERIMENT_ID"),
+        ({"MLFLOW_EXPERIMENT_ID": "1"}, None),
+        ({"MLFLOW_WORKSPACE": "team"}, "MLFLOW_WORKSPACE"),
+        ({"MLFLOW_ENABLE_WORKSPACES": "true"}, "MLFLOW_ENABLE_WORKSPACES"),
+        (server, None),
+    ):
+        with monkeypatch.context() as patch:
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            with pytest.raises(Refusal, match=f"^{name}: .*unset ") if name else nullcontext():
+                Environment.read()
 
 
 def test_an_address_is_accepted_or_refused_without_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,14 @@ def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused:
     assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
 
 
+def test_another_registry_is_refused_and_the_same_one_is_not(registry: Registry, refused: Callable[..., str], monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{registry.folder}/mlflow.db")
+    Store(Environment.read()).refuse_other_registry()
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", "sqlite:///registry.db")
+    for arguments in (("promote", registry.runs["first"], "digits"), ("predict", "models:/digits@champion", "x.png")):
+        assert "MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only" in refused(*arguments)
+
+
 def test_names_that_mlflow_cannot_store_are_refused() -> None:
     for registered, alias in (("a/b", "a"), ("", "a"), ("a b", "a"), ("digits", "latest"), ("digits", "v3"), ("digits", "")):
         with pytest.raises(Refusal, match=": is not a valid "):
