@@ -12,7 +12,7 @@ from pipeline.tracking import comparison_view, events
 from pipeline.tracking.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.tracking.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.tracking.mlflow_calls import Sender
-from pipeline.tracking.store import PARENT_TAG, Store, is_temporary
+from pipeline.tracking.store import PARENT_TAG, Store, failure, is_temporary
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -129,7 +129,7 @@ class Delivery:
                 for event in batch:
                     self._send([event], sender)
                 return
-            reason = self._store.address.redacted(f"{batch[0].kind}: {type(error).__name__}: {error}")[:500]
+            reason = self._store.address.redacted(f"{batch[0].kind}: {failure(error)}")[:500]
             consequence = "will be sent again" if is_delayed else "is left out, because MLflow rejects it"
             print(f"tracking: {self._folder.name}: an event {consequence}: {reason}", flush=True)
             sender.tag({DELAYED if is_delayed else REFUSED: reason})

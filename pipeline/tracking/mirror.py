@@ -20,7 +20,7 @@ from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.address import redacted_output
 from pipeline.tracking.delivery import Delivery
 from pipeline.tracking.events import Cursor, is_pending
-from pipeline.tracking.store import Store
+from pipeline.tracking.store import Store, failure, needs_remedy
 from pipeline.tracking.utilization import Sampler
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
 
     While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
     metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
-    stage has exited by then. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
+    stage has exited by then, or if only a person can change why it fails. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
     for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own, also if it begins before that wait.
     """
     delivery = Delivery(folder, store, build)
@@ -121,8 +121,8 @@ def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Samp
             is_complete = False
             failures += 1
             if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                print(f"tracking: delivery attempt {failures} failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            if time.monotonic() - begin_s > HANGING_S and not journal.is_written(folder):
+                print(f"tracking: delivery attempt {failures} failed: {failure(error)}", file=sys.stderr, flush=True)
+            if (needs_remedy(error) or time.monotonic() - begin_s > HANGING_S) and not journal.is_written(folder):
                 return False
             delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
         else:
@@ -176,7 +176,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s
         try:
             yield deliver(folder, store, build, deadline_s)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
-            print(f"tracking: {folder.name}: not delivered: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            print(f"tracking: {folder.name}: not delivered: {failure(error)}", file=sys.stderr, flush=True)
             if not store.is_reachable():
                 return
             yield False

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
@@ -152,6 +153,13 @@ class Store:
                 return None
             raise
 
+    def _refusing_deleted(self, experiment: "Experiment") -> str:
+        """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
+        if experiment.lifecycle_stage == "deleted":
+            remedy = restoring(self._environment, experiment.experiment_id)
+            raise Refusal(f"{deleted_message(self.address, experiment.name)}: {remedy}, then `python -m pipeline sync`")
+        return str(experiment.experiment_id)
+
     def refuse_other_registry(self) -> None:
         """Raise Refusal if MLFLOW_REGISTRY_URI names another store: a registry finds a logged model only in its own store."""
         given = self._environment.mlflow_registry_uri
@@ -174,18 +182,18 @@ class Store:
         """Return the id of the experiment that `start`, the first event of a journal, names; without `start`, of that of the environment.
 
         An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
-        print that, and return the experiment called `start["experiment"]`.
+        print that, and return the experiment called `start["experiment"]`. Raises Refusal with the remedy if the experiment was deleted.
         """
         start = destination(self._environment) if start is None else start
         name = start.get("experiment") or self._environment.mlflow_experiment_name
         if number := start.get("experiment_id"):
             if start.get("store") == self.address.key and (found := self._experiment(number)):
-                return str(found.experiment_id)
+                return self._refusing_deleted(found)
             print(
                 f"tracking: MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}", flush=True
             )
         if found := self.client.get_experiment_by_name(name):
-            return str(found.experiment_id)
+            return self._refusing_deleted(found)
         # A server chooses the artifact location itself.
         location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
@@ -302,6 +310,33 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
         f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, it is the run of another training, or the model already "
         f"has a run. The journal {journal} is delivered to the run {run_id}. Unset the variable, or create a run for each training"
     )
+
+
+def deleted_message(address: Address, experiment: str) -> str:
+    return f"{address.shown}: the experiment {shown(experiment)} was deleted, so MLflow accepts no run for it"
+
+
+def restoring(environment: Environment, experiment_id: str | int) -> str:
+    """Return the command that restores the deleted experiment with this id."""
+    store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
+    return f"`{store}mlflow experiments restore --experiment-id {experiment_id}`"
+
+
+DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"}
+"""Codes of errors that last until a person changes the server, or the user's permission. Nothing is left out because of them."""
+
+
+def needs_remedy(error: Exception) -> bool:
+    """Return True if the same request fails until a person changes something, such as a deleted experiment or a missing permission."""
+    return isinstance(error, Refusal) or getattr(error, "error_code", "") in DENIED
+
+
+def failure(error: Exception) -> str:
+    """Return why a delivery failed, in one line for a message. A Refusal has the remedy in its text."""
+    if isinstance(error, Refusal):
+        return str(error)
+    remedy = "the server denies this until it is changed (`python -m pipeline doctor` examines it): " if needs_remedy(error) else ""
+    return f"{remedy}{type(error).__name__}: {error}"
 
 
 def is_temporary(error: Exception) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import comparison_view, delivery, events, mirror
 from pipeline.tracking.address import Address
 from pipeline.tracking.delivery import Delivery
@@ -288,6 +289,18 @@ def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: Fak
     assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
     assert [is_pending(folder) for folder in folders] == [True, is_down]
     assert not is_down or server.cursor(folders[0]).offsets[EVENTS] == 0
+
+
+@pytest.mark.parametrize(("error", "num_attempts"), [(Refusal("restore it"), 1), (TimeoutError(), mirror.LAST_ATTEMPTS)])
+def test_what_only_a_person_can_change_is_not_tried_again(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, num_attempts: int
+) -> None:
+    server.store.run_for.side_effect = error
+    monkeypatch.setattr(mirror, "pause", lambda *_, **__: None)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(write_journal(tmp_path), without_mirror, tiny.build) == 1
+    assert server.store.run_for.call_count == num_attempts
 
 
 def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:

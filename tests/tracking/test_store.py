@@ -1,8 +1,11 @@
 """Stores that cannot be used, and runs that are not ours."""
 
+import os
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +15,11 @@ from sqlalchemy.exc import OperationalError
 
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.tracking import tracking as examine_tracking
 from pipeline.tracking import mirror
 from pipeline.tracking.journal import Journal, RunInfo
-from pipeline.tracking.store import Store, destination, is_temporary
+from pipeline.tracking.store import Store, destination, failure, is_temporary, needs_remedy
 from tests.tracking import tiny
 from tests.tracking.conftest import Tracked
 
@@ -77,6 +82,33 @@ def test_a_run_goes_to_the_experiment_whose_number_is_set(tracked: Tracked, make
         is_used = start is None and others == {"MLFLOW_EXPERIMENT_ID": number}
         assert tracked.client.get_experiment(found.info.experiment_id).name == ("by its number" if is_used else "pipeline")
         assert ("is not used" in capsys.readouterr().out) == (not is_used)
+
+
+def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked: Tracked, tmp_path: Path, monkeypatch, capsys) -> None:
+    """The command is run as it is printed, by `sync` and by `doctor`."""
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    number = Store(environment).experiment_id()
+    Store(environment).client.delete_experiment(number)
+    Journal.create(tmp_path, stage="train", info=RunInfo()).close()
+    assert mirror.sync(environment, tiny.build) == 1
+    remedy = f"`MLFLOW_TRACKING_URI=sqlite:///{tmp_path}/mlflow.db mlflow experiments restore --experiment-id {number}`"
+    assert f"the experiment pipeline was deleted, so MLflow accepts no run for it: {remedy}" in capsys.readouterr().err
+    finding = examine_tracking(Context(environment))
+    assert (finding.status, finding.remedy) == ("warning", remedy)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    subprocess.run(["sh", "-c", remedy.strip("`")], check=True)
+    assert examine_tracking(Context(environment)).status == "ok"
+    assert mirror.sync(environment, tiny.build) == 0
+
+
+@pytest.mark.parametrize(("code", "lasts"), [("PERMISSION_DENIED", True), ("UNAUTHENTICATED", True), ("TEMPORARILY_UNAVAILABLE", False)])
+def test_a_server_that_denies_is_told_from_one_that_is_down(code: str, lasts: bool) -> None:
+    from mlflow.exceptions import RestException
+
+    error = RestException({"error_code": code, "message": "no"})
+    assert needs_remedy(error) == lasts == ("`python -m pipeline doctor`" in failure(error))
+    assert is_temporary(error), "nothing is left out because of it"
 
 
 def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:

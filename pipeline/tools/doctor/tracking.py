@@ -10,13 +10,17 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from pipeline.core.untrusted import shown
 from pipeline.tools.doctor.finding import Context, Finding, ok, warning
 from pipeline.tracking.address import Address
+from pipeline.tracking.store import deleted_message, restoring
 
 if TYPE_CHECKING:
     from requests import Response
+
+    from pipeline.core.environment import Environment
 
 LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
@@ -32,13 +36,12 @@ def tracking(context: Context) -> Finding:
     address = Address.of(context.environment)
     if address.given.startswith("databricks"):
         return ok(f"{address.shown}, which was not examined")
-    if address.is_server:
-        return of_server(address)
-    return of_sqlite(address) if address.given.startswith("sqlite") else of_database(address)
+    check = of_server if address.is_server else of_sqlite if address.given.startswith("sqlite") else of_database
+    return check(address, context.environment)
 
 
-def of_server(address: Address) -> Finding:
-    """Request the experiments and the version of the server at `address`."""
+def of_server(address: Address, environment: "Environment") -> Finding:
+    """Request the experiments and the version of the server at `address`, and the experiment that runs go to."""
     end_s = time.monotonic() + LIMIT_S
     import requests
 
@@ -46,14 +49,19 @@ def of_server(address: Address) -> Finding:
         answer = request(address, API, end_s)
         if answer.status_code != 200:
             return of_status(address, answer)
-        version = request(address, "/version", end_s).text.strip()
+        finding = of_version(address, request(address, "/version", end_s).text.strip())
+        number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
+        query = f"get?experiment_id={quote(number)}" if number else f"get-by-name?experiment_name={quote(name)}"
+        answer = request(address, f"/api/2.0/mlflow/experiments/{query}", end_s)
     except requests.Timeout:
         text = f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}"
         return warning(text, f"look at the log of the server, {UNSET}")
     except (requests.RequestException, OSError) as error:
         text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
         return warning(text, f"start the server, {UNSET}")
-    return of_version(address, version)
+    experiment = answer.json().get("experiment", {}) if answer.status_code == 200 and finding.status == "ok" else {}
+    is_deleted = experiment.get("lifecycle_stage") == "deleted"
+    return of_deleted(address, environment, experiment["experiment_id"], experiment["name"]) if is_deleted else finding
 
 
 def request(address: Address, path: str, end_s: float) -> "Response":
@@ -103,36 +111,53 @@ def of_version(address: Address, version: str) -> Finding:
     return ok(text)
 
 
-def of_sqlite(address: Address) -> Finding:
-    """Read the schema revision of a SQLite file, without changing the file."""
+DELETED = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND "
+
+
+def deleted(environment: "Environment") -> tuple[str, dict[str, str]]:
+    """Return a query for the experiment that runs go to, which has a row if the experiment was deleted, and the arguments of the query."""
+    if environment.mlflow_experiment_id:
+        return DELETED + "experiment_id = :value", {"value": environment.mlflow_experiment_id}
+    return DELETED + "name = :value", {"value": environment.mlflow_experiment_name}
+
+
+def of_deleted(address: Address, environment: "Environment", number: str | int, name: str) -> Finding:
+    return warning(f"{deleted_message(address, name)}; {LATER}", restoring(environment, number))
+
+
+def of_sqlite(address: Address, environment: "Environment") -> Finding:
+    """Read the schema revision of a SQLite file, and whether the experiment was deleted, without changing the file."""
     database = Path(address.for_mlflow.partition(":///")[2])
     if not database.exists():
         return ok(f"{database}, which the first run will make")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
             rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+            row = connection.execute(*deleted(environment)).fetchone()
     except sqlite3.Error as error:
         if "locked" in str(error):
             return warning(f"{database} is locked by another process", f"`fuser {database}` names the process")
         remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
         return warning(f"{database} cannot be read ({error}); {LATER}", remedy)
-    return of_schema(str(database), f"sqlite:///{database}", rows)
+    return of_deleted(address, environment, *row) if row else of_schema(str(database), f"sqlite:///{database}", rows)
 
 
-def of_database(address: Address) -> Finding:
-    """Read the schema revision of the database on a database server."""
+def of_database(address: Address, environment: "Environment") -> Finding:
+    """Read the schema revision of the database on a database server, and whether the experiment was deleted."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
+    query, arguments = deleted(environment)
     try:
         with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
             rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
+            row = connection.execute(text(query), arguments).fetchone()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
         return warning(f"{address.shown} needs the package {error.name}; {LATER}", remedy)
     except SQLAlchemyError as error:
         return warning(f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}", f"start the database, {UNSET}")
-    return of_schema(address.shown, "ADDRESS", rows)
+    return of_deleted(address, environment, *row) if row else of_schema(address.shown, "ADDRESS", rows)
 
 
 def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:

@@ -81,7 +81,7 @@ def examined(make_context: MakeContext, address: str) -> Finding:
 def test_a_server_that_answers_is_told_with_its_version(make_context: MakeContext, servers: Servers) -> None:
     finding = examined(make_context, servers.start())
     assert (finding.status, finding.text.partition(", ")[2]) == ("ok", f"MLflow {MLFLOW}")
-    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"] * 2, "the user and password of the address"  # type: ignore[attr-defined]
+    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"] * 3, "the user and password of the address"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,13 @@ def test_a_server_that_is_not_there(make_context: MakeContext) -> None:
     assert "`unset MLFLOW_TRACKING_URI`" in finding.remedy
 
 
+def test_a_server_whose_experiment_was_deleted(make_context: MakeContext, servers: Servers) -> None:
+    experiment = '{"experiment": {"experiment_id": "7", "name": "pipeline", "lifecycle_stage": "deleted"}}'
+    finding = examined(make_context, servers.start(text=experiment))
+    assert (finding.status, "the experiment pipeline was deleted" in finding.text) == ("warning", True)
+    assert finding.remedy == "`mlflow experiments restore --experiment-id 7`"
+
+
 @pytest.mark.parametrize(
     ("version", "words"), [("2.9.1", "MLflow 2.9.1 is too old"), ("<html>", "does not report a version"), ("4.0.0rc1", None)]
 )
@@ -130,6 +137,7 @@ def test_no_tracking_and_a_database_that_does_not_exist_yet(make_context: MakeCo
 def write_store(path: Path, version: str) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        connection.execute("CREATE TABLE experiments (experiment_id INTEGER, name VARCHAR(256), lifecycle_stage VARCHAR(32))")
         connection.execute("INSERT INTO alembic_version VALUES (?)", (version,))
 
 
