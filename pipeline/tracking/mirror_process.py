@@ -119,12 +119,14 @@ def wait_for_all(environment: Environment) -> None:
 def report(folder: Path, environment: Environment) -> None:
     """Print how many events of the journal in `folder` are not in MLflow yet, if there are any, and the last error of its mirror process.
 
+    As for `sync`, a run is delivered once one store has all of it (`is_pending`); if that is not the configured one, print this.
+
     If the user set MLFLOW_RUN_ID but the journal was sent to another run, print the ids of both.
     """
     cursor, named = Cursor.load(folder, Address.of(environment).key), environment.mlflow_run_id
     if named and cursor.run_id and cursor.run_id != named:
         say(environment, unused_run_message(named, folder.name, cursor.run_id))
-    if not cursor.is_complete(folder):
+    if is_pending(folder):
         num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
         most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
         reason = f". The last error in {folder / LOG}: {error}" if (error := last_error(folder)) else f" (its log is {folder / LOG})"
@@ -132,6 +134,8 @@ def report(folder: Path, environment: Environment) -> None:
             environment,
             f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them{reason}",
         )
+    elif not cursor.is_complete(folder):
+        say(environment, f"run {folder.name} is already in another MLflow store, and is not sent to a second one")
 
 
 def last_error(folder: Path) -> str:

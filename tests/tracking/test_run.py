@@ -130,6 +130,18 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_wi
     assert second.endswith(f"The last error in {log}: the token is expired")
 
 
+def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: Environment, tmp_path: Path, capsys) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    offsets = {events.EVENTS: (training.folder / events.EVENTS).stat().st_size, events.SYSTEM: 0}
+    Cursor(run_id="there", offsets=offsets, has_ended=True).save(training.folder, "another store")
+    mirror_process.report(training.folder, without_mirror)
+    assert capsys.readouterr().err.endswith("is already in another MLflow store, and is not sent to a second one\n")
+    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert "every run is already in an MLflow store" in capsys.readouterr().out
+
+
 def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
     model = tiny.write(tmp_path / "model.safetensors")
     with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:

@@ -13,6 +13,7 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 from pipeline.tracking import subject
+from pipeline.tracking.events import is_pending, read_stores
 from pipeline.tracking.store import MISSING, MODEL_TAG, Store
 
 if TYPE_CHECKING:
@@ -129,6 +130,8 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     folder = subject.journal_named(name, environment.root)
     named = subject.run_ids(folder) if folder else [name]
     chosen = next((each for each in ready if each.source_run_id in named), ready[-1] if ready else None)
+    if chosen is None and folder and not is_pending(folder) and store.address.key not in read_stores(folder):
+        raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
     if chosen is None:
         raise Refusal(
             f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "

@@ -4,12 +4,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
@@ -173,6 +175,14 @@ def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_ge
 def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
     message = refused("promote", registry.runs["code"], "digits")
     assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
+
+
+def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Registry) -> None:
+    other = Environment.model_validate({"DVC_ROOT": registry.folder, "MLFLOW_TRACKING_URI": "sqlite:///other.db"})
+    opened(other)
+    first: Any = SimpleNamespace(digest=files.digest(registry.folder / "models/model.safetensors"))
+    with pytest.raises(Refusal, match="this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store"):
+        promotion.find_logged(registry.runs["first"], first, Store(other), other)
 
 
 def test_another_registry_is_refused_and_the_same_one_is_not(registry: Registry, refused: Callable[..., str], monkeypatch) -> None:
