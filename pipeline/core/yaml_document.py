@@ -52,6 +52,7 @@ class Document:
     @classmethod
     def of(cls, text: str, path: Path) -> "Document":
         """Parse `text`, the text of the file `path`. Raises Refusal like `read`."""
+        refuse_conflict(text, path)
         refuse_brackets(text, path)
         try:
             data, root = parse(text)
@@ -98,6 +99,15 @@ def read_text(path: Path) -> str:
         ) from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a readable file") from None
+
+
+def refuse_conflict(text: str, path: Path) -> None:
+    """Raise Refusal if `text`, the text of the file `path`, has a marker that Git writes where it could not merge two versions."""
+    if marker := re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):
+        line = text.count("\n", 0, marker.start()) + 1
+        raise Refusal(
+            f"{path}:{line}: contains a conflict of Git: keep one of the two versions, and remove the lines with <<<, === and >>>"
+        )
 
 
 def refuse_brackets(text: str, path: Path) -> None:

@@ -1,5 +1,6 @@
 """dvc.yaml lists exactly what decides each stage's result: its parameters, and the code that it imports, except tracking, which returns nothing."""
 
+import shutil
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -7,6 +8,7 @@ from ruamel.yaml import YAML
 from pipeline.core.identity import REFERENCE
 from pipeline.tools.params.reference import STAGE_PARAMS
 from tests.imports import TOP, closure, module_of, path_of
+from tests.repository import GIT, call
 
 STAGES = YAML(typ="safe").load((TOP / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 MEMBERS = {
@@ -89,3 +91,16 @@ def test_an_edit_runs_the_stages_whose_result_it_may_change_and_no_other() -> No
     for path, stages in stages_by_path.items():
         assert (TOP / "pipeline" / path).is_file()
         assert {stage for stage in STAGES if any(f"pipeline/{path}" in modules for modules in listed(stage))} == stages, path
+
+
+def test_a_checkout_has_the_same_bytes_whatever_git_does_to_line_endings(tmp_path: Path) -> None:
+    """DVC compares code by its bytes, and `core.autocrlf` would write CRLF. The attributes are those of the working tree."""
+    for name in (".gitattributes", "dvc.yaml", "deploy/slurm/train.sbatch"):
+        (tmp_path / "origin" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(TOP / name, tmp_path / "origin" / name)
+    call(tmp_path / "origin", "git", "init", "-q")
+    call(tmp_path / "origin", "git", "add", ".")
+    call(tmp_path / "origin", *GIT, "commit", "-q", "-m", "all")
+    call(tmp_path, "git", "-c", "core.autocrlf=true", "clone", "-q", "origin", "clone")
+    assert [path for path in (tmp_path / "clone").glob("*.*") if path.is_file() and b"\r" in path.read_bytes()] == []
+    call(tmp_path / "clone", "bash", "-n", "deploy/slurm/train.sbatch")

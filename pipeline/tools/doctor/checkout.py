@@ -9,7 +9,8 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
-from pipeline.core.refusal import listed
+from pipeline.core.refusal import Refusal, listed
+from pipeline.core.yaml_document import Document
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 from pipeline.tracking import provenance
 from pipeline.tracking.address import without_user
@@ -94,11 +95,25 @@ def without_commit(context: Context, reason: str) -> Finding:
     if no_scm:
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
         return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
+    if "not installed" in reason and any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):
+        return warning(f"{reason}, so runs are recorded without their commit", "install git")  # DVC reads the repository without it
     if "no commit yet" in reason:
         return warning(f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
     without_git = "`dvc config --local core.no_scm true`"
     remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
     return problem(f"{reason}: DVC does not run without Git", remedy)
+
+
+def dvc_files(context: Context) -> Finding:
+    """Check that `dvc.yaml` and `dvc.lock` are valid YAML: a merge that Git could not complete leaves both versions in them."""
+    for name in ("dvc.yaml", "dvc.lock"):
+        try:
+            if (path := context.top / name).exists():
+                Document.of(path.read_text(encoding="utf-8"), Path(name))
+        except (Refusal, OSError, UnicodeDecodeError) as error:
+            remedy = f"`git checkout HEAD -- {name}`, then `python -m pipeline repro` (docs/changing-parameters.md#after-a-merge)"
+            return problem(f"{str(error).partition(': keep one')[0]}, so DVC does not run", remedy)
+    return ok("dvc.yaml and dvc.lock can be read")
 
 
 LIMIT_S = 1.6

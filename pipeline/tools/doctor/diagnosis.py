@@ -32,6 +32,7 @@ CHECKS: Mapping[str, Check] = {
     "nodes": resources.nodes,
     "ownership": checkout.ownership,
     "git": checkout.git,
+    "dvc files": checkout.dvc_files,
     "docker": resources.docker,
     "tracking": tracking.tracking,
     "dvc remote": checkout.remote,
@@ -39,7 +40,7 @@ CHECKS: Mapping[str, Check] = {
 """The checks by name, in the order of the table. A name never changes: programs read it from the JSON."""
 
 
-FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership")
+FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership", "dvc files")
 """The checks that the command `check` runs before a training. It does not cover them itself, each takes at most some hundredths of a second,
 and none needs a server."""
 

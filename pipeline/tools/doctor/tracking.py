@@ -10,11 +10,11 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from pipeline.core.untrusted import shown
 from pipeline.tools.doctor.finding import Context, Finding, ok, warning
-from pipeline.tracking.address import Address
+from pipeline.tracking.address import Address, without_user
 from pipeline.tracking.store import deleted_message, restoring
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pipeline.core.environment import Environment
 
 LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
+OF_PROXIES = (407, 502, 503, 504)
+"""Statuses with which a proxy answers in place of the server."""
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
 VERSION, REVISION = re.compile(r"(\d+)\.\d+(\.\w+)*"), re.compile(r"^(down_)?revision\b.*= *[\"'](\w+)[\"']", re.MULTILINE)
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
@@ -54,14 +56,29 @@ def of_server(address: Address, environment: "Environment") -> Finding:
         query = f"get?experiment_id={quote(number)}" if number else f"get-by-name?experiment_name={quote(name)}"
         answer = request(address, f"/api/2.0/mlflow/experiments/{query}", end_s)
     except requests.Timeout:
-        text = f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}"
-        return warning(text, f"look at the log of the server, {UNSET}")
+        text = f"{address.shown} does not answer{through_proxy(address)} within {LIMIT_S:g} s; {LATER}"
+        return warning(text, without_proxy(address) or f"look at the log of the server, {UNSET}")
     except (requests.RequestException, OSError) as error:
-        text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
-        return warning(text, f"start the server, {UNSET}")
+        text = f"{address.shown} does not answer{through_proxy(address)} ({shown(address.redacted(reason(error)), 120)}); {LATER}"
+        return warning(text, without_proxy(address) or f"start the server, {UNSET}")
     experiment = answer.json().get("experiment", {}) if answer.status_code == 200 and finding.status == "ok" else {}
     is_deleted = experiment.get("lifecycle_stage") == "deleted"
     return of_deleted(address, environment, experiment["experiment_id"], experiment["name"]) if is_deleted else finding
+
+
+def through_proxy(address: Address) -> str:
+    """Return which proxy the requests to the server go through, for a message; "" without a proxy. MLflow uses the same one."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    proxy = select_proxy(address.for_mlflow, get_environ_proxies(address.for_mlflow))
+    return f" through the proxy {without_user(proxy)._replace(query='', fragment='').geturl()}" if proxy else ""
+
+
+def without_proxy(address: Address) -> str:
+    """Return the remedy if a server does not answer through a proxy; "" without a proxy."""
+    host = urlsplit(address.for_mlflow).hostname
+    remedy = f'`export no_proxy="${{no_proxy:-$NO_PROXY}},{host}"` if this server is reached without the proxy, else correct the proxy'
+    return remedy if through_proxy(address) else ""
 
 
 def request(address: Address, path: str, end_s: float) -> "Response":
@@ -79,14 +96,21 @@ def request(address: Address, path: str, end_s: float) -> "Response":
     insecure = variables.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
     verify = variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or not insecure
     return requests.get(
-        address.for_mlflow.rstrip("/") + path, headers=headers, auth=auth, verify=verify, timeout=max(LEAST_S, end_s - time.monotonic())
+        address.for_mlflow.rstrip("/") + path,
+        headers=headers,
+        auth=auth,
+        verify=verify,
+        timeout=max(LEAST_S, end_s - time.monotonic()),
+        cert=variables.get("MLFLOW_TRACKING_CLIENT_CERT_PATH") or None,
     )
 
 
 def of_status(address: Address, answer: "Response") -> Finding:
     """Return the finding for a server whose `answer` has another status than 200."""
     host = address.shown.partition("://")[2].partition("/")[0]
-    text = f"{address.shown} answers {answer.status_code}"
+    text = f"{address.shown} answers {answer.status_code}{through_proxy(address)}"
+    if answer.status_code in OF_PROXIES and (remedy := without_proxy(address)):
+        return warning(f"{text}; {LATER}", remedy)
     if answer.status_code == 403 and "host header" in answer.text.lower():
         remedy = f"start the server with `mlflow server --allowed-hosts {host},localhost:*` and what it allows now"
         return warning(f"{text}, because it does not allow the host name {host}; {LATER}", remedy)

@@ -24,6 +24,7 @@ FILES: list[tuple[str, bytes, int, str]] = [
         'found duplicate key "model", while constructing a mapping from line 1',
     ),
     ("alias", b"seed: 1\nmodel: *nowhere\n", 2, "found undefined alias 'nowhere'"),
+    ("conflict", b"seed: 1\n<<<<<<< HEAD\nwidth: 1\n=======\nwidth: 2\n>>>>>>> other\n", 2, "contains a conflict of Git: keep one"),
     ("control character", b"seed: 1\nmodel: \x01\n", 2, "contains the control character U+0001: remove it"),
     ("empty", b"", 1, "but is empty: copy a file of presets/ to this path"),
     ("list", b"- seed\n- model\n", 1, "should contain sections such as `train:`, but is a list"),
@@ -39,6 +40,12 @@ def test_what_is_no_parameter_file_is_answered_with_the_line(parameters, refused
     [said] = refused("check")
     assert said.startswith(f"params.yaml:{line}: ")
     assert words in said
+
+
+def test_a_conflict_in_dvc_lock_is_named_before_dvc_runs(parameters: Parameters, refused: Refused) -> None:
+    Path("dvc.lock").write_text("schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n", encoding="utf-8")
+    (message,) = refused("check")
+    assert message.startswith("dvc files: dvc.lock:2: contains a conflict of Git, so DVC does not run: `git checkout HEAD -- dvc.lock`")
 
 
 def test_a_missing_file_is_named_with_where_to_get_one(parameters: Parameters, refused: Refused) -> None:

@@ -33,7 +33,10 @@ def give(path: Path, uid: int) -> None:
 
 
 def commit(path: Path) -> None:
-    for arguments in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "start"]):
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "start"],
+    ):
         subprocess.run(["git", "-C", str(path), *arguments], check=True)
 
 
@@ -110,4 +113,25 @@ def test_a_repository_without_a_commit_and_a_machine_without_git(make_context: M
     assert checkout.git(make_context(top=folder)).status == "warning"
     monkeypatch.setenv("PATH", "")
     finding = checkout.git(make_context(top=folder))
-    assert (finding.status, finding.remedy.startswith("install git")) == ("problem", True)
+    assert (finding.status, finding.remedy) == ("warning", "install git"), "DVC reads a repository without it"
+    shutil.rmtree(folder / ".git")
+    finding = checkout.git(make_context(top=folder))
+    assert (finding.status, finding.remedy.startswith("install git, or")) == ("problem", True)
+
+
+def test_a_conflict_in_dvc_lock_is_a_problem_and_the_remedy_ends_it(make_context: MakeContext, folder: Path) -> None:
+    def git(*arguments: str, check: bool = True) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=check)
+
+    commit(folder)
+    for branch in ("one", "other"):
+        git("checkout", "-q", "-b", branch, "main" if branch == "other" else "HEAD")
+        (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  train:\n    cmd: {branch}\n", encoding="utf-8")
+        git("add", "dvc.lock")
+        git("commit", "-q", "-m", branch)
+    assert checkout.dvc_files(make_context(top=folder)).status == "ok"
+    git("merge", "-q", "one", check=False)
+    finding = checkout.dvc_files(make_context(top=folder))
+    assert (finding.status, finding.text) == ("problem", "dvc.lock:4: contains a conflict of Git, so DVC does not run")
+    subprocess.run(finding.remedy.split("`")[1].split(), cwd=folder, check=True)
+    assert checkout.dvc_files(make_context(top=folder)).status == "ok"

@@ -113,6 +113,26 @@ def test_a_server_that_is_not_there(make_context: MakeContext) -> None:
     assert "`unset MLFLOW_TRACKING_URI`" in finding.remedy
 
 
+def test_a_proxy_that_does_not_reach_the_server_is_named(make_context: MakeContext, servers: Servers, monkeypatch) -> None:
+    """The remedy is run as it is printed."""
+    address = servers.start()
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", servers.start(status=502))
+    finding = examined(make_context, address)
+    assert (finding.status, " answers 502 through the proxy http://127.0.0.1:" in finding.text) == ("warning", True)
+    monkeypatch.setenv("http_proxy", "http://user:hunter2@127.0.0.1:9")
+    finding = examined(make_context, address)
+    assert (finding.status, " does not answer through the proxy http://127.0.0.1:9 (Connection refused)" in finding.text) == (
+        "warning",
+        True,
+    )
+    command = finding.remedy.split("`")[1]
+    done = subprocess.run(["sh", "-c", f'{command}; echo "$no_proxy"'], capture_output=True, text=True, check=True)
+    monkeypatch.setenv("no_proxy", done.stdout.strip())
+    assert examined(make_context, address).status == "ok"
+
+
 def test_a_server_whose_experiment_was_deleted(make_context: MakeContext, servers: Servers) -> None:
     experiment = '{"experiment": {"experiment_id": "7", "name": "pipeline", "lifecycle_stage": "deleted"}}'
     finding = examined(make_context, servers.start(text=experiment))
