@@ -26,6 +26,8 @@ UNCOUNTED_STOP = signal.SIGUSR1
 """Stops a stage like SIGTERM, but never counts as the second signal. It is sent by the watch of the parent and by `tools.supervision`,
 which cannot know whether a first signal has arrived.
 """
+UNCOUNTED = {UNCOUNTED_STOP: signal.SIGTERM, signal.SIGUSR2: signal.SIGINT}
+"""The signals that never count as the second one, with the stop signal that each of them stands for."""
 EXIT_CODE_FILE = "PIPELINE_EXIT_CODE_FILE"
 """The environment variable with the path of a file to which a stage that fails writes its exit code.
 
@@ -63,9 +65,9 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
 
     A process that torch.distributed.run started is not killed: it may get the same signal from a terminal or from Slurm, and from its agent.
 
-    The stop signals are SIGTERM, SIGINT and UNCOUNTED_STOP, which the watch of the parent and `tools.supervision` send. If UNCOUNTED_STOP is
-    the first signal, `handler` is called with SIGTERM. The next SIGTERM or SIGINT may have the same cause, so it is ignored, and only the
-    one after it kills the process. If UNCOUNTED_STOP is not the first signal, it has no effect.
+    The stop signals are SIGTERM, SIGINT and those of UNCOUNTED, which the watch of the parent and `tools.supervision` send. If one of these
+    is the first signal, `handler` is called with the signal that it stands for. The next SIGTERM or SIGINT may have the same cause, so it is
+    ignored, and only the one after it kills the process. If a signal of UNCOUNTED is not the first one, it has no effect.
     """
     received = False
 
@@ -73,20 +75,20 @@ def on_first_signal(handler: Callable[[int], None]) -> Iterator[None]:
         nonlocal received
         first, received = not received, True
         if (
-            number != UNCOUNTED_STOP and STARTED_BY_TORCHRUN not in os.environ
-        ):  # after UNCOUNTED_STOP, SIGTERM or SIGINT may arrive for the same reason: do not count it
+            number not in UNCOUNTED and STARTED_BY_TORCHRUN not in os.environ
+        ):  # after one of UNCOUNTED, SIGTERM or SIGINT may arrive for the same reason: do not count it
             for other in STOP_SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
         if first:
-            handler(signal.SIGTERM if number == UNCOUNTED_STOP else number)
+            handler(UNCOUNTED.get(signal.Signals(number), number))
 
-    before = {number: signal.signal(number, handle) for number in (*STOP_SIGNALS, UNCOUNTED_STOP)}
+    before = {number: signal.signal(number, handle) for number in (*STOP_SIGNALS, *UNCOUNTED)}
     try:
         yield
     finally:
         for number, previous in before.items():
-            # the default action of UNCOUNTED_STOP would kill a process that is already stopping
-            signal.signal(number, signal.SIG_IGN if received and number == UNCOUNTED_STOP else previous)
+            # the default action of these signals would kill a process that is already stopping
+            signal.signal(number, signal.SIG_IGN if received and number in UNCOUNTED else previous)
 
 
 @contextmanager

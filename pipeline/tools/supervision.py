@@ -76,23 +76,23 @@ def wait_for_dvc(process: "subprocess.Popen[bytes]", signals: Sequence[int], exi
         with suppress(subprocess.TimeoutExpired):
             return process.wait(RESEND_EVERY_S)
         if signals:
-            stage_was_signalled |= signal_stages(process.pid)
+            stage_was_signalled |= signal_stages(process.pid, signals[0])
             if not stage_was_signalled and not exit_code_file.exists():  # DVC ends by itself after an interrupted stage
                 process.send_signal(signal.SIGINT)
 
 
-def signal_stages(pid: int) -> bool:
-    """Tell the running stages to stop, by the signal UNCOUNTED_STOP. Return True if it was sent to at least one process.
+def signal_stages(pid: int, number: int) -> bool:
+    """Tell the running stages to stop, by the signal of UNCOUNTED that stands for `number`. Return True if it was sent to at least one process.
 
     It is sent to the descendants of the process `pid` that have a handler for this signal. A stage installs the handler once it can stop
     cleanly. The process that mirrors the run to MLflow never installs one.
     """
-    num_signalled = 0
+    num_signalled, sent = 0, next(uncounted for uncounted, stop in interruption.UNCOUNTED.items() if stop == number)
     with suppress(psutil.Error):
         for process in psutil.Process(pid).children(recursive=True):
             with suppress(OSError):  # the process has ended
                 handled = HANDLED_SIGNALS.search(Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8"))
-                if handled and int(handled[1], base=16) >> (interruption.UNCOUNTED_STOP - 1) & 1:
-                    os.kill(process.pid, interruption.UNCOUNTED_STOP)
+                if handled and int(handled[1], base=16) >> (sent - 1) & 1:
+                    os.kill(process.pid, sent)
                     num_signalled += 1
     return num_signalled > 0

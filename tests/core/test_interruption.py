@@ -50,6 +50,7 @@ def test_where_nothing_can_wait_the_first_signal_raises_and_the_handlers_come_ba
 
 def test_the_end_of_dvc_is_a_first_signal_and_never_a_second() -> None:
     assert run(interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGTERM)), "done"])
+    assert run(signal.SIGUSR2) == (0, [str(int(signal.SIGINT)), "done"])
     assert run(signal.SIGINT, interruption.UNCOUNTED_STOP) == (0, [str(int(signal.SIGINT))] * 2 + ["done"])
 
 

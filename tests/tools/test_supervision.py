@@ -48,7 +48,7 @@ try:
         time.sleep(60)
 except interruption.Interrupted as interrupted:
     time.sleep(0.8)  # it saves; a signal that arrives meanwhile must not count as the second one
-    print("saved", flush=True)
+    print("saved", interrupted, flush=True)
     interruption.record_exit_code(interrupted.exit_code)
     sys.exit(interrupted.exit_code)
 """
@@ -95,21 +95,22 @@ def test_a_signal_to_the_group_lets_the_stage_save_once(folder: Path, number: in
     process = start(folder, "dvc run;true")
     wait_for(process, "ready\n")
     os.killpg(process.pid, number)
-    assert end(process) == f"saved\ncode {code}\n"
+    assert end(process) == f"saved interrupted by {signal.Signals(number).name}\ncode {code}\n"
 
 
-def test_a_signal_to_the_first_process_alone_reaches_the_stage(folder: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_first_process_alone_reaches_the_stage_as_such(folder: Path, number: int, code: int) -> None:
     process = start(folder, "dvc run")
     wait_for(process, "ready\n")
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == "saved\ncode 143\n"
+    process.send_signal(number)
+    assert end(process) == f"saved interrupted by {signal.Signals(number).name}\ncode {code}\n"
 
 
 def test_a_stage_that_was_just_starting_receives_the_signal_later(folder: Path) -> None:
     process = start(folder, "dvc late")
     wait_for(process, "starting\n")
     os.killpg(process.pid, signal.SIGTERM)
-    assert end(process) in ("saved\ncode 143\n", "ready\nsaved\ncode 143\n")
+    assert end(process) in ("saved interrupted by SIGTERM\ncode 143\n", "ready\nsaved interrupted by SIGTERM\ncode 143\n")
 
 
 def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
@@ -135,7 +136,7 @@ def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(fold
     stage_of(failed).kill()  # it records nothing
     assert end(failed) == "code 255\n"
     stopped.send_signal(signal.SIGCONT)
-    assert end(stopped) == "saved\ncode 143\n"
+    assert end(stopped) == "saved interrupted by SIGTERM\ncode 143\n"
     assert list((folder / ".pipeline").iterdir()) == []
 
 
