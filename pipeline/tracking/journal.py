@@ -245,8 +245,9 @@ class Journal:
         self._append("model", file=MODEL, sha256=digest, step=self._step)
         files.write_text(self.folder / MODEL_DIGEST, digest + "\n")
 
-    def end(self, status: Status) -> None:
-        self._append("end", status=status)
+    def end(self, status: Status, reason: str = "") -> None:
+        """Append the status. `reason` says why the run failed; "" if it did not fail."""
+        self._append("end", status=status, **({"reason": reason} if reason else {}))
         self._writer.sync()
 
     def close(self) -> None:

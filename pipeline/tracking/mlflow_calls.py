@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pipeline.tracking.saved_model import Build
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits for one request
+FAILURE = "pipeline.failure"
+"""A tag of a run that failed: the reason."""
 SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
 SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files in metrics/ and plots/ have the exact values
 
@@ -45,6 +47,9 @@ class Sender:
             case "model":
                 self._log_model(fields)
             case "end":
+                if reason := fields.get("reason"):
+                    self.tag({FAILURE: reason})
+                    self._describe(f"failed: {reason}")
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
                 print(
@@ -69,6 +74,9 @@ class Sender:
         # If the run was created by the user, its existing `mlflow.*` tags are kept. Every run keeps the tag `mlflow.user`.
         kept = {name for name in run.tags if name == "mlflow.user" or (fields["kind"] == "start" and name.startswith("mlflow."))}
         self.tag({name: value for name, value in fields["tags"].items() if name not in kept} | changed)
+        if FAILURE in run.tags:
+            self._client.delete_tag(self._run_id, FAILURE)
+            self._describe(f"running again, {fields.get('subject', '')}")
         for dataset in fields.get("datasets", []):
             self._log_dataset(dataset)
         if fields.get("provenance"):

@@ -10,10 +10,13 @@ from pathlib import Path
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import journal, mirror_process
 from pipeline.tracking.address import Address
 from pipeline.tracking.journal import Journal, RunInfo, Status
 from pipeline.tracking.store import destination
+
+LONGEST_REASON = 500
 
 
 class Run:
@@ -61,12 +64,12 @@ class Run:
         if self._environment.tracking_model:
             self._write(lambda journal: journal.model(path))
 
-    def end(self, status: Status, is_followed: Callable[[], bool]) -> None:
-        """Record the status and close the journal. Then wait, with a time limit, until the whole journal is in MLflow.
+    def end(self, status: Status, is_followed: Callable[[], bool], reason: str = "") -> None:
+        """Record the status and the reason of a failure, and close the journal. Then wait, with a time limit, until the whole journal is in MLflow.
 
         After an interruption, and if `is_followed` returns True because something that follows waits, leave this to the mirror process.
         """
-        self._write(lambda journal: journal.end(status))
+        self._write(lambda journal: journal.end(status, reason))
         self._write(lambda journal: journal.close())
         if not self.folder or not (self._mirror or self._has_mirror):
             return
@@ -147,13 +150,21 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal], is_fo
     """Yield a run, and end it after the block. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
+    reason = ""
     try:
         yield run
     except BaseException as error:
         status = "KILLED" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "FAILED"
+        reason = failure(error, environment) if status == "FAILED" else ""
         raise
     finally:
-        run.end(status, is_followed)
+        run.end(status, is_followed, reason)
+
+
+def failure(error: BaseException, environment: Environment) -> str:
+    """Return why a run failed, for MLflow: without secrets and without the path of the checkout, which others should not see."""
+    text = str(error) if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+    return Address.of(environment).redacted(text.replace(f"{environment.root.resolve()}/", ""))[:LONGEST_REASON]
 
 
 def journal_of(environment: Environment, model: Path) -> str | None:

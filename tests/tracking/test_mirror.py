@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.tracking import events, journal, mirror, mirror_process, run, saved_model
 from pipeline.tracking.address import Address
 from pipeline.tracking.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
@@ -103,6 +104,25 @@ def test_a_run_without_an_end_is_killed_and_runs_again_when_it_resumes(tracked: 
     again.end("FAILED")
     again.close()
     assert (tracked.deliver(dead.folder), status()) == (True, "FAILED")
+
+
+def test_a_failed_run_says_why_until_it_runs_again(tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter2")
+    message = f"{tracked.environment.root.resolve()}/data: the loss is not finite, said hunter2"
+    with suppress(Refusal), run.training(tracked.environment, resume_file=tmp_path / "run", info=RUN_INFO) as failed:
+        raise Refusal(message)
+    assert failed.folder
+    assert tracked.deliver(failed.folder)
+    found = tracked.run_of(failed.folder.name)
+    assert (found.info.status, found.data.tags["pipeline.failure"]) == ("FAILED", "data: the loss is not finite, said ***")
+    assert found.data.tags["mlflow.note.content"] == "failed: data: the loss is not finite, said ***"
+    with run.training(tracked.environment, resume_file=tmp_path / "run", info=RUN_INFO):
+        pass
+    assert tracked.deliver(failed.folder)
+    found = tracked.run_of(failed.folder.name)
+    assert (found.info.status, "pipeline.failure" in found.data.tags) == ("FINISHED", False)
+    assert "failed" not in found.data.tags["mlflow.note.content"]
 
 
 def test_events_that_mlflow_rejects_are_skipped(tracked: Tracked) -> None:
