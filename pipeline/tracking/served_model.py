@@ -32,6 +32,7 @@ class ServedModel(PythonModel):
     """
 
     def load_context(self, context: Any) -> None:
+        refuse_unknown_params()
         self.exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
         description = json.loads(Path(context.artifacts[DESCRIPTION]).read_bytes())
         self.inputs = Texts(description) if description["tokenizer"] else Arrays(description)
@@ -128,6 +129,20 @@ def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[st
     best = np.argsort(-logits, kind="stable")[:top_k]
     top = [{"class": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in best]
     return {**top[0], "top": top}
+
+
+def refuse_unknown_params() -> None:
+    """Make MLflow refuse params that this model does not have: it would remove them before `predict` is called, and answer without them."""
+    pyfunc: Any = importlib.import_module("mlflow.pyfunc")  # `mlflow.pyfunc` may be a proxy, which loads it late
+    enforce = pyfunc._enforce_params_schema  # private, but the logged model requires this version of MLflow
+
+    def checked(params: Any, schema: Any) -> Any:
+        is_ours = schema is not None and {spec.name for spec in schema.params} == {*PARAMS}
+        if is_ours and isinstance(params, dict) and (unknown := sorted(map(str, params.keys() - PARAMS))):
+            raise refusal(f"params has {', '.join(unknown)}, but this model knows only {' and '.join(PARAMS)}")
+        return enforce(params, schema)
+
+    pyfunc._enforce_params_schema = checked
 
 
 def refusal(message: str) -> MlflowException:

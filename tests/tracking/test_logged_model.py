@@ -224,6 +224,9 @@ def test_the_logged_model_answers_over_http(tracked: Tracked, address: str) -> N
     code, answered = ask(address, {"instances": inputs, "params": {"return": "probabilities", "top_k": 1}})
     assert code == 200, answered
     assert [record["class"] for record in answered["predictions"]] == [("ant", "bee", "cat")[number] for number in expected.argmax(1)]
+    code, answered = ask(address, {"inputs": inputs, "params": {"returns": "probabilities", "top_k": 1}})
+    assert code == 400, answered
+    assert "params has returns, but this model knows only return and top_k" in answered["message"]
     code, answered = ask(address, {"inputs": (tiny.images(1) / 255).tolist()})
     assert (code, answered["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
     assert "the input contains values of type float64; send raw images, " in answered["message"]
