@@ -30,6 +30,8 @@ MOST_PARAMS, MOST_CHARTS = 16, 80
 """The maximum number of differing parameters and of charts. They keep the view far below 20,000 characters, MLflow's limit for a tag."""
 SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy")
 """Metrics that are columns if the runs differ in them, beside the metric that selects the weights."""
+MOST_SCORES_FIRST = 2
+"""How many metrics stand before the parameters in which the runs differ: a window shows some eight columns."""
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
@@ -99,10 +101,11 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     differing_scores = differing([run.data.metrics for run in runs])
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     scores = dict.fromkeys((test_metric, chosen, *(name for name in SCORES if name in differing_scores)))
-    columns += [f"metrics.`{name}`" for name in scores if name in metrics]
+    score_columns = [f"metrics.`{name}`" for name in scores if name in metrics]
+    columns += score_columns[:MOST_SCORES_FIRST]
     shown = [name for name in dict.fromkeys((*ALWAYS_SHOWN, *params)) if any(name in run.data.params for run in runs)]
     columns += [f"params.`{name}`" for name in shown if name in differing_params]
-    columns += [f"tags.`{name}`" for name in tags]
+    columns += [*(f"tags.`{name}`" for name in tags), *score_columns[MOST_SCORES_FIRST:]]
     columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
     columns += ["attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.

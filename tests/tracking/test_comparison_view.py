@@ -66,12 +66,15 @@ def test_parameters_that_differ_stand_before_those_that_are_always_shown_and_tho
 
 
 def test_baseline_loss_and_samples_in_two_splits_are_columns_where_runs_differ() -> None:
-    runs = make_run({}), make_run({}, **{SHARED_TAG: "none"}), make_run({}, **{SHARED_TAG: "2 of 3 samples of test in train"})
+    """The parameters that differ stand before the third metric: a window shows some eight columns."""
+    runs = make_run({}), make_run({"seed": "2"}, **{SHARED_TAG: "none"}), make_run({}, **{SHARED_TAG: "2 of 3 samples of test in train"})
     for run, loss, baseline in zip(runs[:2], (0.5, 0.25), (0.125, 0.75), strict=True):
         run.data.metrics |= {"test/loss": loss, "test/macro_f1": 0.5, "test/majority_class_accuracy": baseline}
     assert columns(*runs)[1:-2] == [
-        *(f"metrics.`{name}`" for name in ("test/accuracy", "valid/accuracy", "test/loss", "test/majority_class_accuracy")),
+        *(f"metrics.`{name}`" for name in ("test/accuracy", "valid/accuracy")),
+        "params.`seed`",
         f"tags.`{SHARED_TAG}`",
+        *(f"metrics.`{name}`" for name in ("test/loss", "test/majority_class_accuracy")),
     ]
 
 
