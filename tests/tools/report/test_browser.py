@@ -67,6 +67,21 @@ def test_the_first_screen_has_the_overview_with_the_confusion_matrix_beside_the_
     assert matrix["y"] == table["y"]
 
 
+def test_a_narrow_screen_says_that_the_matrix_scrolls_and_keeps_the_names_of_its_rows(browser: Any, tmp_path: Path) -> None:
+    page_file, names = tmp_path / "page.html", [str(number) for number in range(10)]
+    for shown, width in ((names, 390), (names, 1280), (names[:2], 390)):
+        matrix = Confusion(("", *shown), tuple((name, *(Number(900) for _ in shown)) for name in shown))
+        page_file.write_text(render_html(Page("a page", (Section("Errors", (matrix,)),), ())), encoding="utf-8")
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(page_file.as_uri())
+        is_cut = page.evaluate("(wide => wide.scrollWidth > wide.clientWidth)(document.querySelector('.wide'))")
+        assert (
+            is_cut == (page.locator(".hint").is_visible() if page.locator(".hint").count() else False) == (len(shown) > 2 and width == 390)
+        )
+        page.evaluate("document.querySelector('.wide').scrollLeft = 1000")
+        assert page.locator("tbody th >> nth=0").bounding_box()["x"] >= page.locator(".wide").bounding_box()["x"]
+
+
 def test_two_small_tables_do_not_touch(browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "page.html"
     page_file.write_text(render_html(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
