@@ -12,7 +12,8 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
-from pipeline.tracking import subject
+from pipeline.tools.sync import build
+from pipeline.tracking import journal, mirror, mirror_process, subject
 from pipeline.tracking.events import is_pending, read_stores
 from pipeline.tracking.store import MISSING, MODEL_TAG, Store
 
@@ -119,25 +120,38 @@ def refusing(name: str, store: Store) -> AbstractContextManager[None]:
 def find_logged(name: str, candidate: ComparedModel, store: Store, environment: Environment) -> "LoggedModel":
     """Return the logged model in MLflow with the candidate's model file: that of the named run, else the newest with the same bytes.
 
+    If the run is not in MLflow yet, such as that of the best trial of a search, wait for its mirror, and send the rest.
+
     Raises Refusal if there is none. A bare file cannot be registered: MLflow serves the logged model of a run, which names its data,
     parameters and commit, and a file has none of these.
     """
     if name.startswith("models:"):
         return subject.find_logged(name, store)
-    experiments = [each.experiment_id for each in store.client.search_experiments()]
-    found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{candidate.digest}'")
-    ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
-    folder = subject.journal_named(name, environment.root)
+    folder = subject.journal_named(name, environment.root) or journal.find(environment.root, candidate.digest)
     named = subject.run_ids(folder) if folder else [name]
-    chosen = next((each for each in ready if each.source_run_id in named), ready[-1] if ready else None)
-    if chosen is None and folder and not is_pending(folder) and store.address.key not in read_stores(folder):
+    if chosen := newest_logged(candidate.digest, named, store):
+        return chosen
+    if folder and is_pending(folder):
+        print(f"promote: sending the run {folder.name} to MLflow", flush=True)
+        mirror_process.wait_for_all(environment)
+        if is_pending(folder):
+            mirror.deliver(folder, store, build)
+        if chosen := newest_logged(candidate.digest, subject.run_ids(folder), store):
+            return chosen
+    elif folder and store.address.key not in read_stores(folder):
         raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
-    if chosen is None:
-        raise Refusal(
-            f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "
-            "finished `dvc repro` with `python -m pipeline summary`"
-        )
-    return chosen
+    raise Refusal(
+        f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "
+        "finished `dvc repro` with `python -m pipeline summary`"
+    )
+
+
+def newest_logged(digest: str, run_ids: list[str], store: Store) -> "LoggedModel | None":
+    """Return the logged model with the SHA-256 `digest`: that of one of the runs, else the newest; None if there is none."""
+    experiments = [each.experiment_id for each in store.client.search_experiments()]
+    found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{digest}'")
+    ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
+    return next((each for each in ready if each.source_run_id in run_ids), ready[-1] if ready else None)
 
 
 def find_holder(client: "MlflowClient", registered: str, alias: str) -> "ModelVersion | None":

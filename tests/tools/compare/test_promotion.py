@@ -172,9 +172,17 @@ def test_a_model_of_another_task_is_refused_and_one_of_other_classes_does_not_ge
     assert (test, is_no_worse) == (None, False)
 
 
-def test_a_model_without_a_run_in_mlflow_is_refused(registry: Registry, refused: Callable[..., str]) -> None:
-    message = refused("promote", registry.runs["code"], "digits")
-    assert f"{registry.runs['code']}: MLflow has no run with this model: send its run with `python -m pipeline sync`" in message
+def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promote: Promote) -> None:
+    assert promote(registry.runs["code"], "sent") == (0, "promote: sent version 1 is sent@champion: no version had this alias")
+
+
+def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
+    """As where the run was recorded without its model: it has nothing to send."""
+    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64)
+    with pytest.raises(
+        Refusal, match=r"model\.safetensors: MLflow has no run with this model: send its run with `python -m pipeline sync`"
+    ):
+        promotion.find_logged("model.safetensors", unknown, Store(environment), environment)  # type: ignore[arg-type]
 
 
 def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Registry) -> None:
