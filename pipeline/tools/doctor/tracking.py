@@ -36,7 +36,8 @@ def tracking(context: Context) -> Finding:
     if not context.environment.tracking:
         return ok("off (PIPELINE_TRACKING)")
     address = Address.of(context.environment)
-    if address.given.startswith("databricks"):
+    signed = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4", "").lower() in ("true", "1")
+    if address.given.startswith("databricks") or (address.is_server and signed):  # only MLflow's client can send such requests
         return ok(f"{address.shown}, which was not examined")
     check = of_server if address.is_server else of_sqlite if address.given.startswith("sqlite") else of_database
     return check(address, context.environment)
@@ -93,6 +94,8 @@ def request(address: Address, path: str, end_s: float) -> "Response":
         auth = (variables["MLFLOW_TRACKING_USERNAME"], variables.get("MLFLOW_TRACKING_PASSWORD", ""))
     if auth is None and (token := variables.get("MLFLOW_TRACKING_TOKEN")):
         headers["Authorization"] = f"Bearer {token}"
+    if workspace := variables.get("MLFLOW_WORKSPACE"):
+        headers["X-MLFLOW-WORKSPACE"] = workspace
     insecure = variables.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
     verify = variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or not insecure
     return requests.get(
