@@ -122,6 +122,7 @@ def test_a_proxy_that_does_not_reach_the_server_is_named(make_context: MakeConte
     monkeypatch.setenv("http_proxy", servers.start(status=502))
     finding = examined(make_context, address)
     assert (finding.status, " answers 502 through the proxy http://127.0.0.1:" in finding.text) == ("warning", True)
+    assert finding.remedy.startswith("`export no_proxy=")
     monkeypatch.setenv("http_proxy", "http://user:hunter2@127.0.0.1:9")
     finding = examined(make_context, address)
     assert (finding.status, " does not answer through the proxy http://127.0.0.1:9 (Connection refused)" in finding.text) == (
