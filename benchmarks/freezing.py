@@ -66,7 +66,7 @@ def kept_bytes(training: Training, steps: Iterator[Report]) -> tuple[int, int]:
 
 def main(path: str, count: str) -> None:
     data, machine = Document.read(Path(path)).data, Machine.set_up(Environment.read())
-    prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
+    prepared = random_images(data["source"]["image_size"], 4 * data["train"]["batch_size"])
     with ExitStack() as closing:
         trainings = {
             name: training_of(data, {"freeze": freeze}, prepared, machine)

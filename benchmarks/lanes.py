@@ -20,7 +20,7 @@ from pipeline.train.group import processes
 def main(path: str, count: str) -> None:
     data, environment = Document.read(Path(path)).data, Environment.read()
     machine = Machine.set_up(environment)
-    prepared = random_images(data["source"]["size"], 4 * data["train"]["batch_size"])
+    prepared = random_images(data["source"]["image_size"], 4 * data["train"]["batch_size"])
     with processes.joined(environment, machine.device) as group, ExitStack() as closing:
         steps = {}
         for lanes in (1, group.size):

@@ -127,7 +127,7 @@ def run_stage(root: Path, top: Path, size: int) -> None:
         "test": 0.1,
         "seed": 1,
         "duplicates": "keep",
-        "size": size,
+        "image_size": size,
         "channels": 3,
     }
     params = from_data({"source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")

@@ -128,8 +128,8 @@ def spec_of(source: SourceSettings, name: str) -> Spec:
         words = tuple(map(str, range(settings["vocabulary"] - NUM_SPECIAL)))
         texts = TextInputs(length=settings["max_length"], tokenizer=TokenizerDescription(kind="word", vocabulary=words))
         return Spec(inputs=texts, targets=targets)
-    if "size" in settings:
-        height, width, channels = settings["size"], settings["size"], settings["channels"]
+    if "image_size" in settings:
+        height, width, channels = settings["image_size"], settings["image_size"], settings["channels"]
     elif source.name in IMAGE_SHAPES:
         height, width, channels = IMAGE_SHAPES[source.name]
     else:

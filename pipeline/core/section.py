@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 Count = Annotated[int, Field(gt=0, le=1_000_000)]
 """A count of things that take memory; the bound turns a typing error into a clear message instead of OOM."""
@@ -22,11 +22,30 @@ Depth = Annotated[int, Field(gt=0, le=1000)]
 Patterns = tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]
 """Patterns of names, in the form of `fnmatch`."""
 
+IGNORED_BY_DVC = frozenset({"size", "nfiles"})
+"""Keys that DVC leaves out of the key of its run cache at any depth (`dvc/stage/cache.py`). It would take the result of another value."""
+
+
+def refuse_ignored(value: JsonValue) -> JsonValue:
+    """Return `value`. Raises ValueError if it has a key in IGNORED_BY_DVC at any depth."""
+    if isinstance(value, dict):
+        for key in IGNORED_BY_DVC & value.keys():
+            raise ValueError(
+                f"has the key `{key}`, which DVC ignores when it looks for a cached result, so a change of its value could have no effect: remove it"
+            )
+    for member in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        refuse_ignored(member)
+    return value
+
+
+FreeMapping = Annotated[dict[str, JsonValue], AfterValidator(refuse_ignored)]
+"""A mapping whose keys are defined elsewhere, such as the configuration of a library."""
+
 
 SECTIONS = ("seed", "source", "model", "loss", "optimizer", "schedule", "augment", "train", "evaluate")
 """The top-level keys of `params.yaml`. They are listed here, and not collected from the sections' classes, so that a stage imports only the
 modules of the sections that it reads."""
-MOVED = {"train.label_smoothing": "loss.label_smoothing"}
+MOVED = {"train.label_smoothing": "loss.label_smoothing", "source.size": "source.image_size"}
 """Maps each key of earlier versions that has moved to the key that has its value now. `python -m pipeline set --upgrade` moves it."""
 
 

@@ -64,7 +64,7 @@ class Settings(ModelSettings):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} does not accept images of {images.height}x{images.width} "
-                f"({untrusted.reason(error)}): change source.size, or choose another architecture"
+                f"({untrusted.reason(error)}): change source.image_size, or choose another architecture"
             ) from None
         except TypeError as error:
             raise Refusal(f"model.drop_path: {self.architecture} has none ({untrusted.reason(error)}): set it to 0") from None

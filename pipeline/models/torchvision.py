@@ -95,7 +95,7 @@ class Settings(ModelSettings):
         except (RuntimeError, ValueError, AssertionError) as error:
             raise Refusal(
                 f"model.architecture: {self.architecture} with `stem: {self.stem}` does not accept images of {images.height}x{images.width} "
-                f"({untrusted.reason(error)}): raise source.size, or choose another stem or architecture"
+                f"({untrusted.reason(error)}): raise source.image_size, or choose another stem or architecture"
             ) from None
         return cast("nn.Module", network)
 

@@ -5,13 +5,13 @@ from collections import Counter
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
-from pydantic import Field, JsonValue, PositiveFloat, field_validator
+from pydantic import Field, PositiveFloat, field_validator
 from torch import Tensor, nn
 
 from pipeline.core import untrusted
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal, listed
-from pipeline.core.section import Section, Share, suggestion
+from pipeline.core.section import FreeMapping, Section, Share, suggestion
 from pipeline.core.spec import Spec
 from pipeline.inference.library import library
 from pipeline.inference.networks import build_on_meta
@@ -61,7 +61,7 @@ class Settings(ModelSettings):
     name: Literal["transformers"]
     architecture: str
     """The `model_type` of a configuration of transformers: bert, gpt2, llama, ..."""
-    config: dict[str, JsonValue]
+    config: FreeMapping
     """The values of the configuration that differ from the library's defaults for the architecture: `set model=transformers:NAME` copies them
     from config.json."""
     lora: Lora | None

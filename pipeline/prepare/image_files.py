@@ -16,6 +16,7 @@ from pydantic import Field
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.section import ValueOf
 from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.image import Statistics
@@ -47,7 +48,7 @@ class ImageFileSettings(SourceSettings):
 
     untrusted: ClassVar[bool] = True
     duplicates: Duplicates
-    size: Annotated[int, Field(ge=1, le=4096)]
+    image_size: Annotated[int, Field(ge=1, le=4096)]
     """Side of the square images in pixels. Each image is resized so that its shorter side has this length, then centre-cropped."""
     channels: Literal[1, 3]
     """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
@@ -58,12 +59,13 @@ class ImageFileSettings(SourceSettings):
     gigabytes.
     """
 
-    RECOMMENDED: ClassVar = {"duplicates": "together", "size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
+    RECOMMENDED: ClassVar = {"duplicates": "together", "image_size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
+    ADDED: ClassVar = {"image_size": ValueOf("source.size")}
 
     def example_inputs(self, example: ImageInputs) -> ImageInputs:
         common = (0.5,) * self.channels
         return example.model_copy(
-            update={"height": self.size, "width": self.size, "channels": self.channels, "mean": common, "std": common}
+            update={"height": self.image_size, "width": self.image_size, "channels": self.channels, "mean": common, "std": common}
         )
 
     def files(self) -> tuple[Tree, ClassFolders]:
@@ -73,7 +75,7 @@ class ImageFileSettings(SourceSettings):
     def open(self, *, workers: int) -> RawDataset:
         tree, layout = self.files()
         decode_and_store = partial(self.decode_and_store, tree, layout, workers)
-        task, statistics = described(layout.classes, str(self.root)), Statistics((self.size, self.size, self.channels))
+        task, statistics = described(layout.classes, str(self.root)), Statistics((self.image_size, self.image_size, self.channels))
         together = self.duplicates == "together"
         return RawDataset(
             task,
@@ -107,7 +109,7 @@ class ImageFileSettings(SourceSettings):
 
         Raises Refusal at the end if `on_corrupt` is `fail` and images cannot be decoded, so that one message tells of all of them.
         """
-        decoder = Decoder(self.place, self.size, self.channels, self.max_pixels)
+        decoder = Decoder(self.place, self.image_size, self.channels, self.max_pixels)
         decoder.prepare()
         ordered, larger = partial(on_threads, workers=workers), 1
         if cluster:
@@ -120,7 +122,7 @@ class ImageFileSettings(SourceSettings):
             enough = min(workers, len(layout.samples) * WORKERS_OF_MANY // MANY)
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
         with tree.contents([sample.name for sample in layout.samples]) as members:
-            chunks = placed(chunked(members, self.size**2 * self.channels, larger), layout.samples, place)
+            chunks = placed(chunked(members, self.image_size**2 * self.channels, larger), layout.samples, place)
             num_decoded, problems = 0, list[str]()
             for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
                 num_decoded += len(chunk.members)

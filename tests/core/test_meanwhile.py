@@ -33,7 +33,7 @@ from tests.repository import repository, variables
 from tests.sources.pictures import picture, write_folder
 
 CLASSES = ("cat", "dog")
-SOURCE = {"name": "image_folder", "seed": 1, "duplicates": "keep", "valid": 0.1, "test": 0.2, "size": 6, "channels": 1}
+SOURCE = {"name": "image_folder", "seed": 1, "duplicates": "keep", "valid": 0.1, "test": 0.2, "image_size": 6, "channels": 1}
 SOURCE |= {"on_corrupt": "fail", "max_pixels": 10_000}
 IMAGES = "data/raw/images"
 ARRAY, MODEL, CODE = Path("data/prepared/train-inputs.npy"), Path("models/model.safetensors"), Path("pipeline/train/engine/fit.py")
@@ -314,7 +314,7 @@ def test_the_hash_in_dvc_lock_is_that_of_the_bytes_that_were_read(tmp_path: Path
     folder, root, count, trials = repository(tmp_path), tmp_path / IMAGES, 3000, 6
     with (folder / ".dvcignore").open("a") as file:
         file.write("*.log\n")
-    project.write_params(folder, source(IMAGES, size=64))
+    project.write_params(folder, source(IMAGES, image_size=64))
     write_folder(root, images(2, **{f"{CLASSES[number % 2]}/{number:04}.bmp": number % 100 for number in range(count)}))
     generator, seen = random.Random(trials), []
     for trial in range(trials):

@@ -1,11 +1,14 @@
 """Laws of the sections: what decides a result stands in `params.yaml`, bounded and described."""
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import pytest
+from dvc.stage.cache import _get_cache_hash
+from pydantic import TypeAdapter
 
 from pipeline.core.registry import LOSSES, MODELS, SOURCES
-from pipeline.core.section import Section, flatten, formatted, leaves
+from pipeline.core.section import IGNORED_BY_DVC, Section, flatten, formatted, leaves
 from pipeline.core.yaml_document import Document
 from pipeline.train.params import LoopSettings
 from tests.imports import TOP
@@ -44,6 +47,22 @@ def test_every_field_that_decides_a_result_stands_in_the_file() -> None:
 def test_the_values_that_keep_results_are_those_of_existing_keys() -> None:
     for section in sections():
         assert {*section.inherited("ADDED")} <= {*section.model_fields}, section
+
+
+def test_no_key_is_one_that_dvc_ignores() -> None:
+    """DVC's run cache then gives the result of another value: it leaves these keys out of its own key, those of parameters included."""
+    assert _get_cache_hash({"params": dict.fromkeys(IGNORED_BY_DVC, 1)}) == _get_cache_hash({"params": dict.fromkeys(IGNORED_BY_DVC, 2)})
+    free = []
+    for section in sections():
+        assert not IGNORED_BY_DVC & section.model_fields.keys(), section
+        free += [(section, field) for field in section.model_fields.values() if "dict[" in str(field.annotation)]
+    assert free
+    for section, field in free:
+        mapping = TypeAdapter(Annotated[field.annotation, *field.metadata])
+        assert mapping.validate_python({"sizes": [{"width": 1}]}) == {"sizes": [{"width": 1}]}
+        for key in IGNORED_BY_DVC:
+            with pytest.raises(ValueError, match=f"has the key `{key}`, which DVC ignores"):
+                mapping.validate_python({"sizes": [{key: 1}]})
 
 
 def test_sections_are_frozen_closed_and_strict() -> None:

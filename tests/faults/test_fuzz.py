@@ -136,7 +136,7 @@ def decoded(path: Path) -> int:
     source = image_folder.Settings(
         name="image_folder",
         root=path,
-        size=4,
+        image_size=4,
         channels=1,
         on_corrupt="skip",
         max_pixels=10_000,

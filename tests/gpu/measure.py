@@ -59,7 +59,7 @@ TESTS = (
 CIFAR10 = {
     "name": "image_folder",
     "root": "data/raw/cifar10-jpeg.tar.gz",
-    "size": 32,
+    "image_size": 32,
     "channels": 3,
     "on_corrupt": "fail",
     "max_pixels": 1_000_000,

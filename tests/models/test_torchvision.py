@@ -73,7 +73,7 @@ def test_an_original_stem_for_colour_is_torchvisions_own() -> None:
 @pytest.mark.parametrize(("architecture", "spec"), [("alexnet", spec_of(8, 8, 3)), ("vit_b_16", spec_of(20, 20, 3))])
 def test_images_of_a_size_that_an_architecture_does_not_take_are_refused(architecture: str, spec: Spec) -> None:
     with pytest.raises(
-        Refusal, match=rf"model\.architecture: {architecture} with `stem: original` does not accept images of .*: raise source.size"
+        Refusal, match=rf"model\.architecture: {architecture} with `stem: original` does not accept images of .*: raise source.image_size"
     ):
         settings(architecture).build(spec)
 

@@ -58,7 +58,7 @@ def broken(*_):
 
 def run(root, top, *, workers=None, **changes):
     fields = (
-        {"size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2}
+        {"image_size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2}
         | {"seed": 1, "duplicates": "keep"}
         | changes
     )

@@ -19,7 +19,7 @@ from .pictures import FILES, dataset, encoded, gathered, picture, write_folder, 
 
 def settings(root: Path, **changes: object) -> image_folder.Settings:
     fields = (
-        {"size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0}
+        {"image_size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0}
         | {"seed": 1, "duplicates": "keep"}
         | changes
     )
@@ -257,7 +257,7 @@ def test_memory_is_bounded_by_the_blocks_in_flight(tmp_path):
     """100 MB decoded pass through, while a few blocks are in memory."""
     contents = {f"{'ab'[i % 2]}/{i}.jpg": b"" for i in range(512)}
     root = write_tar(tmp_path / "all.tar", dict.fromkeys(contents, picture(1, "JPEG", side=32)))
-    raw_dataset = settings(root, size=256).open(workers=2)
+    raw_dataset = settings(root, image_size=256).open(workers=2)
     tracemalloc.start()
     decoded_bytes = sum(block.inputs.nbytes for block in raw_dataset.blocks())
     peak_bytes = tracemalloc.get_traced_memory()[1]

@@ -209,14 +209,14 @@ def describe(values: Mapping[str, Any]) -> Finding:
         longest, line = described_lengths(dataset)
         lines.append(line)
     elif name == ARRAYS:
-        facts = {"size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
+        facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
     else:
         lines += described_images(cast("ImageFileSettings", settings), facts)
     if (name == LABELLED or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
         repeated = len(targets[TRAIN]) - len(set(dataset.drawing_keys()))
         lines.append(f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal")
-    shape = (int(facts["size"]), int(facts["channels"])) if facts else (0, 0)
+    shape = (int(facts["image_size"]), int(facts["channels"])) if facts else (0, 0)
     return Finding(
         {**values, **(facts if name != ARRAYS else {})}, tuple(lines), len(targets[TRAIN]), frozenset(targets), class_counts, longest, shape
     )
@@ -271,13 +271,15 @@ def image_facts(values: Mapping[str, Any]) -> dict[str, int]:
                 sides.append(min(image.size))
                 modes.add(image.mode)
     side = sorted(sides)[len(sides) // 2] if sides else RESIZED
-    return {"size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3} | {
-        key: values[key] for key in ("size", "channels") if key in values
+    return {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3} | {
+        key: values[key] for key in ("image_size", "channels") if key in values
     }
 
 
 def described_images(settings: "ImageFileSettings", facts: Mapping[str, int]) -> list[str]:
-    lines = [f"images are stored as {facts['size']}x{facts['size']} with {facts['channels']} channels (source.size, source.channels)"]
+    lines = [
+        f"images are stored as {facts['image_size']}x{facts['image_size']} with {facts['channels']} channels (source.image_size, source.channels)"
+    ]
     try:
         settings.refuse_damaged(workers=1, within_s=DECODING_S)
     except Refusal as error:

@@ -83,11 +83,11 @@ def of_timm(request: Request) -> tuple[Path, Values]:
 
     def described(folder: Path, architecture: str) -> Values:
         _, _, side = module.timm().get_pretrained_cfg_value(architecture, "input_size")
-        has_size = "size" in SOURCES.settings(request.source).model_fields
-        advice = ": source.size becomes this value, unless you write another" if has_size else ""
+        has_size = "image_size" in SOURCES.settings(request.source).model_fields
+        advice = ": source.image_size becomes this value, unless you write another" if has_size else ""
         print(f"set: {architecture} was trained with images of {side}x{side}{advice}")
         return {
-            **({"source.size": side} if has_size else {}),
+            **({"source.image_size": side} if has_size else {}),
             "model": "timm",
             "model.architecture": architecture,
             "model.weights": folder.name,

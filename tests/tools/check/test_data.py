@@ -16,7 +16,7 @@ from tests.imports import TOP
 SOURCE = {
     "name": "image_folder",
     "root": "images",
-    "size": 8,
+    "image_size": 8,
     "channels": 3,
     "on_corrupt": "fail",
     "max_pixels": 10_000,

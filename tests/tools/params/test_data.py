@@ -84,7 +84,7 @@ def test_images_are_found_in_folders_archives_tables_and_parquet_files() -> None
     write_zip(Path("data/all.zip"), PICTURES)
     for root in ("data/folder", "data/all.zip"):
         found = source(f"data={root}")
-        assert (found["name"], found["root"], found["size"], found["channels"]) == ("image_folder", root, 12, 3)
+        assert (found["name"], found["root"], found["image_size"], found["channels"]) == ("image_folder", root, 12, 3)
     csv("data/folder/list.csv", [{"file": name, "kind": name[:3]} for name in PICTURES])
     found = source("data=data/folder/list.csv")
     assert [found[key] for key in ("name", "root", "table", "image_column", "label_column")] == [

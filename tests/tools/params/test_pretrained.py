@@ -82,9 +82,9 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
 def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     Path("params.yaml").unlink()
     assert main(["set", "preset=image-folder", VIT]) == 0
-    assert "test_vit.r160_in1k was trained with images of 160x160: source.size becomes this value" in capsys.readouterr().out
+    assert "test_vit.r160_in1k was trained with images of 160x160: source.image_size becomes this value" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
-    assert params["source"]["size"] == 160
+    assert params["source"]["image_size"] == 160
     assert params["model"] | {"dropout": 0.0} == {
         **models.TIMM["test_vit"],
         "weights": "test_vit.r160_in1k",
@@ -96,7 +96,7 @@ def test_a_model_of_images_brings_the_size_of_its_images(hub: Hub, capsys: pytes
 
 def test_a_size_that_the_model_does_not_accept_is_refused_before_images_are_stored(hub: Hub, refused: Refused) -> None:
     Path("params.yaml").unlink()
-    [said] = refused("set", "preset=image-folder", "model=timm", "model.architecture=test_vit", "source.size=8")
+    [said] = refused("set", "preset=image-folder", "model=timm", "model.architecture=test_vit", "source.image_size=8")
     assert "model.architecture: test_vit does not accept images of 8x8" in said
 
 
