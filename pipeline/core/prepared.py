@@ -50,13 +50,22 @@ def shared_samples(splits: Mapping[str, SplitRecord]) -> list[str]:
 
 
 class PreparedRecord(BaseModel):
-    """The contents of `data/prepared/spec.json`, the file that describes the prepared data."""
+    """The contents of `data/prepared/spec.json`, the file that describes the prepared data.
+
+    `source` is the section of params.yaml that `prepare` used. It is None if an earlier version wrote the file.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal["pipeline-prepared-4"]
     spec: Spec
     splits: dict[str, SplitRecord]
+    source: dict[str, Any] | None = None
+
+    @property
+    def digest(self) -> str:
+        """A hash of the prepared data. Parameters do not count: if others give the same data, they give the same model."""
+        return files.digest_of(self.model_dump(mode="json", exclude={"source"}))
 
 
 @dataclass(frozen=True)
@@ -82,7 +91,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The contents of the folder `data/prepared/`. `digest` is a hash of everything in this folder."""
+    """The contents of the folder `data/prepared/`. `digest` is that of its record."""
 
     spec: Spec
     digest: str
@@ -104,7 +113,7 @@ class Prepared:
         if TRAIN not in record.splits:
             raise Refusal(f"{folder / 'spec.json'}: does not describe a train split: run `dvc repro -f prepare`")
         splits = {name: open_split(folder, name, record, verify=verify) for name in SPLITS if name in record.splits}
-        return cls(record.spec, files.digest_of(record.model_dump(mode="json")), splits)
+        return cls(record.spec, record.digest, splits)
 
     def split(self, name: str) -> Split:
         """Return a split by name. Raises Refusal if the prepared data has no such split."""

@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from pipeline.core import checkout_lock, files, identity, interruption
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer, unfailing
@@ -123,6 +125,20 @@ class StageInputs:
         return None
 
 
+def refuse_other_source(source: BaseModel, prepared: Path) -> None:
+    """Raise Refusal if the data in the folder `prepared` were made with other parameters than `source`, the section of params.yaml.
+
+    Data of earlier versions have no record of their parameters, and are not compared.
+    """
+    from pipeline.core.prepared import read_record  # late: it imports numpy
+
+    now = source.model_dump(mode="json")
+    used, now = (flatten({"source": values}) for values in (read_record(prepared).source or now, now))
+    if keys := differing(used, now):
+        changes = [f"{key}: was {shown(used, key)} when {prepared} was made, and is {shown(now, key)} now" for key in keys]
+        raise Refusal(f"{named(changes)}. Run `dvc repro -f prepare` to make it with the new values")
+
+
 def params_of(sections: tuple[str, ...], data: Mapping[str, Any]) -> dict[str, Scalar]:
     return flatten({name: data[name] for name in sections if name in data})
 
@@ -217,12 +233,17 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
     with interruption.deferred() as interrupted:
         params = load(document, getattr(import_module(f"pipeline.{stage}.params"), f"{stage.capitalize()}Params"))
         function = getattr(import_module(f"pipeline.{stage}.stage"), stage)
+        # by name: it decides no result, so an edit of a source does not run the later stages again
+        prepare: Any = None if stage == "prepare" else load(document, import_module("pipeline.prepare.params").PrepareParams)
     interrupted.pause()  # after the block: from its end on, a signal raises Interrupted
 
     def observer() -> Observer:  # by name, as launch below: an import of what decides nothing would run the stage again after an edit of it
         watching: Observer = import_module("pipeline.tracking.observer").StageObserver(document.data, paths, environment)
         return watching
 
+    if prepare:
+        with adding_lines(document):
+            refuse_other_source(prepare.source, paths.prepared)
     with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
         if stage == "train" and environment.processes != 1:
             launch = import_module("pipeline.tools.launch")

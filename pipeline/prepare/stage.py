@@ -70,7 +70,8 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
         print("prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode")
     total = sum(len(targets) for targets in raw_dataset.targets.values())
     with progress("prepare", total, "samples") as advance:
-        record = writer.write(raw_dataset, assigned, paths.prepared, advance=advance, cluster=environment.cluster)
+        source = params.source.model_dump(mode="json")
+        record = writer.write(raw_dataset, assigned, paths.prepared, source=source, advance=advance, cluster=environment.cluster)
     shares = {VALID: params.source.valid, TEST: params.source.test}
     for name, share in shares.items():
         if name in raw_dataset.targets and share and not params.source.divides:

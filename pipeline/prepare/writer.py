@@ -25,6 +25,7 @@ def write(
     assigned: Assigned,
     folder: Path,
     *,
+    source: Mapping[str, Any] | None = None,
     advance: Callable[[int], None] = lambda _: None,
     cluster: str | None = None,
 ) -> PreparedRecord:
@@ -33,7 +34,7 @@ def write(
     `assigned` maps each split of the source to an array with one name per sample: the split to which the sample is written. The row of a
     sample in its file is known before the sample is decoded, so that worker processes can write it. Corrupt samples leave gaps, which are
     closed at the end. All targets are in memory. `spec.json` is removed first and written last, so that partly written data is never used.
-    `advance` is called with the number of samples, whenever some are stored. `cluster` is the address of a cluster whose workers decode and
+    `source` are the parameters that `spec.json` records. `advance` is called with the number of samples, whenever some are stored. `cluster` is the address of a cluster whose workers decode and
     store the samples. They must see `folder` under the same path.
 
     Raises Refusal if every sample of a split is corrupt. Raises Refusal if a model can learn nothing from the train samples that are left,
@@ -42,12 +43,13 @@ def write(
     clear(folder)
     try:
         with files.digest_threads() as pool:
-            record = store(raw_dataset, assigned, folder.absolute() if cluster else folder, pool, advance=advance, cluster=cluster)
+            stored = store(raw_dataset, assigned, folder.absolute() if cluster else folder, pool, advance=advance, cluster=cluster)
     except OSError:
         raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
     except BaseException:
         files.sweep(folder)
         raise
+    record = stored.model_copy(update={"source": source})
     files.write_json(folder / "spec.json", record.model_dump(mode="json"))
     return record
 

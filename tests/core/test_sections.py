@@ -57,7 +57,7 @@ def test_no_key_is_one_that_dvc_ignores() -> None:
         assert not IGNORED_BY_DVC & section.model_fields.keys(), section
         free += [(section, field) for field in section.model_fields.values() if "dict[" in str(field.annotation)]
     assert free
-    for section, field in free:
+    for _, field in free:
         mapping = TypeAdapter(Annotated[field.annotation, *field.metadata])
         assert mapping.validate_python({"sizes": [{"width": 1}]}) == {"sizes": [{"width": 1}]}
         for key in IGNORED_BY_DVC:

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.core import files
 from pipeline.core.environment import Paths
 from pipeline.core.params import load
 from pipeline.core.prepared import Prepared
+from pipeline.core.stage import refuse_other_source
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file
+from pipeline.prepare.params import PrepareParams
 from pipeline.train.params import TrainParams
 from tests.tools.parameters import Parameters
 from tests.train.engine.building import model_of
@@ -71,6 +75,37 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
             f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: write the path of the folder or archive"
         )
     assert Prepared.open(prepared).digest == before
+
+
+def test_data_that_were_prepared_with_other_parameters_are_refused(
+    trained: bytes, parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters.put("evaluate.top_k", "1")
+    line = parameters.put("source.test", "0.5")
+    parameters.write()
+    expected = (
+        f"params.yaml:{line}: source.test: was 0.25 when data/prepared was made, and is 0.5 now. "
+        "Run `dvc repro -f prepare` to make it with the new values"
+    )
+    command = pytest.importorskip("pipeline.tools.check.command")
+    monkeypatch.setattr(command, "would_run", lambda _: False)
+    for verb in ("train", "evaluate", "check"):
+        assert refused(verb) == [expected]
+    monkeypatch.setattr(command, "would_run", lambda _: True)
+    assert main(["check"]) == 0
+    assert main(["prepare"]) == 0
+    monkeypatch.setattr(command, "would_run", lambda _: False)
+    assert main(["check"]) == 0
+
+
+def test_data_of_an_earlier_version_tell_no_parameters_and_keep_their_digest(prepared: Path, parameters: Parameters) -> None:
+    before, content = Prepared.open(prepared).digest, json.loads((prepared / "spec.json").read_text(encoding="utf-8"))
+    assert content.pop("source")["test"] == 0.25
+    (prepared / "spec.json").write_text(json.dumps(content), encoding="utf-8")
+    assert Prepared.open(prepared).digest == before == files.digest_of(content)
+    parameters.put("source.test", "0.5")
+    parameters.write()
+    refuse_other_source(load(Document.read(Paths().params), PrepareParams).source, prepared)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.registry import INPUTS, TASKS
 from pipeline.core.section import flatten
+from pipeline.core.stage import refuse_other_source
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
@@ -151,6 +152,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     problems.refuse()  # before anything is downloaded
     assert params
     problems.gather(refuse_unusable_cluster, environment, prepare)
+    problems.gather(refuse_other_data, prepare, Paths().prepared)
     with interruption.raise_on_signal():  # so that SIGTERM also removes partial downloads
         problems.gather(examine_files, prepare, environment)
         if params.model.downloaded and would_run("train"):
@@ -268,6 +270,16 @@ def examine_files(prepare: PrepareParams, environment: Environment) -> None:
             stage.survey(prepare, workers=1, quick=True)
         if source.untrusted:
             source.refuse_damaged(workers=environment.workers or limits.usable_cpus(), within_s=DECODING_S)
+
+
+def refuse_other_data(prepare: PrepareParams, prepared: Path) -> None:
+    """Raise Refusal if the prepared data were made with other parameters, and DVC would not run `prepare`."""
+    if (prepared / "spec.json").exists():
+        try:
+            refuse_other_source(prepare.source, prepared)
+        except Refusal:
+            if not would_run("prepare"):
+                raise
 
 
 def would_run(stage: str) -> bool:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core import files
 from pipeline.core.environment import Paths
 from pipeline.core.params import adding_lines, load
 from pipeline.core.prepared import Prepared, PreparedRecord, read_record
@@ -171,7 +170,7 @@ class EvaluationSplit:
         def fits(record: PreparedRecord) -> bool:
             if TEST in model.record.splits:
                 return test_digest(record) == model.record.splits[TEST]
-            return files.digest_of(record.model_dump(mode="json")) == model.manifest.inputs.get("data")
+            return record.digest == model.manifest.inputs.get("data")
 
         with located_data(paths.prepared, paths.top, fits) as folder:
             split = cls(model, paths, machine, folder)

@@ -120,7 +120,7 @@ def previous(run: Record, root: Path) -> Record | None:
 
 
 def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:
-    return files.digest_of(record.model_dump(mode="json")) == manifest.inputs.get("data")
+    return record.digest == manifest.inputs.get("data")
 
 
 def data_of(manifest: Manifest, folder: Path) -> Prepared | None:

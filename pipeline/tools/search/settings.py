@@ -254,7 +254,7 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
         "pruner": settings.pruner,
         "seed": settings.seed,
         **{f"{params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
-        "data/prepared": files.digest_of(read_record(paths.prepared).model_dump(mode="json")),
+        "data/prepared": read_record(paths.prepared).digest,
         paths.lock.name: files.digest(paths.lock),
         **code,
     }

@@ -18,6 +18,7 @@ from pipeline.inference import model_file, tensor_file, torch_errors
 from pipeline.inference.machine import Machine, is_known, set_determinism
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
+from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
 from pipeline.tracking import provenance, run_description
@@ -118,7 +119,7 @@ def compare_inputs(
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
     code = identity.dependencies("train", params, paths.top)
-    read_record(paths.prepared)  # raises Refusal if no data was prepared
+    recorded_source = read_record(paths.prepared).source  # raises Refusal if no data was prepared
     digests: dict[str, tuple[str, Callable[[], str]]] = {
         "code": ("the dependencies of train in dvc.yaml", lambda: identity.code_digest(code, paths.top)),
         "lock": (str(paths.lock), lambda: files.digest(paths.lock)),
@@ -136,6 +137,10 @@ def compare_inputs(
         yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
     yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
+    if recorded_source:
+        source = load(Document.read(paths.params), PrepareParams).source.model_dump(mode="json")
+        sides = Sides(str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
+        yield Comparison.of_values("source", str(paths.prepared), sides, expected={"source": recorded_source}, found={"source": source})
     yield compare_machine(manifest.fingerprint, machine.fingerprint())
 
 

@@ -104,14 +104,21 @@ def test_a_fresh_model_is_identical_and_verifying_it_changes_nothing(checkout: P
     before = contents(checkout)
     lines = verify("--retrain")
     assert lines[-1] == "identical"
-    assert " ".join(compared(lines)) == "file code lock data params machine manifest score weights training bytes"
+    assert " ".join(compared(lines)) == "file code lock data params source machine manifest score weights training bytes"
     assert contents(checkout) == before
 
 
 def test_a_run_is_verified_with_its_commit_and_its_own_scores(checkout: Path, verify: Verify) -> None:
     lines = verify(run_name())
-    assert " ".join(compared(lines)) == "run file code lock data params machine commit changes manifest score scores"
+    assert " ".join(compared(lines)) == "run file code lock data params source machine commit changes manifest score scores"
     assert lines[-1] == f"equal: {', '.join(compared(lines))}; nothing was trained: `--retrain` trains again and compares the weights"
+
+
+def test_data_that_were_prepared_with_other_parameters_differ(checkout: Path, verify: Verify) -> None:
+    assert main(["set", "source.seed=2"]) == 0
+    lines = verify()
+    assert compared(lines)[-1] == "source"
+    assert lines[-1] == "differs: source: source.seed: 1 in data/prepared, but 2 in params.yaml: run `dvc repro -f prepare`"
 
 
 def test_a_model_of_an_earlier_version_is_trained_again_with_the_added_parameters(checkout: Path, verify: Verify, monkeypatch) -> None:
