@@ -163,7 +163,7 @@ class Training:
         such steps are normal.
 
         Raises Refusal in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and the precision is
-        not fp16; a metric, a weight or an optimizer state is non-finite; all steps since the last report were skipped; a step runs out of
+        not fp16; a metric, a weight or an optimizer state is non-finite; too many steps in a row were skipped; a step runs out of
         memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """

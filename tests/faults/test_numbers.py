@@ -248,12 +248,41 @@ def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tm
     assert whole.progress.rows == again.progress.rows
 
 
-def test_a_run_that_skips_every_step_ends(train_params, prepared, monkeypatch) -> None:
+LONG = {**CHANGES, "train.on_nonfinite": "skip", "train.steps": 40, "train.validate_every_steps": 120}
+
+
+@pytest.mark.parametrize("every", [1, 3, 40])
+def test_a_run_ends_after_twenty_skipped_steps_in_a_row_also_if_it_was_resumed(
+    train_params, prepared, tmp_path: Path, monkeypatch, every: int
+) -> None:
+    params = train_params({**LONG, "train.report_every_steps": every})
+    training = begin(params, prepared, tmp_path)
+    spoil(training, monkeypatch, steps=(3, *range(5, 99)))
+    for report in training.reports():
+        training.save_when_due(EVERY_STEP)
+        if report.step == 14:
+            break
+    training.saver.wait()
+    again = begin(params, prepared, tmp_path)
+    spoil(again, monkeypatch, steps=tuple(range(5, 99)))
+    last = {1: 24, 3: 24, 40: 40}[every]  # the first report after step 24, the twentieth in a row
+    message = rf"^optimizer\.learning_rate: every step from 5 to {last} had a non-finite loss or gradient: lower optimizer"
+    with pytest.raises(Refusal, match=message):
+        run(again)
+
+
+def test_skipped_steps_that_fill_a_report_do_not_end_a_run(train_params, prepared, monkeypatch) -> None:
+    """Such as a last report of one step, and every report of `train.report_every_steps: 1`."""
+    training = begin(train_params({**LONG, "train.report_every_steps": 3}), prepared)
+    spoil(training, monkeypatch, steps=(*range(4, 23), 40))
+    run(training)
+    assert [row.get("train/skipped_steps") for row in training.progress.rows] == [None, *[3] * 6, 1, *[None] * 5, 1]
+
+
+def test_a_run_whose_every_step_was_skipped_ends_without_a_model(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
-    spoil(training, monkeypatch, steps=tuple(range(3, 99)))
-    with pytest.raises(
-        Refusal, match=r"^optimizer\.learning_rate: every step from 3 to 4 had a non-finite loss or gradient: lower optimizer"
-    ):
+    spoil(training, monkeypatch, steps=tuple(range(1, 99)))
+    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: every step from 1 to \d+ had a non-finite loss or gradient"):
         run(training)
 
 

@@ -15,6 +15,8 @@ from pipeline.train.engine.update import WholeBatch, update
 
 CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
+MOST_SKIPPED = 20
+"""So many skipped steps in a row end a training, because further steps would probably be skipped too."""
 Validate = Callable[[], dict[str, float]]
 
 
@@ -80,14 +82,15 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
     Adds the metrics to the history in `progress`, and starts new averages.
 
     Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Refusal if a metric is not finite, or if
-    every step since the last report was skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
+    too many steps in a row were skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
     report at which a validation is due also checks the weights and the optimizer states: it raises Refusal if one of them is not finite.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
         raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
-    refuse_endless_skipping(state, values)
+    skipped = values.skipped_last + (progress.skipped_last if values.skipped_last == values.steps else 0)
+    refuse_endless_skipping(state, values, skipped, most=min(MOST_SKIPPED, plan.num_steps))
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
@@ -103,7 +106,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
             raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
     if due and validate:
         update_best(progress, row, plan, step)
-    progress.window = StepMetrics()
+    progress.window, progress.skipped_last = StepMetrics(), skipped
     progress.rows.append(row)
     return Report(state.step, {name: value for name, value in row.items() if name != "step"}, bad_step)
 
@@ -134,18 +137,17 @@ def refuse_nonfinite_state(state: TrainState) -> None:
         )
 
 
-def refuse_endless_skipping(state: TrainState, values: StepValues) -> None:
-    """Raise Refusal if every step since the last report was skipped: further steps would probably be skipped too.
+def refuse_endless_skipping(state: TrainState, values: StepValues, skipped: int, *, most: int) -> None:
+    """Raise Refusal if the last `most` steps were skipped. `skipped` is the number of steps in a row that were skipped up to the present one.
 
-    With fp16, raises Refusal only if the loss scale is also below 1. At larger scales, the gradient scaler may still find a scale without
-    overflow.
+    With fp16, raise Refusal instead if every step since the last report was skipped and the loss scale is below 1. At larger scales, the
+    gradient scaler may still find a scale without overflow.
     """
-    if values.num_skipped < values.steps:
-        return
-    first = state.step - values.steps + 1
     if not state.scaler.is_enabled():
-        raise Refusal(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
-    if state.scaler.get_scale() < 1:
+        if skipped >= most:
+            first = state.step - skipped + 1
+            raise Refusal(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
+    elif values.skipped_last == values.steps and state.scaler.get_scale() < 1:
         raise Refusal(
             f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )

@@ -40,6 +40,11 @@ class StepValues:
         return int(sum(self.skipped))
 
     @property
+    def skipped_last(self) -> int:
+        """Return how many steps in a row were skipped up to the last one."""
+        return next((index for index, skipped in enumerate(reversed(self.skipped)) if not skipped), self.steps)
+
+    @property
     def first_bad(self) -> int | None:
         """Return the index of the first step with a non-finite loss or gradient norm, or None if there is no such step."""
         return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)

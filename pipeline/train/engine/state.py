@@ -231,6 +231,8 @@ class Progress:
     best_step: int | None = None
     stale: int = 0
     """Number of validations since the best validation."""
+    skipped_last: int = 0
+    """Number of steps in a row that were skipped up to the last report."""
 
     @property
     def reported_step(self) -> int:
@@ -254,12 +256,13 @@ class Progress:
             "best_value": self.best_value,
             "best_step": self.best_step,
             "stale": self.stale,
+            "skipped_last": self.skipped_last,
         }
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any], device: torch.device) -> None:
         """Restore the progress from what `tensors()` and `scalars()` returned earlier. The step metrics are moved to `device`."""
         self.micro_batch_size, self.micro_batch_changes = scalars["micro_batch_size"], list(scalars["switches"])
         self.window.restore(stripped("window", tensors), scalars["num_targets"], device)
-        self.rows, self.stale = list(scalars["rows"]), scalars["stale"]
+        self.rows, self.stale, self.skipped_last = list(scalars["rows"]), scalars["stale"], scalars["skipped_last"]
         self.best_value, self.best_step = scalars["best_value"], scalars["best_step"]
         self.best = stripped("best", tensors) or None
