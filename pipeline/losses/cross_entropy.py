@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -21,8 +22,12 @@ class Settings(LossSettings):
         if weights is None or not self.label_smoothing:
             return functional.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=self.label_smoothing)
         # torch would weight the smoothed share of each class by its own weight: a rare class would be most of the target of every sample
+        if targets.is_floating_point():  # each part of a mixed sample is a sample with its own weight, whose target is then smoothed
+            parts = targets * weights
+            smoothed = torch.lerp(parts, parts.mean(-1, keepdim=True), self.label_smoothing)
+            return functional.cross_entropy(logits, smoothed, reduction="sum")
         losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing)
-        return (losses * ((targets * weights).sum(-1) if targets.is_floating_point() else weights[targets.clamp(min=0)])).sum()
+        return (losses * weights[targets.clamp(min=0)]).sum()
 
     def refuse_misfit(self, *, has_classes: bool) -> None:
         """Raise Refusal if the task has no classes, unless this is the plain cross-entropy, which is the loss of a language model."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import pipeline.losses
 from pipeline.__main__ import main
@@ -56,8 +57,22 @@ def test_weights_and_probabilities_multiply_the_loss_of_each_class(targets: Tens
     for gamma in (0.5, 2.0):
         expected = -(shares * WEIGHTS * (1 - logarithms.exp()) ** gamma * logarithms).sum()
         assert loss("focal", gamma=gamma).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(expected.item(), rel=1e-5)
-    smooth = -((shares * WEIGHTS).sum(-1, keepdim=True) * (0.9 * shares + 0.1 / 3) * logarithms).sum()
-    assert loss("cross_entropy", label_smoothing=0.1).summed(LOGITS, targets, WEIGHTS).item() == pytest.approx(smooth.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 1e-9, 0.1])
+@pytest.mark.parametrize("targets", [CLASSES, SHARES], ids=["classes", "shares"])
+def test_a_mixed_sample_costs_the_weighted_losses_of_its_parts(targets: Tensor, smoothing: float) -> None:
+    """mixup (Zhang et al., 2017) adds the losses of the two targets, weighted by their shares. Smoothing does not change a sample's weight."""
+    shares = targets if targets.is_floating_point() else torch.eye(3)[targets]
+    parts = [
+        shares[:, number] * weight * cross_entropy(LOGITS, torch.full((6,), number), reduction="none", label_smoothing=smoothing)
+        for number, weight in enumerate(WEIGHTS)
+    ]
+    found = loss("cross_entropy", label_smoothing=smoothing).summed(LOGITS, targets, WEIGHTS)
+    assert found.item() == pytest.approx(sum(parts).sum().item(), rel=1e-5)
+    mix, weights = torch.tensor([[0.5, 0.5]]), torch.tensor([0.55, 5.5])
+    _, gradient = with_gradient(loss("cross_entropy", label_smoothing=smoothing), torch.zeros(1, 2), mix, weights)
+    assert gradient[0].tolist() == pytest.approx([1.2375 * (1 - smoothing), -1.2375 * (1 - smoothing)])
 
 
 def test_a_smoothed_target_of_a_frequent_class_stays_the_most_probable_one_beside_a_rare_class() -> None:
