@@ -97,7 +97,8 @@ class Training:
         return training
 
     def resume(self) -> None:
-        """Restore the newest intact checkpoint if there is one. Print from which step the training continues, and if nothing will be validated.
+        """Restore the newest intact checkpoint if there is one. Print from which step the training continues, if nothing will be
+        validated, and if a batch is larger than the train split.
 
         Raises Refusal if the checkpoint does not match this training.
         """
@@ -113,6 +114,13 @@ class Training:
         )
         if self.machine.device.type == "cuda":
             print(f"train: steps are {f'not captured: {self.why_eager}' if self.why_eager else 'captured as CUDA graphs'}", flush=True)
+        settings, samples = self.params.train, len(self.prepared.train)
+        if settings.epochs is not None and settings.batch_size > samples:
+            print(
+                f"train: each batch has samples of more than one epoch, because train.batch_size ({settings.batch_size}) is larger than "
+                f"the train split ({counted(samples, 'sample')}): `train.epochs: {settings.epochs}` gives {counted(self.plan.num_steps, 'step')}",
+                flush=True,
+            )
 
     def restore(self, tensors: Tensors, scalars: Mapping[str, Any]) -> None:
         """Restore the state and the progress of a training from `tensors` and `scalars`, the contents of an intact checkpoint file.

@@ -62,7 +62,7 @@ def test_weights_and_probabilities_multiply_the_loss_of_each_class(targets: Tens
 @pytest.mark.parametrize("smoothing", [0.0, 1e-9, 0.1])
 @pytest.mark.parametrize("targets", [CLASSES, SHARES], ids=["classes", "shares"])
 def test_a_mixed_sample_costs_the_weighted_losses_of_its_parts(targets: Tensor, smoothing: float) -> None:
-    """mixup (Zhang et al., 2017) adds the losses of the two targets, weighted by their shares. Smoothing does not change a sample's weight."""
+    """As in Zhang et al. (2017), the losses of the two targets are added, weighted by their shares. Smoothing does not change a sample's weight."""
     shares = targets if targets.is_floating_point() else torch.eye(3)[targets]
     parts = [
         shares[:, number] * weight * cross_entropy(LOGITS, torch.full((6,), number), reduction="none", label_smoothing=smoothing)

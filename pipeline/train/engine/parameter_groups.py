@@ -147,7 +147,7 @@ MOST_NAMED = 3
 def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection[str] = ()) -> list[nn.Module]:
     """Freeze the parameters whose names match `patterns`. Return the BatchNorm layers whose running statistics must stay unchanged.
 
-    A BatchNorm layer is returned if all its parameters are frozen. A BatchNorm layer without parameters (`affine=False`) is returned if the
+    A BatchNorm layer is returned if all its parameters are frozen, at least one of them by a pattern. A BatchNorm layer without parameters (`affine=False`) is returned if the
     name of its `running_mean` matches a pattern. Autograd computes no gradient for the layers below the first trained parameter.
 
     `untrained` contains the names of the tensors that still have random values, because the file of `model.weights` does not supply them.
@@ -167,15 +167,15 @@ def freeze(network: nn.Module, patterns: Sequence[str], *, untrained: Collection
     return [module for name, module in network.named_modules() if isinstance(module, _BatchNorm) and keeps(name, module, frozen, patterns)]
 
 
-def keeps(name: str, norm: nn.Module, frozen: Collection[str], patterns: Sequence[str]) -> bool:
+def keeps(name: str, norm: nn.Module, frozen: set[str], patterns: Sequence[str]) -> bool:
     """Return True if the running statistics of the BatchNorm layer `norm` must stay unchanged (see `freeze`).
 
     `name` is the name of the layer in the network. `frozen` contains the names of all frozen parameters.
     """
     prefix = f"{name}." if name else ""
-    own = [f"{prefix}{parameter}" for parameter, _ in norm.named_parameters()]
-    if own:
-        return all(parameter in frozen for parameter in own)
+    own = {f"{prefix}{key}": parameter for key, parameter in norm.named_parameters()}
+    if own:  # one may be frozen by the model itself, as the scale of airbench's norms is
+        return not frozen.isdisjoint(own) and not any(parameter.requires_grad for parameter in own.values())
     return any(fnmatchcase(f"{prefix}running_mean", pattern) for pattern in patterns)
 
 

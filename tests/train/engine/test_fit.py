@@ -56,6 +56,15 @@ def test_training_stops_after_patience_validations_without_improvement(train_par
     assert training.progress.best_step == training.state.step - 3 * 5
 
 
+def test_a_batch_larger_than_the_data_is_noted(train_params, prepared, capsys) -> None:
+    samples = len(prepared.train)
+    for batch_size, changes, count in ((samples, {"train.epochs": 3}, 0), (2 * samples, {"train.epochs": 3}, 1), (2 * samples, {}, 0)):
+        sizes = {"train.batch_size": batch_size, "train.micro_batch_size": 8}
+        begin(train_params({**steps(4, 2), **({"train.steps": None} if changes else {}), **sizes, **changes}), prepared)
+        said = capsys.readouterr().out
+        assert said.count(f"is larger than the train split ({samples} samples): `train.epochs: 3` gives 2 steps") == count
+
+
 def test_without_a_validation_split_the_last_weights_are_exported(train_params, prepared) -> None:
     del prepared.splits["valid"]
     training = begin(train_params({"train.export_weights": "last", "train.epochs": 1}), prepared)

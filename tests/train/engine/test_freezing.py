@@ -77,6 +77,14 @@ def test_a_norm_keeps_its_statistics_if_all_of_it_is_frozen(patterns: list[str],
     assert parameter_groups.freeze(network, patterns) == [network.get_submodule(name) for name in kept]
 
 
+def test_a_norm_whose_scale_the_model_freezes_keeps_its_statistics_if_its_bias_is_frozen() -> None:
+    network = norms()
+    network.get_submodule("1").weight.requires_grad_(False)
+    assert parameter_groups.freeze(network, []) == []
+    assert parameter_groups.freeze(network, ["0.*"]) == []
+    assert parameter_groups.freeze(network, ["1.bias"]) == [network.get_submodule("1")]
+
+
 def test_a_pattern_that_matches_nothing_is_refused_with_the_nearest_names(train_params, prepared) -> None:
     with pytest.raises(Refusal, match=r"train\.freeze: stage0\.\* matches no parameter: the nearest are 0\.\*"):
         begin(train_params({**CHANGES, "train.freeze": ["0.*", "stage0.*"]}), prepared)
