@@ -38,7 +38,7 @@ class Muon(torch.optim.Optimizer):
         normalize_weights: bool,
     ) -> None:
         super().__init__(groups, {"lr": lr, "nesterov": nesterov, "ns_steps": ns_steps, "normalize_weights": normalize_weights})
-        self.packings: dict[tuple[torch.Size, ...], Packing] = {}
+        self.packings: dict[tuple[tuple[torch.Size, ...], bool], Packing] = {}
         for group in self.param_groups:
             for parameter in group["params"]:
                 dtype = torch.promote_types(parameter.dtype, torch.float32) if group["hidden"] else parameter.dtype
@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):
         The parameters are computed as one batch of matrices, so that fewer kernels are launched.
         """
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        packing = self.packing(tuple(parameter.shape for parameter in parameters), parameters[0].device)
+        packing = self.packing(tuple(parameter.shape for parameter in parameters), parameters[0].device, transposed=group["transposed"])
         old_momentum, weights, gradient = map(packing.matrices, (buffers, parameters, gradients(parameters)))
         momentum = old_momentum.lerp(gradient, 1 - group["momentum"])
         update = orthogonalized(gradient.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum, group["ns_steps"])
@@ -80,11 +80,11 @@ class Muon(torch.optim.Optimizer):
         packing.write(buffers, momentum if found_inf is None else torch.where(found_inf > 0, old_momentum, momentum))
         packing.write(parameters, new_weights if found_inf is None else torch.where(found_inf > 0, weights, new_weights))
 
-    def packing(self, shapes: tuple[torch.Size, ...], device: torch.device) -> "Packing":
+    def packing(self, shapes: tuple[torch.Size, ...], device: torch.device, *, transposed: bool) -> "Packing":
         """Return how weights of these shapes stand in a batch. It is made once, because its numbers are copied to the device."""
-        if shapes not in self.packings:
-            self.packings[shapes] = Packing(shapes, device)
-        return self.packings[shapes]
+        if (shapes, transposed) not in self.packings:
+            self.packings[shapes, transposed] = Packing(shapes, device, transposed=transposed)
+        return self.packings[shapes, transposed]
 
 
 def fused_sgd(
@@ -133,12 +133,14 @@ class Packing:
     """How n weights of a group (see `by_size`) stand in a batch of matrices (n, rows, columns), padded if their shapes differ.
 
     All dimensions of a weight after the first are flattened into columns. A convolution thus becomes a matrix that multiplies image patches.
+    If `transposed`, the columns are the outputs of the layers; otherwise, the rows are.
     """
 
-    def __init__(self, shapes: Sequence[torch.Size], device: torch.device) -> None:
+    def __init__(self, shapes: Sequence[torch.Size], device: torch.device, *, transposed: bool = False) -> None:
         sizes = [(shape[0], shape[1:].numel()) for shape in shapes]
-        root_rows = [math.sqrt(rows) for rows, _ in sizes]
-        scales = [math.sqrt(max(1.0, rows / columns)) for rows, columns in sizes]
+        outputs = [(columns, rows) if transposed else (rows, columns) for rows, columns in sizes]
+        root_rows = [math.sqrt(rows) for rows, _ in outputs]
+        scales = [math.sqrt(max(1.0, rows / columns)) for rows, columns in outputs]
         self.root_rows: Tensor | float = root_rows[0]
         """The norm of each matrix after it was normalised."""
         self.scales: Tensor | float = scales[0]

@@ -1,4 +1,4 @@
-"""Builds the fused optimizer that the settings select. Only the weights of linear, convolutional and similar layers get weight decay."""
+"""Builds the fused optimizer that the settings select. Only weights that multiply inputs as matrices get weight decay."""
 
 import re
 from collections.abc import Iterable
@@ -41,8 +41,10 @@ MATRIX_LAYERS = (
     nn.RNNBase,
     nn.RNNCellBase,
 )
-"""Linear, convolutional, attention and recurrent layers: their weights multiply inputs as matrices. Subclasses are included."""
+"""Linear, convolutional, attention and recurrent layers: all their weights of two or more dimensions are matrices. Subclasses are included."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+OTHER_LAYERS = re.compile("norm|embed", re.IGNORECASE)
+"""Matches the names of classes whose weights are no matrices, whatever their shape."""
 WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*\.original1?")
 """Matches the name of a weight relative to its layer, parametrized or not. Does not match weight-norm magnitudes (`weight_g`, `original0`)."""
 
@@ -50,9 +52,8 @@ WEIGHT = re.compile(r"[^.]*weight[^.]*(?<!_g)|parametrizations\.[^.]*weight[^.]*
 def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Build one optimizer for all trainable parameters of `module`.
 
-    Only the weights of MATRIX_LAYERS, such as Linear, get weight decay. The class of the layer that owns a parameter decides this, not the
-    number of dimensions: class tokens, positional embeddings, tables of relative positions and layer scales can have two or more
-    dimensions, but get no weight decay.
+    Only matrices (see `is_matrix`) get weight decay: class tokens, positional embeddings, tables of relative positions and layer scales
+    can have two or more dimensions, but get none.
 
     Each parameter group has a factor `lr_scale`, by which the training loop multiplies the learning rate of the step. All parameters in a
     group have the same `lr_scale` and weight decay, so `settings.groups` and `settings.layer_decay` can lead to more groups.
@@ -74,15 +75,15 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
 
 
 def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:
-    """Return the trainable parameters in groups of equal settings: the weights of MATRIX_LAYERS first, and among them the hidden ones.
+    """Return the trainable parameters in groups of equal settings: the matrices first, and among them the hidden ones.
 
     Hidden weights (see `matrix_ids`) are those that Muon orthogonalises; other optimizers have none. With Muon, all other parameters have
     SGD's momentum (`settings.sgd_momentum`), and the first and the last weights a learning-rate scale of their own
     (`settings.outer_lr_scale`). Within a group, the parameters keep their order.
     """
     adjusted = parameter_groups.adjustments(module, settings)
-    matrices, inner = matrix_ids(module)
-    groups: dict[tuple[tuple[bool, bool], Adjustment], Group] = {}
+    matrices, inner, transposed = matrix_ids(module)
+    groups: dict[tuple[tuple[bool, bool, bool], Adjustment], Group] = {}
     for parameter in module.parameters():
         if not parameter.requires_grad:
             continue
@@ -94,11 +95,12 @@ def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:
             weight_decay = adjustment.weight_decay
         if isinstance(settings, MuonSettings):
             hidden = id(parameter) in inner
-            of_muon = {"hidden": hidden, "momentum": settings.momentum if hidden else settings.sgd_momentum}
+            momentum = settings.momentum if hidden else settings.sgd_momentum
+            of_muon = {"hidden": hidden, "transposed": id(parameter) in transposed, "momentum": momentum}
             if decays and not hidden:
                 lr_scale = settings.outer_lr_scale
         found = {"weight_decay": weight_decay, "lr_scale": lr_scale * adjustment.lr_scale, **of_muon}
-        kind = (not decays, not of_muon.get("hidden"))
+        kind = (not decays, not of_muon.get("hidden"), of_muon.get("transposed", False))
         groups.setdefault((kind, adjustment), {"params": [], **found})["params"].append(parameter)
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
@@ -112,20 +114,34 @@ def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]
         optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
-def matrix_ids(module: nn.Module) -> tuple[set[int], set[int]]:
-    """Return the ids of all weights of MATRIX_LAYERS, such as Linear, and the ids of the hidden weights among them.
+def matrix_ids(module: nn.Module) -> tuple[set[int], set[int], set[int]]:
+    """Return the ids of all matrices, of the hidden ones among them, and of those that are stored as (inputs, outputs).
 
-    To find the hidden weights, the weights of MATRIX_LAYERS and embeddings, frozen or not, are listed in the order of `module.modules()`.
-    Every weight of MATRIX_LAYERS is hidden, except the first and the last weight of this list. Weights with fewer than two dimensions are
-    left out. A weight that is shared with an embedding is in neither set.
+    To find the hidden ones, matrices and the weights of embeddings, frozen or not, are listed in the order of `module.modules()`. Every
+    matrix is hidden, except the first and the last weight of this list. A weight that is shared with an embedding is in no set.
     """
-    layers = [
-        (id(parameter), isinstance(layer, MATRIX_LAYERS))
+    weights = [
+        (id(parameter), layer)
         for layer in module.modules()
-        if isinstance(layer, (*MATRIX_LAYERS, *EMBEDDINGS))
         for name, parameter in layer.named_parameters()
-        if WEIGHT.fullmatch(name) and parameter.ndim >= 2
+        if WEIGHT.fullmatch(name) and (isinstance(layer, EMBEDDINGS) or is_matrix(layer, parameter))
     ]
-    matrices = {weight for weight, _ in layers} - {weight for weight, is_matrix in layers if not is_matrix}
-    ends = {weight for weight, _ in (*layers[:1], *layers[-1:])}
-    return matrices, matrices - ends
+    matrices = {weight for weight, _ in weights} - {weight for weight, layer in weights if isinstance(layer, EMBEDDINGS)}
+    ends = {weight for weight, _ in (*weights[:1], *weights[-1:])}
+    return matrices, matrices - ends, {weight for weight, layer in weights if is_transposed(layer)}
+
+
+def is_matrix(layer: nn.Module, weight: nn.Parameter) -> bool:
+    """Return True if `weight`, a parameter of `layer` whose name matches WEIGHT, multiplies the inputs as a matrix.
+
+    In layers of libraries and of your own that are not in MATRIX_LAYERS, every such parameter does that has two dimensions above 1, except
+    in norms and embeddings. Tokens, positions, tables, biases and layer scales are not called weights.
+    """
+    if isinstance(layer, MATRIX_LAYERS):
+        return weight.ndim >= 2
+    return sum(size > 1 for size in weight.shape) >= 2 and not OTHER_LAYERS.search(type(layer).__name__)
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Return True for the Conv1D of transformers, the linear layer of GPT-2."""
+    return any(kind.__name__ == "Conv1D" for kind in type(layer).__mro__)

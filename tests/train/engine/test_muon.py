@@ -136,6 +136,31 @@ def test_normalised_weights_have_the_norm_of_the_root_of_their_outputs_before_th
         assert torch.allclose(module.get_parameter(name), at + way, rtol=1e-5, atol=1e-6), name
 
 
+class Conv1D(nn.Linear):
+    """A linear layer whose weight is (inputs, outputs), as that of transformers."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.weight = nn.Parameter(self.weight.detach().mT.contiguous())
+
+
+@pytest.mark.usefixtures("padded")
+@pytest.mark.parametrize("normalize_weights", [False, True])
+def test_a_transposed_weight_moves_as_the_same_weight_of_a_linear_layer(normalize_weights: bool) -> None:
+    plain, other = (nn.Sequential(nn.Linear(3, 3), kind(3, 12), kind(12, 5), nn.Linear(5, 5)) for kind in (nn.Linear, Conv1D))
+    for one, another in zip(plain, other, strict=True):
+        another.weight.data.copy_(one.weight.detach().mT if isinstance(another, Conv1D) else one.weight.detach())
+    settings = SETTINGS.model_copy(update={"normalize_weights": normalize_weights})
+    for module in (plain, other):
+        optimizer = optimizers.build(module, settings)
+        for number, layer in enumerate(module):
+            gradient = torch.randn(plain[number].weight.shape, generator=torch.Generator().manual_seed(number))
+            layer.weight.grad = gradient.mT.contiguous() if isinstance(layer, Conv1D) else gradient
+        optimizer.step()
+    for number in (1, 2):
+        assert torch.allclose(other[number].weight.mT, plain[number].weight, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.usefixtures("padded")
 def test_a_weight_of_zeros_stays_finite() -> None:
     module = network()

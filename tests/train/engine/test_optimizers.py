@@ -80,12 +80,35 @@ class Scaled(nn.Linear):
         self.weight_temperature = nn.Parameter(torch.ones(()))
 
 
+class Conv1D(nn.Module):
+    """A linear layer like that of transformers' GPT-2: its weight is (inputs, outputs)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.empty(inputs, outputs)), nn.Parameter(torch.zeros(outputs))
+
+
+class ImageNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+
+
+class LayerScale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 1, 1))
+
+
 PARAMETRIZED = {
     "weight_norm": (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), {"parametrizations.weight.original1"}),
     "spectral_norm": (lambda: parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)), {"parametrizations.weight.original"}),
     "old weight_norm": (lambda: old_weight_norm(nn.Linear(4, 4)), {"weight_v"}),
     "scaled": (Scaled, {"weight"}),
     "cell": (lambda: nn.LSTMCell(4, 4), {"weight_ih", "weight_hh"}),
+    "another library": (lambda: Conv1D(4, 4), {"weight"}),
+    "norm": (ImageNorm, set()),
+    "scale": (LayerScale, set()),
     "bilinear": (lambda: nn.Bilinear(4, 4, 4), {"weight"}),
 }
 """A layer, and the names of its matrices."""

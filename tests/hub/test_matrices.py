@@ -1,0 +1,71 @@
+"""In every architecture of torchvision, timm and transformers, all matrices decay, and every parameter of two dimensions that does not is known."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torchvision import models as of_torchvision
+
+from pipeline.core.registry import MODELS
+from pipeline.inference.networks import MetaDeviceMode
+from pipeline.train.engine import optimizers
+from tests.hub import models
+from tests.specs import text_spec
+from tests.train.engine.building import ADAMW, MUON
+
+OTHERS = re.compile(r"(pos|rel|bias|token)[^.]*$|(^|\.)(freqs|alpha)$")
+"""Matches the names of positions, biases, tokens, the frequencies of rotations, and the `alpha` with which EfficientViM mixes."""
+FAMILIES = [min(found, key=len) for module in timm.list_modules() if (found := timm.list_models(module=module))]
+"""An architecture of each module of timm."""
+CONDITIONAL = "efficientnet_cc_b0_4e"
+"""Its convolutions are no `nn.Conv2d`."""
+
+
+def names(network: nn.Module, settings: object) -> Iterator[tuple[str, nn.Parameter, dict]]:
+    """Yield the name of each parameter with the parameter and its group in the optimizer."""
+    named = {id(parameter): name for name, parameter in network.named_parameters()}
+    for group in optimizers.groups_of(network, settings):
+        yield from ((named[id(parameter)], parameter, group) for parameter in group["params"])
+
+
+def left_out(network: nn.Module) -> list[str]:
+    """Return the parameters with two dimensions above 1 that get no weight decay, without embeddings and those of OTHERS."""
+    embeddings = {id(layer.weight) for layer in network.modules() if isinstance(layer, nn.Embedding)}
+    return [
+        name
+        for name, parameter, group in names(network, ADAMW)
+        if not group["weight_decay"] and sum(size > 1 for size in parameter.shape) > 1
+        if id(parameter) not in embeddings and not OTHERS.search(name)
+    ]
+
+
+@pytest.mark.parametrize("architecture", models.CONFIGS)
+def test_all_matrices_of_transformers_decay_and_the_hidden_ones_are_orthogonalised(architecture: str) -> None:
+    reads_classes = architecture in models.ENCODERS
+    network = MODELS.settings("transformers")(**models.section(architecture)).build(
+        text_spec(classes=["a", "b"] if reads_classes else None)
+    )
+    assert left_out(network) == []
+    hidden = {name for name, _, group in names(network, MUON) if group["hidden"]}
+    layers = {name for name, p in network.named_parameters() if p.ndim >= 2 and re.search(r"\.(h|layers?)\.\d", name)}
+    assert hidden >= layers
+    assert {name for name, _, group in names(network, MUON) if group["transposed"]} == (layers if architecture == "gpt2" else set())
+
+
+@pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
+def test_all_matrices_of_torchvision_decay() -> None:
+    for architecture in of_torchvision.list_models(module=of_torchvision):
+        with MetaDeviceMode():
+            assert left_out(of_torchvision.get_model(architecture, weights=None)) == [], architecture
+
+
+@pytest.mark.parametrize(
+    "architectures", [[*FAMILIES, CONDITIONAL], pytest.param(timm.list_models(), marks=pytest.mark.slow)], ids=["families", "all"]
+)
+def test_all_matrices_of_timm_decay(architectures: list[str]) -> None:
+    for architecture in architectures:
+        with torch.device("meta"):
+            assert left_out(timm.create_model(architecture, num_classes=10)) == [], architecture
