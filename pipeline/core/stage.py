@@ -128,10 +128,12 @@ class StageInputs:
 def refuse_other_source(source: BaseModel, prepared: Path) -> None:
     """Raise Refusal if the data in the folder `prepared` were made with other parameters than `source`, the section of params.yaml.
 
-    Data of earlier versions have no record of their parameters, and are not compared.
+    Data of earlier versions have no record of their parameters, and are not compared. Missing data are left to the stage.
     """
     from pipeline.core.prepared import read_record  # late: it imports numpy
 
+    if not (prepared / "spec.json").exists():
+        return
     now = source.model_dump(mode="json")
     used, now = (flatten({"source": values}) for values in (read_record(prepared).source or now, now))
     if keys := differing(used, now):

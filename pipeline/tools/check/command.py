@@ -274,12 +274,11 @@ def examine_files(prepare: PrepareParams, environment: Environment) -> None:
 
 def refuse_other_data(prepare: PrepareParams, prepared: Path) -> None:
     """Raise Refusal if the prepared data were made with other parameters, and DVC would not run `prepare`."""
-    if (prepared / "spec.json").exists():
-        try:
-            refuse_other_source(prepare.source, prepared)
-        except Refusal:
-            if not would_run("prepare"):
-                raise
+    try:
+        refuse_other_source(prepare.source, prepared)
+    except Refusal:
+        if not would_run("prepare"):
+            raise
 
 
 def would_run(stage: str) -> bool:
