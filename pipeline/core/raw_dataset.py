@@ -121,7 +121,7 @@ class RawDataset:
 
     `drawing_keys()` returns a key of each train sample, such as its path: missing splits are then drawn in the order of a hash of the keys
     (see `pipeline.prepare.split`). If `together`, samples with equal keys go to one split. `sample_keys()` returns where each sample of each
-    split was found, which `prepare` writes beside the arrays.
+    split was found, which `prepare` writes beside the arrays. `notes` are sentences about what is not used, which it prints.
     """
 
     task: "spec.Targets"
@@ -133,6 +133,7 @@ class RawDataset:
     drawing_keys: "Callable[[], Sequence[bytes]] | None" = None
     together: bool = False
     sample_keys: "Callable[[], Mapping[str, Sequence[str]]] | None" = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise Refusal if a split has an unknown name, if there is no train split, or if targets are not those of the task."""

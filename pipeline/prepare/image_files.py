@@ -86,6 +86,7 @@ class ImageFileSettings(SourceSettings):
             drawing_keys=partial(contents, tree, layout.names()[TRAIN], workers) if together else layout.paths,
             together=together,
             sample_keys=layout.names,
+            notes=layout.notes,
         )
 
     def refuse_damaged(self, *, workers: int, within_s: float) -> None:

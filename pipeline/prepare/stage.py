@@ -65,6 +65,8 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     class has no samples.
     """
     raw_dataset, assigned = survey(params, workers=environment.workers)
+    for note in raw_dataset.notes:
+        print(f"prepare: {note}")
     raw_dataset.fit(assigned)
     if environment.cluster and not raw_dataset.decode_and_store:
         print("prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode")
@@ -93,7 +95,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
     source = params.source
     source.refuse_missing()
     raw_dataset = source.open(workers=workers or limits.usable_cpus())
-    raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], str(source.root))
+    raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], f"{source.root}: train")
     assigned = split.assign(
         raw_dataset.targets,
         raw_dataset.task,

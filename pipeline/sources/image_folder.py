@@ -11,11 +11,12 @@ from pipeline.prepare.reading.file_tree import Tree
 class Settings(ImageFileSettings):
     """Reads images `SPLIT/CLASS/image` or `CLASS/image`. `root` is a folder or a `.tar`, `.tar.gz`, `.tar.bz2`, `.tar.xz` or `.zip` file.
 
-    SPLIT is `train`, `valid` (or `val`, `validation`) or `test`. Without SPLIT folders, all images belong to train. A missing validation or
-    test split is split off from train at random. `source.valid` and `source.test` are the shares to split off. All these folders may be
-    inside one other folder. Every file in a class folder is read as an image. Outside of the class folders, an image file is an error, and
-    any other file is ignored. Hidden files, and files that desktop software creates (such as `Thumbs.db`), are ignored everywhere. Images
-    are rotated by their EXIF orientation, and transparency is replaced by white.
+    SPLIT is `train`, `valid` (or `val`, `validation`, `dev`) or `test`, or `training` and `testing`. Without SPLIT folders, all images belong
+    to train. A missing validation or test split is split off from train at random. `source.valid` and `source.test` are the shares to split
+    off. A class folder may have subfolders. All these folders may be inside other folders. Every file in a class folder is read as an image.
+    A test folder without class folders is not used. Any other image outside of the class folders is an error, and any other file is ignored.
+    Hidden files, and files that desktop software creates (such as `Thumbs.db`), are ignored everywhere. Images are rotated by their EXIF
+    orientation, and transparency is replaced by white.
     """
 
     name: Literal["image_folder"]

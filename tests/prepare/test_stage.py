@@ -195,7 +195,7 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
 
 def test_an_empty_class_folder_is_named(root, tmp_path):
     (root / "eel").mkdir()
-    assert "images has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
+    assert "images: train has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
 
 
 def test_a_needless_share_is_said(tmp_path, capsys):

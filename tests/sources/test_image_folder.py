@@ -142,6 +142,45 @@ def test_validation_has_several_names(tmp_path):
         assert set(values(root)) == {TRAIN, VALID, TEST}
 
 
+READ = {
+    "subfolders": (["cat/tabby/1.png", "cat/siamese/1.png", "dog/1.png", "dog/pug/a/1.png"], {TRAIN: ["cat", "cat", "dog", "dog"]}),
+    "one subfolder each": (["cat/images/1.png", "dog/images/1.png"], {TRAIN: ["cat", "dog"]}),
+    "several enclosing folders": (["a/b/c/cat/1.png", "a/b/c/dog/1.png"], {TRAIN: ["cat", "dog"]}),
+    "other names of splits": (
+        ["Training/a/1.png", "Training/b/1.png", "Testing/b/x/1.png", "dev/a/1.png"],
+        {TRAIN: ["a", "b"], TEST: ["b"], VALID: ["a"]},
+    ),
+    "numbers": ([f"{number}/1.png" for number in (10, 9, 1)], {TRAIN: ["1", "9", "10"]}),
+    "spellings": (
+        ["Cafe\u0301/1.png", "Caf\u00e9/2.png", "Tea/1.png", "1.0/1.png", "1/1.png"],
+        {TRAIN: ["1", "1", "Caf\u00e9", "Caf\u00e9", "Tea"]},
+    ),
+    "letters": (["a/1.png", "A/1.png", "b/1.png"], {TRAIN: ["A", "a", "b"]}),
+    "a test without labels": (["train/cat/1.png", "train/dog/1.png", "test/1.png", "test/2.png"], {TRAIN: ["cat", "dog"]}),
+    "backslashes": (["train\\cat\\1.png", "train\\dog\\1.png"], {TRAIN: ["cat", "dog"]}),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_layouts_of_published_data_are_read(tmp_path, case):
+    names, expected = READ[case]
+    dataset = settings(write_zip(tmp_path / "data.zip", dict.fromkeys(names, picture(1)))).open(workers=1)
+    assert {split: [dataset.task.classes[number] for number in sorted(numbers)] for split, numbers in dataset.targets.items()} == expected
+    assert dataset.task.classes == tuple(dict.fromkeys(expected[TRAIN])), "the order of the classes"
+    assert len(gathered(dataset)[TRAIN]) == len(expected[TRAIN])
+    assert dataset.notes == (
+        ("test/1.png and the other files of this folder have no labels and are not used (2 in total)",) if "test/1.png" in names else ()
+    )
+
+
+def test_names_in_a_zip_are_utf8_without_the_flag_or_else_cp437(tmp_path):
+    for encoding in ("utf-8", "cp437"):
+        path = write_zip(tmp_path / f"{encoding}.zip", dict.fromkeys(["K__tzlen/1.png", "Hund/1.png"], picture(1)))
+        name = "Kätzlen".encode(encoding)
+        path.write_bytes(path.read_bytes().replace(b"K__tzlen", name.ljust(8, b"n")))
+        assert settings(path).open(workers=1).task.classes == ("Hund", "Kätzlen" if encoding == "utf-8" else "Kätzlenn")
+
+
 def test_clutter_is_no_image(tmp_path):
     clutter = ["README.md", "train/.DS_Store", "train/cat/.hidden.png", "train/dog/Thumbs.db", "__MACOSX/train/cat/._a.png", "labels.txt"]
     write_folder(tmp_path, dataset() | dict.fromkeys(clutter, b"clutter"))
@@ -158,11 +197,13 @@ def test_classes_are_sorted_by_bytes_and_may_be_empty(tmp_path):
 LAYOUTS = {
     "no folders": (["a.png"], "has no files arranged as SPLIT/CLASS/file"),
     "nothing": (["README"], "has no files"),
-    "too deep": (
-        ["x/train/cat/a/1.png", "y/train/cat/a/1.png"],
-        "or CLASS/file (the deepest file is x/train/cat/a/1.png): arrange them so",
+    "two sets": (
+        ["fold1/cat/1.png", "fold1/dog/1.png", "fold2/cat/1.png", "fold2/dog/1.png"],
+        "the folders fold1, fold2 have folders of the",
     ),
-    "a split without classes": (["train/cat/1.png", "test/1.png"], "test/1.png: is not in a class folder"),
+    "splits in classes": (["cat/train/1.png", "dog/train/1.png"], "have folders of the same names (train), so it is not clear"),
+    "a split without classes": (["train/cat/1.png", "train/dog/1.png", "valid/1.png"], "valid/1.png: is not in a class folder"),
+    "two cases of one name": (["Cat/1.png", "cat/1.png", "dog/1.png"], "Cat and cat differ only in upper and lower case: rename one"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),
     "splits without classes": (["train/1.png", "test/1.png"], "has splits (test, train) without class folders"),
     "something beside the splits": (["train/cat/1.png", "extra/cat/1.png"], "extra/ contains folders but is not a split"),

@@ -124,22 +124,23 @@ class Zip:
 
     def listing(self) -> Listing:
         listing = Listing()
-        with errors_as_refusal(self.path), zipfile.ZipFile(self.path) as archive:
+        with errors_as_refusal(self.path), zip_file(self.path) as archive:
             for info in archive.infolist():
-                self.refuse_unusable(info)
-                (listing.folders if info.is_dir() else listing.files).append(info.filename)
+                name = slashed(info)
+                self.refuse_unusable(info, name)
+                (listing.folders if name.endswith("/") else listing.files).append(name)
             refuse_bomb(self.path, sum(info.file_size for info in archive.infolist()), self.path.stat().st_size)
         refuse_repeated(self.path, listing.files)
         return sorted_by_bytes(listing)
 
-    def refuse_unusable(self, info: zipfile.ZipInfo) -> None:
+    def refuse_unusable(self, info: zipfile.ZipInfo, name: str) -> None:
         is_regular = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-        file_tree.refuse_unusable(self.path, info.filename, info.file_size, is_regular=is_regular)
+        file_tree.refuse_unusable(self.path, name, info.file_size, is_regular=is_regular)
         if info.flag_bits & 1:
-            raise Refusal(f"{file_tree.place(self.path, info.filename)}: is encrypted: create the archive again without a password")
+            raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
             raise Refusal(
-                f"{file_tree.place(self.path, info.filename)}: uses compression method {info.compress_type}: "
+                f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: "
                 "create the archive again with the method `deflate`, or without compression"
             )
 
@@ -155,7 +156,8 @@ class Zip:
         """Return the contents of a member. At most as many bytes are decompressed as the archive declares for the member: a damaged member
         could decompress to more.
         """
-        with open_zip(self.path, self.version).open(name) as file:
+        archive, members = open_zip(self.path, self.version)
+        with archive.open(members[name]) as file:
             return b"".join(iter(partial(file.read, BLOCK_BYTES), b""))
 
 
@@ -165,14 +167,29 @@ def version_of(path: Path) -> Version:
 
 
 @lru_cache(maxsize=1)
-def open_zip(path: Path, version: Version) -> zipfile.ZipFile:  # noqa: ARG001  # a part of the key of the cache
-    """Return the open zip archive at `path`. The last archive stays open, so that a further call in the same process returns it again.
+def open_zip(path: Path, version: Version) -> tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]:  # noqa: ARG001  # a part of the key of the cache
+    """Return the open zip archive at `path`, and its members by name. The last archive stays open, so that a further call in the same process
+    returns it again.
 
     `version` is the inode, size and modification time that `open_tree` found for the archive: a worker of a cluster, which runs for days,
     thus opens an archive again that has been replaced since. Raises Refusal if the archive cannot be read.
     """
     with errors_as_refusal(path):
+        archive = zip_file(path)
+        return archive, {slashed(info): info for info in archive.infolist()}
+
+
+def zip_file(path: Path) -> zipfile.ZipFile:
+    """Open a zip archive. Names without the flag for UTF-8 are read as UTF-8, too, if all of them are valid: many programs do not set it."""
+    try:
+        return zipfile.ZipFile(path, metadata_encoding="utf-8")
+    except UnicodeDecodeError:
         return zipfile.ZipFile(path)
+
+
+def slashed(info: zipfile.ZipInfo) -> str:
+    """Return the name of a member with `/` between folders. Some programs for Windows write a backslash, against the standard."""
+    return info.filename.replace("\\", "/")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in one enclosing folder."""
+"""Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in enclosing folders."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,12 +10,19 @@ from numpy.typing import NDArray
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
+from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, canonical, ordered
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
 
-SPLIT_NAMES = {"train": TRAIN, "valid": VALID, "val": VALID, "validation": VALID, "test": TEST}
-MAX_NAME_LENGTH = 255
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("valid", "val", "validation", "dev"), VALID),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"),
+    *(".heic", ".heif"),  # which cannot be read: the decoder says so
+)
 EXPECTED_LAYOUT = "SPLIT/CLASS/file (SPLIT is train, valid or test) or CLASS/file"
 
 Parts = tuple[str, ...]
@@ -33,14 +40,17 @@ class Sample(NamedTuple):
 class ClassFolders:
     """Holds what the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
 
-    `classes` are in byte order, and a class number is an index in `classes`. `samples` are in the order of the file names in the Listing.
+    `classes` are in the order of `ordered`, or of the data, and a class number is an index in `classes`. `samples` are in the order of the
+    file names in the Listing.
     """
 
     classes: tuple[str, ...]
     samples: list[Sample]
     targets: Mapping[str, NDArray[np.int64]]
     outer: int = 0
-    """1 if one folder encloses the dataset, else 0."""
+    """The number of folders that enclose the dataset."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what is not used."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the files of each split, by position."""
@@ -57,25 +67,34 @@ class ClassFolders:
 def find_classes(listing: Listing, place: str) -> ClassFolders:
     """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
-    Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
+    A file may be in subfolders of its class folder. If the folder of the test split has no class folders, its files have no labels, and are
+    not used. Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
-    folders = {parts for name in listing.folders if (parts := visible_parts(name))}
-    folders |= {parts[:-1] for _, parts in files}
-    depth = max((len(parts) for _, parts in files), default=0)
-    outer = int(enclosed(folders, depth))
-    inner = depth - outer
-    if inner not in (2, 3):
-        deepest = next((f" (the deepest file is {shown(name)})" for name, parts in files if len(parts) == depth), "")
-        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}{deepest}: arrange them so")
-    splits = split_names({parts[outer] for _, parts in files if len(parts) == depth}, place) if inner == 3 else {}
+    folders = {parts[:depth] for name in listing.folders if (parts := visible_parts(name)) for depth in range(1, len(parts) + 1)}
+    folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
+    outer = num_enclosing(folders)
+    files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]
+    if all(len(parts) == 1 for _, parts in files):
+        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}: arrange them so")
+    nested = {parts[0] for _, parts in files if len(parts) > 2}
+    splits = split_names(nested, place) if any(map(is_split, nested)) else {}
+    if not splits:
+        refuse_several_sets(nested, files, place)
+    unlabelled = {parts[0] for _, parts in files if splits and parts[0] not in splits and SPLIT_NAMES.get(parts[0].lower()) == TEST}
+    unused = [name for name, parts in files if parts[0] in unlabelled]
+    files = [(name, parts) for name, parts in files if parts[0] not in unlabelled]
+    depth = 3 if splits else 2
     stray = next((name for name, parts in files if len(parts) < depth and name.lower().endswith(IMAGE_SUFFIXES)), None)
     if stray is not None:
         raise Refusal(
             f"source.root: {place}: {shown(stray)}: is not in a class folder: arrange the files as {EXPECTED_LAYOUT}, or remove it"
         )
-    classes = class_names({parts[outer:] for parts in folders}, splits, place)
-    return replace(build([(name, parts[outer:]) for name, parts in files if len(parts) == depth], splits, classes), outer=outer)
+    classes = class_names(
+        {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}, splits, place
+    )
+    notes = (f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)",) if unused else ()
+    return replace(build([(name, parts) for name, parts in files if len(parts) >= depth], splits, classes), outer=outer, notes=notes)
 
 
 def visible_parts(name: str) -> Parts:
@@ -87,14 +106,31 @@ def visible_parts(name: str) -> Parts:
     return () if any(part.startswith(".") or part.lower() in DESKTOP_FILES for part in parts) else parts
 
 
-def enclosed(folders: set[Parts], depth: int) -> bool:
-    """Return True if a single top folder encloses the dataset, so that paths have the form `OUTER/SPLIT/CLASS/file` or `OUTER/CLASS/file`.
+def num_enclosing(folders: set[Parts]) -> int:
+    """Return how many folders enclose the dataset, one in the other. Such a folder is the only one, no split, and has folders.
 
-    `folders` are all folders of the dataset. `depth` is the number of parts of the deepest file's path. With three parts, a top folder that
-    has the name of a split is that split, and encloses nothing.
+    `folders` are all folders of the dataset.
     """
-    top_folders = {parts[0] for parts in folders if parts}
-    return len(top_folders) == 1 and (depth == 4 or (depth == 3 and not is_split(*top_folders)))
+    outer = 0
+    while len(tops := {parts[outer] for parts in folders if len(parts) > outer}) == 1:
+        if is_split(*tops) or not any(len(parts) > outer + 1 for parts in folders):
+            break
+        outer += 1
+    return outer
+
+
+def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], place: str) -> None:
+    """Raise Refusal if several of the folders `nested`, which contain folders, contain folders of the same names.
+
+    These may be the classes, such as in `fold1/cat` and `fold2/cat`. One name, such as `cat/images` and `dog/images`, is none.
+    """
+    inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
+    common = sorted(set.intersection(*inside)) if len(inside) > 1 else []
+    if len(common) > 1 or any(map(is_split, common)):
+        raise Refusal(
+            f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
+            f"so it is not clear which are the classes: choose one of the folders as source.root, or arrange the files as {EXPECTED_LAYOUT}"
+        )
 
 
 def is_split(name: str) -> bool:
@@ -121,7 +157,7 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
 
 
 def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the names of all class folders, in byte order. Empty class folders are included: a later check reports them.
+    """Return the names of all class folders, as `ordered` returns them. Empty class folders are included: a later check reports them.
 
     `folders` are the folders below the enclosing folder. `splits` maps each split folder to its split; it is empty if there are none.
     Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
@@ -147,7 +183,7 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
                 f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
                 f"more than {MAX_NAME_LENGTH}: rename it"
             )
-    return tuple(sorted(names, key=name_bytes))
+    return ordered(names, place)
 
 
 def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: tuple[str, ...]) -> ClassFolders:
@@ -157,5 +193,5 @@ def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: tu
     for name, parts in files:
         split = splits[parts[0]] if splits else TRAIN
         samples.append(Sample(name, split, len(targets[split])))
-        targets[split].append(class_ids[parts[-2]])
+        targets[split].append(class_ids[canonical(parts[1 if splits else 0])])
     return ClassFolders(classes, samples, {split: np.array(values, dtype=np.int64) for split, values in targets.items()})

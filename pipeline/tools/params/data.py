@@ -196,7 +196,7 @@ def describe(values: Mapping[str, Any]) -> Finding:
     # equal samples are found by their contents, which are the keys for `together`
     settings = settings_of({**values, **facts, "duplicates": "together"})
     dataset = settings.open(workers=1)
-    dataset.task.refuse_unlearnable(dataset.targets[TRAIN], str(root))
+    dataset.task.refuse_unlearnable(dataset.targets[TRAIN], f"{root}: train")
     split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
     counts = Counter(targets[TRAIN].tolist())

@@ -188,7 +188,7 @@ def write_bad() -> dict[str, str]:
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/nested.parquet": "no column looks like the texts",
-        "data=data/empty": "data/empty has no samples of bird",
+        "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/mixed": "add source=image_folder (images in folders by class) or source=text_classification (labelled texts)",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
     }
