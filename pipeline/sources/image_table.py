@@ -1,41 +1,60 @@
-"""Images that a table lists with their labels: their paths in a folder, or the encoded images themselves in a Parquet file."""
+"""Images that a table lists with their labels: their paths in a folder, or the encoded images themselves in Parquet files."""
 
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.image_files import ImageFileSettings
-from pipeline.prepare.reading import parquet, tables
+from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
-from pipeline.prepare.reading.class_folders import ClassFolders, Sample
-from pipeline.prepare.reading.file_tree import Tree, name_bytes
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, Sample, visible_parts
+from pipeline.prepare.reading.file_tree import Tree
+from pipeline.prepare.reading.labelled_tables import LabelledRow, Tables
 from pipeline.prepare.reading.parquet import ParquetImages
+from pipeline.prepare.reading.split_names import split_in
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
 
 
 class Settings(ImageFileSettings):
-    """Reads the images that a table lists. All of them belong to train, and `source.valid` and `source.test` are the shares to split off.
+    """Reads the images that a table lists, or that Parquet files hold.
 
-    With `table`, `root` is a folder with the images and the table. Without it, `root` is a Parquet file whose column `image_column` holds the
-    encoded images: bytes, or structs with a field `bytes`, as in data sets of Hugging Face.
+    With `table`, `root` is a folder with the images and the table. Without it, `root` is a Parquet file with the images, or a folder with a
+    table for each split, such as `train.csv` and `test.csv`, `train/metadata.csv`, or parts like `data/train-00000-of-00002.parquet`.
+    A column of a Parquet file holds images as bytes, or structs with a field `bytes`, as in data sets of Hugging Face. A missing validation
+    or test split is split off from train, with the share `source.valid` or `source.test`.
+
+    A path in the table is relative to the folder of the table. If there is no such file, it is the image in `root` whose path ends so; the
+    suffix may be missing, and case and the kind of slash do not count. Of several, that in the folder with the most images of the table is
+    taken, and then that in a folder called like the split.
     """
 
     name: Literal["image_table"]
     table: Path | None
-    """The table in the folder `source.root`: a `.csv`, `.tsv`, `.jsonl`, `.ndjson` or `.parquet` file. Null if `source.root` is a Parquet file with
-    the images."""
+    """The table in the folder `source.root`, such as a `.csv` file. Null if the names of the tables name their splits, or if `source.root` is a
+    Parquet file with the images."""
     image_column: ColumnName
-    """The column with the path of each image, relative to the folder of the table, or with the images themselves."""
+    """The column with the path of each image, or with the images themselves."""
     label_column: ColumnName
     """The column with the label of each image."""
+    split_column: ColumnName | None
+    """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
+    there is none."""
 
-    RECOMMENDED: ClassVar = {"root": "data/raw/images", "table": None, "image_column": "image", "label_column": "label"}
+    RECOMMENDED: ClassVar = {
+        "root": "data/raw/images",
+        "table": None,
+        "image_column": "image",
+        "label_column": "label",
+        "split_column": None,
+    }
+    ADDED: ClassVar = {"split_column": None}
 
     @field_validator("table")
     @classmethod
@@ -44,35 +63,99 @@ class Settings(ImageFileSettings):
             raise ValueError("must be a path inside the folder source.root: put the table there")
         return table
 
+    def tables(self) -> Tables:
+        """Return the tables of each split. Raises Refusal if there are none."""
+        if found := {TRAIN: [self.root / self.table]} if self.table else labelled_tables.find_tables(self.root):
+            return found
+        raise Refusal(f"source.table: {self.root} has no table called train: write the path of a table in it")
+
     def files(self) -> tuple[Tree, ClassFolders]:
-        if self.table is None:
-            images = ParquetImages(self.root, self.image_column)
-            names = images.listing().files
-            labels = [
-                tables.checked_label(row[self.label_column], f"source.root: {shown(self.root)}:{line}")
-                for line, row in parquet.rows(self.root, [self.label_column])
-            ]
-            return images, listed_files(names, labels)
-        path = self.root / self.table
-        rows = tables.read(path, {"image_column": self.image_column, "label_column": self.label_column})
-        folder = PurePosixPath(self.table.parent.as_posix())
-        names = [relative(folder, row.text.strip(), f"source.root: {shown(path)}:{row.line}") for row in rows]
-        return Folder(self.root), listed_files(names, [row.label for row in rows])
+        found = self.tables()
+        paths = [path for several in found.values() for path in several]
+        columns = {"label_column": self.label_column} | ({"split_column": self.split_column} if self.split_column else {})
+        tree: Tree
+        if not self.root.is_dir() or (tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], self.image_column)):
+            ParquetImages(self.root, self.image_column, tuple(map(self.inside, paths))).listing()  # refuses another column
+            labelled = labelled_tables.read(found, columns, self.root)
+            read = list(dict.fromkeys(row.path for row in labelled.rows))
+            tree = images = ParquetImages(self.root, self.image_column, tuple(self.inside(path) for path in read))
+            names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
+        else:
+            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.root)
+            tree = Folder(self.root)
+            names = located(labelled.rows, tree.listing().files, self.root)
+        positions: Counter[str] = Counter()
+        samples = list[Sample]()
+        for name, row in zip(names, labelled.rows, strict=True):
+            samples.append(Sample(name, row.split, positions[row.split]))
+            positions[row.split] += 1
+        return tree, ClassFolders(labelled.classes, samples, labelled.targets, notes=labelled.notes)
+
+    def inside(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix() if path != self.root else ""
 
 
-def relative(folder: PurePosixPath, written: str, place: str) -> str:
-    """Return the path in `source.root` of an image, whose path relative to `folder` is `written`. Raises Refusal if it leaves the root."""
+def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> list[str]:
+    """Return the name among `files`, those of the folder `root`, of each image that a row lists. That of a missing image is as written.
+
+    Raises Refusal if a path leaves the folder of its table, or if several images fit equally well.
+    """
+    written = [relative(row, root) for row in rows]
+    known = set(files)
+    if known.issuperset(path.as_posix() for path in written):
+        return [path.as_posix() for path in written]
+    by_stem = images_by_stem(files)
+    fitting = [candidates(row.text, by_stem) for row in rows]
+    in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
+
+    def chosen(path: PurePosixPath, row: LabelledRow, names: Sequence[str]) -> str:
+        if path.as_posix() in known or not names:
+            return path.as_posix()
+        ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
+        best = [name for name in names if ranks[name] == max(ranks.values())]
+        if len(best) > 1:
+            raise Refusal(
+                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(best[0])} or {shown(best[1])}: write the path relative to the folder of "
+                "the table, or move one of them to another place"
+            )
+        return best[0]
+
+    return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
+
+
+def relative(row: LabelledRow, root: Path) -> PurePosixPath:
+    """Return the path in `root` of an image, whose path is written relative to the folder of its table. Raises Refusal if it leaves the folder."""
+    written = row.text.strip().replace("\\", "/")
     if written.startswith("/") or ".." in PurePosixPath(written).parts:
         raise Refusal(
-            f"{place}: {shown(written)} is not below the folder of the table, so DVC would not see its changes: "
+            f"source.root: {row.place}: {shown(written)} is not below the folder of the table, so DVC would not see its changes: "
             "put the images beside the table, and write their paths relative to it"
         )
-    return (folder / written).as_posix()
+    return PurePosixPath(row.path.parent.relative_to(root).as_posix()) / written
 
 
-def listed_files(names: list[str], labels: list[str]) -> ClassFolders:
-    """Return the files `names` as samples of train, with their `labels`."""
-    classes = tuple(sorted(set(labels), key=name_bytes))
-    numbers = {name: number for number, name in enumerate(classes)}
-    targets = np.array([numbers[label] for label in labels], dtype=np.int64)
-    return ClassFolders(classes, [Sample(name, TRAIN, position) for position, name in enumerate(names)], {TRAIN: targets})
+def images_by_stem(files: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the images among `files`, by their last parts without the suffix, in lower case."""
+    found = defaultdict[str, list[str]](list)
+    for name in files:
+        if name.lower().endswith(IMAGE_SUFFIXES) and visible_parts(name):
+            found[PurePosixPath(name.lower()).stem].append(name)
+    return found
+
+
+def candidates(written: str, by_stem: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the images whose paths end as written, or whose whole paths are the end of what is written."""
+    tail = PurePosixPath(written.strip().replace("\\", "/").lower())
+    has_suffix = tail.name.endswith(IMAGE_SUFFIXES)
+    found = []
+    for name in by_stem.get(tail.stem if has_suffix else tail.name, []):
+        image = PurePosixPath(name.lower())
+        parts, expected = (image if has_suffix else image.with_suffix("")).parts, tail.parts
+        shared = min(len(parts), len(expected))
+        if parts[-shared:] == expected[-shared:]:
+            found.append(name)
+    return found
+
+
+def parent(name: str) -> str:
+    return name.rpartition("/")[0]

@@ -1,7 +1,7 @@
-"""Labelled texts: tables (TSV, CSV or JSON lines), or files of text by class in a folder or archive."""
+"""Labelled texts: tables (TSV, CSV, JSON or Parquet), or files of text by class in a folder or archive."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -16,15 +16,15 @@ from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, tables
-from pipeline.prepare.reading.class_folders import SPLIT_NAMES, ClassFolders, find_classes
-from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree, name_bytes
-from pipeline.prepare.reading.tables import Column, Row
+from pipeline.prepare.reading import archives, labelled_tables, tables
+from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
+from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
+from pipeline.prepare.reading.labelled_tables import TABLES, Labelled, Tables, find_line_files, find_tables
+from pipeline.prepare.reading.tables import Column
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30
 """Upper bound for the texts in files by class, all together. A table may have `text.MOST_BYTES` bytes."""
-TABLES = ", ".join(tables.FORMATS)
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
@@ -42,9 +42,11 @@ Samples = Mapping[str, list[Sample]]
 class Settings(TextSettings):
     """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
 
-    - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson` or `.parquet` file;
-    - a folder with a table called `train`, and optionally tables called `valid` (or `val`, `validation`) and `test`, each with one of the
-      suffixes above;
+    - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
+    - a folder with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
+      `data/train-00000-of-00002.parquet`; a table of test without labels is not used;
+    - a folder with files of texts and of labels, line by line, such as `train_text.txt` and `train_labels.txt`: the columns are then the words
+      `text` and `labels` in their names, and `mapping.txt` may have the names of numbered labels;
     - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
 
     A split valid or test that `root` does not have is split off from the texts of train, with the share `source.valid` or `source.test`.
@@ -58,9 +60,25 @@ class Settings(TextSettings):
     Null for files by class."""
     label_column: Column | None
     """The column with the label, in the same way as `text_column`."""
+    split_column: Column | None
+    """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
+    there is none."""
 
-    RECOMMENDED: ClassVar = {"root": "data/raw/texts", "duplicates": "together", "text_column": None, "label_column": None}
-    ADDED: ClassVar = {"duplicates": "keep"}
+    RECOMMENDED: ClassVar = {
+        "root": "data/raw/texts",
+        "duplicates": "together",
+        "text_column": None,
+        "label_column": None,
+        "split_column": None,
+    }
+    ADDED: ClassVar = {"duplicates": "keep", "split_column": None}
+
+    @field_validator("split_column")
+    @classmethod
+    def matches_the_label(cls, split: Column | None, info: ValidationInfo) -> Column | None:
+        if split is not None and type(split) is not type(info.data.get("label_column")):
+            raise ValueError("must be of the same kind as label_column: both a name, or both a number")
+        return split
 
     @field_validator("label_column")
     @classmethod
@@ -72,26 +90,33 @@ class Settings(TextSettings):
         return label
 
     def open(self, *, workers: int) -> RawDataset:
-        paths = find_tables(self.root)
-        return self.open_tables(paths) if paths else self.open_files()
+        if paths := find_tables(self.root):
+            return self.open_tables(paths)
+        if isinstance(self.text_column, str) and (files := find_line_files(self.root)):
+            columns = {"text_column": self.text_column, "label_column": str(self.label_column)}
+            return self.of_rows(labelled_tables.read_lines(files, columns, self.root))
+        return self.open_files()
 
-    def open_tables(self, paths: Mapping[str, Path]) -> RawDataset:
+    def open_tables(self, paths: Tables) -> RawDataset:
         if self.text_column is None or self.label_column is None:
             raise Refusal(
                 f"source.text_column: {self.root} holds its texts in a table: "
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         columns = {"text_column": self.text_column, "label_column": self.label_column}
-        rows = {split: tables.read(path, columns) for split, path in paths.items()}
+        labelled = labelled_tables.read(paths, columns | ({"split_column": self.split_column} if self.split_column else {}), self.root)
         if isinstance(self.text_column, int):
-            refuse_names(rows[TRAIN], paths[TRAIN])
-        classes = tuple(sorted({row.label for row in rows[TRAIN]}, key=name_bytes))
-        refuse_unseen(rows, paths, set(classes))
-        numbers = {name: number for number, name in enumerate(classes)}
-        targets = {split: np.array([numbers[row.label] for row in found], np.int64) for split, found in rows.items()}
-        samples = {split: [Sample(f"{shown(paths[split])}:{row.line}", row.text) for row in found] for split, found in rows.items()}
-        lines = {split: [f"{paths[split].name}:{row.line}" for row in found] for split, found in rows.items()}
-        return self.dataset(classes, targets, lambda: samples, lambda: lines)
+            refuse_names(labelled)
+        return self.of_rows(labelled)
+
+    def of_rows(self, labelled: Labelled) -> RawDataset:
+        samples: dict[str, list[Sample]] = {split: [] for split in labelled.targets}
+        lines: dict[str, list[str]] = {split: [] for split in labelled.targets}
+        for row in labelled.rows:
+            samples[row.split].append(Sample(row.place, row.text))
+            name = row.path.relative_to(self.root).as_posix() if row.path != self.root else row.path.name
+            lines[row.split].append(f"{name}:{row.line}")
+        return self.dataset(labelled.classes, labelled.targets, lambda: samples, lambda: lines, notes=labelled.notes)
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -103,7 +128,8 @@ class Settings(TextSettings):
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
-        return self.dataset(layout.classes, layout.targets, partial(read_files, tree, layout, self.root), layout.names, paths)
+        load = partial(read_files, tree, layout, self.root)
+        return self.dataset(layout.classes, layout.targets, load, layout.names, paths, notes=layout.notes)
 
     def dataset(
         self,
@@ -112,6 +138,8 @@ class Settings(TextSettings):
         load: Callable[[], Samples],
         sample_keys: Callable[[], Mapping[str, list[str]]],
         drawing_keys: Callable[[], list[bytes]] | None = None,
+        *,
+        notes: tuple[str, ...] = (),
     ) -> RawDataset:
         """Return the dataset. `classes` are the names of the classes, and `targets` has the class numbers of the samples of each split.
 
@@ -128,6 +156,7 @@ class Settings(TextSettings):
             drawing_keys=drawing_keys or texts.of_train,
             together=self.duplicates == "together",
             sample_keys=sample_keys,
+            notes=notes,
         )
 
 
@@ -182,47 +211,15 @@ class TokenizedTexts:
             )
 
 
-def find_tables(root: Path) -> dict[str, Path]:
-    """Return a dict from each split to the path of its table. It is empty if `root` is neither a table nor a folder with tables.
-
-    If `root` is a table, it belongs to train. In a folder, the name of a table names its split. Raises Refusal if two tables belong to the
-    same split, or if a folder has tables, but none for train.
-    """
-    if not root.is_dir():
-        return {TRAIN: root} if root.suffix.lower() in tables.FORMATS else {}
-    found: dict[str, Path] = {}
-    for path in sorted(root.iterdir(), key=lambda path: name_bytes(path.name)):
-        split = SPLIT_NAMES.get(path.stem.lower()) if path.suffix.lower() in tables.FORMATS else None
-        if split in found:
-            raise Refusal(f"source.root: {root}: has two tables of {split} ({found[split].name}, {path.name}): keep one")
-        if split:
-            found[split] = path
-    if found and TRAIN not in found:
+def refuse_names(labelled: Labelled) -> None:
+    """Raise Refusal if the first row of all has the only label that no other row of train has: the line has the names of the columns."""
+    first = labelled.rows[0]
+    counts = Counter(row.label for row in labelled.rows if row.split == TRAIN)
+    if sum(counts.values()) > 1 and [label for label, count in counts.items() if count == 1] == [first.label]:
         raise Refusal(
-            f"source.root: {root}: has {', '.join(path.name for path in found.values())}, but no table of train: "
-            f"add a table called train with one of the suffixes {TABLES}"
-        )
-    return found
-
-
-def refuse_names(rows: Sequence[Row], path: Path) -> None:
-    """Raise Refusal if the first of `rows`, the rows of the table `path`, has the only label that no other row has: it would be a class."""
-    alone = [label for label, count in Counter(row.label for row in rows).items() if count == 1]
-    if len(rows) > 1 and alone == [rows[0].label]:
-        raise Refusal(
-            f"source.root: {shown(path)}:{rows[0].line}: no other row has the label {shown(alone[0])}: if this line has the names of the columns, "
+            f"source.root: {first.place}: no other row has the label {shown(first.label)}: if this line has the names of the columns, "
             "write these as source.text_column and source.label_column; else move it to another place"
         )
-
-
-def refuse_unseen(rows: Mapping[str, list[Row]], paths: Mapping[str, Path], classes: set[str]) -> None:
-    for split, found in rows.items():
-        for row in found:
-            if row.label not in classes:
-                raise Refusal(
-                    f"source.root: {shown(paths[split])}:{row.line}: has the label {shown(row.label)}, which no row of train has: "
-                    "correct it, or add such texts to train"
-                )
 
 
 def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading.labelled_tables import LabelledRow
 from pipeline.sources import image_table
 
 from .pictures import gathered, picture, write_folder
@@ -18,16 +19,8 @@ LABELS = ["cat", "dog", "dog", "cat"]
 
 
 def settings(root: Path, **changes: object) -> image_table.Settings:
-    fields: dict[str, object] = {
-        "image_size": 8,
-        "channels": 1,
-        "on_corrupt": "fail",
-        "max_pixels": 10_000,
-        "valid": 0.0,
-        "test": 0.0,
-        "seed": 1,
-    }
-    fields |= {"duplicates": "together", "table": None, "image_column": "image", "label_column": "label"}
+    fields: dict[str, object] = {"image_size": 8, "channels": 1, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0, "seed": 1}
+    fields |= {"duplicates": "together", "table": None, "image_column": "image", "label_column": "label", "split_column": None}
     return image_table.Settings(name="image_table", root=root, **{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -63,6 +56,30 @@ def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, 
     table = write_table(tmp_path, "pictures/0.png", path, "pictures/2.png", "pictures/3.png")
     with pytest.raises(Refusal, match=r"all\.csv:3: .* is not below the folder of the table"):
         settings(tmp_path, table=table).open(workers=1)
+
+
+@pytest.mark.parametrize(
+    ("written", "files", "expected"),
+    [
+        ("pictures/1.png", ["lists/pictures/1.png", "pictures/1.png"], "lists/pictures/1.png"),
+        ("1", ["a/1.png", "a/2.png"], "a/1.png"),
+        (".\\A\\1.PNG", ["a/1.png", "b/1.png"], "a/1.png"),
+        ("data/a/1.png", ["a/1.png", "b/1.png"], "a/1.png"),
+        ("1.png", ["a/1.png", "a/0.png", "b/1.png"], "a/1.png"),
+        ("1.png", ["test/1.png", "training/1.png"], "training/1.png"),
+        ("3.png", ["a/1.png"], "lists/3.png"),
+        ("1.png", ["a/1.png", "b/1.png"], None),
+    ],
+)
+def test_an_image_is_the_one_whose_path_ends_as_written(written: str, files: list[str], expected: str | None) -> None:
+    rows = [LabelledRow(Path("data/lists/all.csv"), number, text, "cat", TRAIN) for number, text in enumerate((written, "0.png"))]
+    if expected is None:
+        with pytest.raises(
+            Refusal, match=r"all.csv:0: 1.png may be a/1.png or b/1.png: write the path relative to the folder of the table"
+        ):
+            image_table.located(rows, files, Path("data"))
+    else:
+        assert image_table.located(rows, files, Path("data"))[0] == expected
 
 
 def test_a_missing_image_is_told_as_a_corrupt_one(tmp_path: Path) -> None:

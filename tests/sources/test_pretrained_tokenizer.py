@@ -74,7 +74,11 @@ def test_a_language_model_joins_documents_by_the_end_and_generates_text(tmp_path
 def params(root: Path, **changes: Any) -> PrepareParams:
     name = changes.get("name", "text_classification")
     fields: dict[str, Any] = {"name": name, "root": str(root), "valid": 0.0, "test": 0.4, "seed": 1, "max_length": 8}
-    fields |= {"pattern": "*", "divide": "position"} if name == "text" else {"duplicates": "keep", "text_column": 2, "label_column": 1}
+    fields |= (
+        {"pattern": "*", "divide": "position"}
+        if name == "text"
+        else {"duplicates": "keep", "text_column": 2, "label_column": 1, "split_column": None}
+    )
     return from_data({"source": fields | changes}, PrepareParams, "test")
 
 

@@ -27,7 +27,15 @@ LINES = ["good\ta fine day", "bad\tThe rain", "good\tsun and sun and sun", "bad\
 
 
 def params(root, **changes):
-    fields = {"name": "text_classification", "root": str(root), "valid": 0.0, "test": 0.4, "seed": 1, "duplicates": "keep"}
+    fields = {
+        "name": "text_classification",
+        "root": str(root),
+        "valid": 0.0,
+        "test": 0.4,
+        "seed": 1,
+        "duplicates": "keep",
+        "split_column": None,
+    }
     return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")
 
 
@@ -116,7 +124,7 @@ def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_pa
 )
 def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
     rows = tables.read(write(tmp_path / name, content), columns)
-    assert [row[1:] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
+    assert [row[1:3] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
 
 
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
@@ -205,7 +213,7 @@ def test_bad_input_is_refused_with_file_line_and_remedy(tmp_path, name, content,
 def test_a_label_that_train_lacks_is_refused(tmp_path):
     write(tmp_path / "train.tsv", GOOD)
     write(tmp_path / "test.tsv", GOOD + "fair\tmild\n")
-    assert "test.tsv:3: has the label fair, which no row of train has: correct it" in refusal(tmp_path)
+    assert "test.tsv:3: has the label fair, which no row of train has: correct it, or add such rows" in refusal(tmp_path)
 
 
 def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):

@@ -30,6 +30,7 @@ from pipeline.prepare.reading.file_tree import (
 )
 from pipeline.prepare.reading.parquet import ParquetImages
 
+SUFFIXES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
 BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 32
 COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)

@@ -7,17 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, canonical, ordered
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
+from pipeline.prepare.reading.split_names import SPLIT_NAMES
 
-SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), TRAIN),
-    **dict.fromkeys(("valid", "val", "validation", "dev"), VALID),
-    **dict.fromkeys(("test", "testing"), TEST),
-}
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", ".jp2"),

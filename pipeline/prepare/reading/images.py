@@ -1,5 +1,6 @@
 """Decodes images to arrays: checks the size before decoding, resizes and crops. One image must not hold up or end the others."""
 
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 ASCII_FORMATS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 MAX_16_BIT = 65_535
+HEIC = re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL)
 PNG_DEPTH = 24
 """Offset in a PNG of the byte with the number of bits per channel."""
 LOADED_ONCE = ("JPEG", "PNG")
@@ -91,6 +93,8 @@ def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max
     except Image.DecompressionBombError:
         raise Oversized(f"declares more than {max_pixels} pixels") from None
     except UnidentifiedImageError:
+        if HEIC.match(data):
+            raise Corrupt("is a HEIC image, which Pillow cannot read: convert it to JPEG or PNG") from None
         raise Corrupt("is not an image that Pillow can read") from None
     except Exception as error:  # Pillow's readers may raise any exception on untrusted bytes
         raise Corrupt(reason(error)) from None

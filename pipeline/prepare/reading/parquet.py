@@ -1,5 +1,6 @@
 """Reads Parquet files: columns of texts and labels as rows of a table, and a column of encoded images as files."""
 
+import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ BATCH_ROWS = 16
 """Rows that are decompressed at once: a value of a small file may be large."""
 BYTES = "bytes"
 """The field with the contents of the file, where a column holds structs, as in data sets of Hugging Face."""
+PATH = "path"
+"""The field with its path, which is read if a file is not contained."""
 
 
 @contextmanager
@@ -44,10 +47,36 @@ def is_image_column(column: Any) -> bool:
 
 
 def is_plain(column: Any) -> bool:
-    """Return True if a column of this Arrow type holds single values, and no lists or structs."""
+    """Return True if a column of this Arrow type holds single values, or structs with a path, and no lists or other structs."""
     from pyarrow import types
 
-    return not types.is_nested(column)
+    return not types.is_nested(column) or (types.is_struct(column) and column.get_field_index(PATH) >= 0)
+
+
+def holds_images(path: Path, column: str) -> bool:
+    """Return True if a column holds encoded images, at least in its first row with a value."""
+    with opened(path) as file:
+        refuse_missing(path, file.schema_arrow, column)
+        if not is_image_column(file.schema_arrow.field(column).type):
+            return False
+        for batch in file.iter_batches(BATCH_ROWS, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                if value.get(BYTES) if isinstance(value, dict) else value:
+                    return True
+                if isinstance(value, dict) and value.get(PATH):
+                    return False
+    return False
+
+
+def class_names(path: Path, column: Any) -> list[str]:
+    """Return the names of the classes whose numbers are in `column`, as the library `datasets` stores them, or [] if there are none."""
+    with opened(path) as file:
+        stored = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        names = json.loads(stored)["info"]["features"][column]["names"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, Any]]]:
@@ -71,7 +100,7 @@ def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, An
                 raise Refusal(f"source.root: {shown(path)}: its columns need more than {MOST_TEXT_BYTES} bytes of memory: divide the file")
             for row in batch.to_pylist():
                 number += 1
-                yield number, row
+                yield number, {name: value.get(PATH) if isinstance(value, dict) else value for name, value in row.items()}
 
 
 def refuse_missing(path: Path, schema: Any, column: str) -> None:
@@ -85,34 +114,46 @@ def refuse_missing(path: Path, schema: Any, column: str) -> None:
 
 @dataclass(frozen=True)
 class ParquetImages:
-    """The encoded images of a column as files. The name of each is the number of its row, from 1."""
+    """The encoded images of a column as files. The name of each is the number of its row, from 1.
+
+    `path` is the file, or a folder with `files`. The name of an image then begins with its file, such as `data/train.parquet:1`.
+    """
 
     path: Path
     column: str
+    files: tuple[str, ...] = ("",)
+
+    def name(self, file: str, number: int) -> str:
+        return f"{file}:{number}" if file else str(number)
 
     def listing(self) -> Listing:
-        with opened(self.path) as file:
-            refuse_missing(self.path, file.schema_arrow, self.column)
-            if not is_image_column(found := file.schema_arrow.field(self.column).type):
-                raise Refusal(
-                    f"source.image_column: {shown(self.path)}: the column {shown(self.column)} has values of type {shown(found, 60)}, not the "
-                    "bytes of image files: write another column, or name the folder of the images by `source.root` and this file by `source.table`"
-                )
-            return Listing([str(number) for number in range(1, file.metadata.num_rows + 1)])
+        found = Listing()
+        for name in self.files:
+            path = self.path / name
+            with opened(path) as file:
+                refuse_missing(path, file.schema_arrow, self.column)
+                if not is_image_column(kind := file.schema_arrow.field(self.column).type):
+                    raise Refusal(
+                        f"source.image_column: {shown(path)}: the column {shown(self.column)} has values of type {shown(kind, 60)}, not the "
+                        "bytes of image files: write another column, or name the folder of the images by `source.root` and this file by `source.table`"
+                    )
+                found.files += [self.name(name, number) for number in range(1, file.metadata.num_rows + 1)]
+        return found
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
-        """Yield the images with these names, in ascending order. The file is read once from its beginning, some rows at a time."""
+        """Yield the images with these names, in the order of the listing. Each file is read once from its beginning, some rows at a time."""
         with closing(self.select(set(names))) as members:
             yield members
 
     def select(self, names: set[str]) -> Generator[Member]:
-        number = 0
-        with opened(self.path) as file:
-            for batch in file.iter_batches(BATCH_ROWS, columns=[self.column]):
-                for value in batch.column(0).to_pylist():
-                    number += 1
-                    content = (value.get(BYTES) if isinstance(value, dict) else value) or b""
-                    if str(number) in names:
-                        refuse_too_large(self.path, str(number), len(content))
-                        yield Member(str(number), content)
+        for name in self.files:
+            number = 0
+            with opened(self.path / name) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=[self.column]):
+                    for value in batch.column(0).to_pylist():
+                        number += 1
+                        content = (value.get(BYTES) if isinstance(value, dict) else value) or b""
+                        if (member := self.name(name, number)) in names:
+                            refuse_too_large(self.path / name, str(number), len(content))
+                            yield Member(member, content)

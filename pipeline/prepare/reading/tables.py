@@ -1,9 +1,13 @@
-"""Reads texts: whole files in UTF-8, and tables (CSV, TSV, JSON lines, Parquet) row by row."""
+"""Reads texts: whole files in UTF-8, and tables (CSV, TSV, JSON, Parquet) row by row."""
 
 import csv
+import errno
+import gzip
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,21 +18,39 @@ from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import parquet
+from pipeline.prepare.reading.class_names import canonical
+from pipeline.prepare.reading.split_names import split_of_value
 
 MOST_BYTES = 256 * 2**20
 """Upper bound for a file of text, which is read into memory as a whole."""
 
 
 def read_text(path: Path, most_bytes: int | None = None) -> str:
-    """Return the text of a file. Raises Refusal if it cannot be read, has more than `most_bytes`, by default MOST_BYTES, or is not UTF-8."""
+    """Return the text of a file, decompressed if its name ends with `.gz`.
+
+    Raises Refusal if it cannot be read, has more than `most_bytes`, by default MOST_BYTES, or is not UTF-8.
+    """
     most = most_bytes or MOST_BYTES
     try:
         content = untrusted.read(path, most)
+        if path.suffix.lower() == ".gz":
+            content = decompressed(content, most)
     except OSError as error:
         raise Refusal(
             f"source.root: {shown(path)}: cannot be read ({error.strerror}): make it a readable file of at most {most} bytes"
         ) from None
     return decode(content, shown(path))
+
+
+def decompressed(content: bytes, most_bytes: int) -> bytes:
+    """Return the contents of a gzip file. Raises OSError if it is damaged, or TooLarge if it has more than `most_bytes`."""
+    try:
+        data = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most_bytes + 1)
+    except (EOFError, zlib.error) as error:
+        raise OSError(errno.EIO, f"Is no complete gzip file, {reason(error)}") from None
+    if len(data) > most_bytes:
+        raise untrusted.TooLarge(len(data), most_bytes)
+    return data
 
 
 def decode(content: bytes, place: str) -> str:
@@ -53,45 +75,79 @@ def decode(content: bytes, place: str) -> str:
 LONGEST_FIELD = 2**20
 """Upper bound for the number of characters of a field."""
 LONGEST_LABEL = 255
-JSON_SUFFIXES = (".jsonl", ".ndjson")
-NAMED_SUFFIXES = (*JSON_SUFFIXES, parquet.SUFFIX)
+JSON_LINES = (".jsonl", ".ndjson")
+NAMED_SUFFIXES = (*JSON_LINES, parquet.SUFFIX)
 """Tables whose columns always have names."""
+SEPARATORS = ",;\t|"
+SAMPLED_CHARACTERS = 2**16
+"""So much of a `.csv` shows its separator."""
+EXCEL = re.compile(r"sep=(.)\r?\n")
+"""The first line by which a table tells Excel its separator."""
+NO_LABEL = (None, "", -1, "-1")
+"""What stands for a label where none is known."""
+LABEL, SPLIT = "label_column", "split_column"
 Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
 """A column by its name in the first line, or by its number from 1 in a file without such a line."""
 Columns = Mapping[str, Column]
-"""Columns to read, by the key of the section `source` that names each: first that of the text, or path, and then that of the label."""
+"""Columns to read, by the key of the section `source` that names each."""
 Record = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
 
 
+class Unlabelled(Refusal):
+    """Raised for a table that has the column of the texts or paths, but no label."""
+
+
 class Row(NamedTuple):
-    """A labelled text and the number of its line, from 1."""
+    """A labelled text and the number of its line, from 1. `split` is None if no column names it."""
 
     line: int
     text: str
     label: str
+    split: str | None = None
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a table in lower case, such as `.csv` also for `A.CSV.gz`, or "" if the file is no table."""
+    name = path.name.lower().removesuffix(".gz")
+    return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
 def read(path: Path, columns: Columns) -> list[Row]:
-    """Return the labelled texts of a table. The suffix of `path` must be one of FORMATS. Blank lines are skipped.
+    """Return the labelled texts of a table. Blank lines are skipped.
 
-    `columns` has the column of the text and that of the label, in this order: two names, or two numbers. Raises Refusal if the file cannot be
-    parsed, has no rows, or lacks a column. Raises Refusal with the line if a row has more or fewer columns than the first row, or if its
-    text or label is invalid.
+    `columns` has LABEL and optionally SPLIT; any other key is that of the text, without which the texts are "". All are names, or all
+    numbers. Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, and Unlabelled if it has no label. Raises Refusal
+    with the line if a row has more or fewer columns than the first row, or if its text, label or split is invalid.
     """
     place = f"source.root: {shown(path)}"
-    (text_key, text), (label_key, label) = columns.items()
-    if path.suffix.lower() in NAMED_SUFFIXES and isinstance(text, int):
+    label, split = columns[LABEL], columns.get(SPLIT)
+    text_key = next((key for key in columns if key not in (LABEL, SPLIT)), None)
+    if suffix_of(path) in NAMED_SUFFIXES and isinstance(label, int):
+        key = text_key or LABEL
         raise Refusal(
-            f"source.{text_key}: the columns of {shown(path)} have names, not numbers: "
-            f"set source.{text_key} and source.{label_key} to names of its columns"
+            f"source.{key}: the columns of {shown(path)} have names, not numbers: "
+            f"set source.{key} and source.{LABEL} to names of its columns"
         )
-    rows = [
-        Row(line, checked_text(fields[text], f"{place}:{line}"), checked_label(fields[label], f"{place}:{line}"))
-        for line, fields in FORMATS[path.suffix.lower()](path, place, columns)
-    ]
-    if not rows:
+    names: Sequence[str] = ()
+    if suffix_of(path) == parquet.SUFFIX:
+        names = parquet.class_names(path, label)
+        records = parquet.rows(path, [*columns.values()])
+    else:
+        parsed = PARSERS[suffix_of(path)](read_text(path), place)
+        records = json_rows(parsed, place, columns) if suffix_of(path) in (*JSON_LINES, ".json") else keyed(parsed, place, columns)
+    found = list(records)
+    if not found:
         raise Refusal(f"{place}: has no rows: add some, or remove the file")
+    if all(fields[label] in NO_LABEL for _, fields in found):
+        raise Unlabelled(f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column")
+    rows = []
+    for line, fields in found:
+        text = checked_text(fields[columns[text_key]], f"{place}:{line}") if text_key else ""
+        number = fields[label]
+        known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
+        part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
+        rows.append(Row(line, text, checked_label(known, f"{place}:{line}"), part))
     return rows
 
 
@@ -108,12 +164,13 @@ def checked_text(text: object, place: str) -> str:
 
 
 def checked_label(label: object, place: str) -> str:
-    """Return the label as a string, without white space around it. `place` is its file and line, for the message.
+    """Return the label as a string in its canonical form. `place` is its file and line, for the message.
 
     Raises Refusal if the label is no string, whole number or truth value, is empty, cannot be printed, or has more than LONGEST_LABEL
     characters.
     """
-    name = json.dumps(label) if isinstance(label, bool) else str(label).strip() if isinstance(label, str | int) else ""
+    whole = isinstance(label, float) and label.is_integer()
+    name = json.dumps(label) if isinstance(label, bool) else canonical(str(label)) if whole or isinstance(label, str | int) else ""
     if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
         raise Refusal(
             f"{place}: has the label {shown(json.dumps(label, default=str), 60)}: write printable text or a whole number, "
@@ -122,44 +179,53 @@ def checked_label(label: object, place: str) -> str:
     return name
 
 
-def tsv(path: Path, place: str, columns: Columns) -> Iterator[Record]:
-    return keyed(parsed_tsv(read_text(path)), place, columns)
-
-
-def parsed_tsv(content: str) -> Iterator[tuple[int, list[str]]]:
+def parsed_tsv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:  # noqa: ARG001  # as the other parsers
     for line, fields in enumerate(content.split("\n"), 1):
         yield line, fields.removesuffix("\r").split("\t")
 
 
-def csv_rows(path: Path, place: str, columns: Columns) -> Iterator[Record]:
-    return keyed(parsed_csv(read_text(path), place), place, columns)
-
-
 def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
-    reader = csv.reader(io.StringIO(content, newline=""), strict=True)
-    line = 1
+    excel = EXCEL.match(content)
+    content, before = (content[excel.end() :], 1) if excel else (content, 0)
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=excel[1] if excel else separator(content), strict=True)
+    line = 1 + before
     try:
         for fields in reader:
             yield line, fields
-            line = reader.line_num + 1  # where the next row begins: a quoted field may have line breaks
+            line = reader.line_num + 1 + before  # where the next row begins: a quoted field may have line breaks
     except csv.Error as error:
         raise Refusal(f"{place}:{line}: is not valid CSV ({reason(error)}): quote fields with line breaks, quotes or commas") from None
+
+
+def separator(content: str) -> str:
+    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does."""
+    start = content if len(content) <= SAMPLED_CHARACTERS else content[:SAMPLED_CHARACTERS].rpartition("\n")[0]
+    for sign in SEPARATORS:
+        counts = set()
+        try:
+            for fields in csv.reader(io.StringIO(start, newline=""), delimiter=sign):
+                counts |= {len(fields)} if any(fields) else set()
+        except csv.Error:
+            continue
+        if len(counts) == 1 and counts != {1}:
+            return sign
+    return SEPARATORS[0]
 
 
 def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -> Iterator[Record]:
     """Yield the line number of each row, and a dict with its fields in `columns`.
 
     `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
-    more or fewer fields than the first row.
+    more or fewer fields than the first row. It is Unlabelled if only the column of the labels is missing.
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
     by_name = all(isinstance(column, str) for column in columns.values())
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for key, column in columns.items():
+    for key, column in sorted(columns.items(), key=lambda item: item[0] == LABEL):
         if known.count(column) != 1:
-            raise Refusal(
+            raise (Unlabelled if key == LABEL else Refusal)(
                 f"source.{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
             )
@@ -170,16 +236,18 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
         yield line, {column: fields[position] for column, position in positions.items()}
 
 
-def json_lines(path: Path, place: str, columns: Columns) -> Iterator[Record]:
-    for line, fields in parsed_json(read_text(path), place):
+def json_rows(rows: Iterator[Record], place: str, columns: Columns) -> Iterator[Record]:
+    for line, fields in rows:
         missing = [column for column in columns.values() if not isinstance(fields, dict) or column not in fields]
         if missing:
             keys = " and ".join(map(str, columns.values()))
-            raise Refusal(f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}")
+            raise (Unlabelled if missing == [columns[LABEL]] and len(columns) > 1 else Refusal)(
+                f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
+            )
         yield line, fields
 
 
-def parsed_json(content: str, place: str) -> Iterator[tuple[int, Any]]:
+def parsed_json(content: str, place: str) -> Iterator[Record]:
     for line, item in enumerate(content.split("\n"), 1):
         if item.strip():
             try:
@@ -189,14 +257,42 @@ def parsed_json(content: str, place: str) -> Iterator[tuple[int, Any]]:
             yield line, fields
 
 
-def parquet_rows(path: Path, place: str, columns: Columns) -> Iterator[Record]:  # noqa: ARG001  # as the other formats
-    return parquet.rows(path, [*columns.values()])
+def parsed_document(content: str, place: str) -> Iterator[Record]:
+    """Yield the number of each row, from 1, and its fields, of a JSON file: a list of rows, a list for each split, or a list for each column.
+
+    A row is an object, or a list, whose fields get numbers from 1. The name of its list is one more field, SPLIT_FIELD or the last. A file
+    that is no JSON as a whole has a row in each line.
+    """
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        yield from parsed_json(content, place)
+        return
+    lists = {name: value for name, value in data.items() if isinstance(value, list)} if isinstance(data, dict) else {}
+    rows: list[Any]
+    if lists and not any(isinstance(item, dict | list) for items in lists.values() for item in items):
+        rows = [dict(zip(lists, values, strict=False)) for values in zip(*lists.values(), strict=False)]
+    elif lists:
+        rows = [
+            {SPLIT_FIELD: name, **item} if isinstance(item, dict) else [*item, name]
+            for name, items in lists.items()
+            for item in items
+            if item
+        ]
+    elif isinstance(data, list):
+        rows = data
+    else:
+        raise Refusal(f"{place}: is neither a list of objects nor an object with lists: write a list of objects, or one object per line")
+    for number, item in enumerate(rows, 1):
+        yield number, dict(enumerate(item, 1)) if isinstance(item, list) else item
 
 
-FORMATS: dict[str, Callable[[Path, str, Columns], Iterator[Record]]] = {
-    ".tsv": tsv,
-    ".csv": csv_rows,
-    **dict.fromkeys(JSON_SUFFIXES, json_lines),
-    parquet.SUFFIX: parquet_rows,
+SPLIT_FIELD = "split"
+PARSERS: dict[str, Callable[[str, str], Iterator[Record]]] = {
+    ".tsv": parsed_tsv,
+    ".csv": parsed_csv,
+    **dict.fromkeys(JSON_LINES, parsed_json),
+    ".json": parsed_document,
 }
-"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks."""
+FORMATS = (*PARSERS, parquet.SUFFIX)
+"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks, and the separator is found."""

@@ -1,63 +1,79 @@
 """Finds out which columns of a table hold the texts or images, and which one the labels. Values decide, not the names of columns."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.split_names import split_of_value
 
 MOST_ROWS = 20_000
-"""The number of rows that are looked at."""
+"""The number of rows that are looked at, over the whole length of the table."""
 MOST_LABELS = 1000
-SAMPLED_PATHS = 20
+SAMPLED_PATHS = 200
 MOST_LISTED = 8
-IMAGES, LABELS, TEXTS = "image_column", "label_column", "text_column"
+IMAGES, LABELS, TEXTS, SPLITS = "image_column", "label_column", "text_column", "split_column"
 """The keys of the section `source` that name a column."""
-WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts"}
+WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits"}
+Name = str | int
 
 
 class Table(NamedTuple):
-    """The first rows of a table by column. The columns have numbers from 1 if the file has no line of names."""
+    """Rows of a table by column. The columns have numbers from 1 if the file has no line of names."""
 
-    columns: Mapping[str | int, list[Any]]
+    columns: Mapping[Name, list[Any]]
     holds_images: frozenset[str] = frozenset()
     """The columns of a Parquet file with encoded images."""
+    named_classes: frozenset[Name] = frozenset()
+    """The columns of a Parquet file that store names for their numbers: labels for certain."""
 
 
-def read(path: Path) -> Table:
-    """Read the first rows of a table. Raises Refusal if it cannot be parsed, or has no row."""
-    place, suffix = f"source.root: {shown(path)}", path.suffix.lower()
-    if suffix == parquet.SUFFIX:
-        return read_parquet(path)
-    if suffix in tables.JSON_SUFFIXES:
-        found = [fields for _, fields in islice(tables.parsed_json(tables.read_text(path), place), MOST_ROWS)]
-        rows = [fields for fields in found if isinstance(fields, dict)]
-        return Table({key: [row.get(key) for row in rows] for key in (rows[0] if rows else {})})
-    text = tables.read_text(path)
-    parsed = tables.parsed_csv(text, place) if suffix == ".csv" else tables.parsed_tsv(text)
-    lines = [fields for _, fields in islice(parsed, MOST_ROWS + 1) if any(fields)]
+def read(*paths: Path) -> Table:
+    """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row."""
+    parts = [read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path) for path in paths]
+    first = parts[0]
+    joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
+    return Table({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
+
+
+def read_text_table(path: Path) -> Table:
+    place = f"source.root: {shown(path)}"
+    parsed = tables.PARSERS[tables.suffix_of(path)](tables.read_text(path), place)
+    lines = [fields for _, fields in parsed if isinstance(fields, dict) or any(fields)]
+    if any(isinstance(fields, dict) for fields in lines):
+        rows = sampled([fields for fields in lines if isinstance(fields, dict)])
+        return Table({key: [row.get(key) for row in rows] for key in rows[0]})
     if len(lines) < 2:
         raise Refusal(f"{place}: has no rows: add some")
     first, *others = lines
+    others = sampled(others)
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
     if has_names(first, columns):
         return Table({name: values for name, values in zip(first, columns, strict=True) if name})
     return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
 
 
+def sampled(rows: list[Any], most: int = MOST_ROWS) -> list[Any]:
+    """Return at most `most` of the rows at equal distances: a table may be sorted."""
+    return rows[:: -(-len(rows) // most)] if rows else rows
+
+
 def read_parquet(path: Path) -> Table:
     with parquet.opened(path) as file:
         schema = file.schema_arrow
-        images = frozenset(name for name in schema.names if parquet.is_image_column(schema.field(name).type))
-        plain = [name for name in schema.names if name not in images and parquet.is_plain(schema.field(name).type)]
-    rows = [row for _, row in islice(parquet.rows(path, plain), MOST_ROWS)]
-    return Table({name: [row[name] for row in rows] for name in plain}, images)
+    encoded = [name for name in schema.names if parquet.is_image_column(schema.field(name).type)]
+    images = frozenset(name for name in encoded if parquet.holds_images(path, name))
+    plain = [name for name in schema.names if name not in images and parquet.is_plain(schema.field(name).type)]
+    rows = sampled([row for _, row in parquet.rows(path, plain)])
+    return Table(
+        {name: [row[name] for row in rows] for name in plain}, images, frozenset(name for name in plain if parquet.class_names(path, name))
+    )
 
 
 def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
@@ -71,9 +87,9 @@ def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
 
 
 def is_text(values: Sequence[Any]) -> bool:
-    """Return True for texts: strings of two words or more on average, most of them different."""
+    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files."""
     texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if len(texts) <= len(values) / 2:
+    if len(texts) <= len(values) / 2 or are_image_names(texts):
         return False
     return sum(len(text.split()) for text in texts) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
 
@@ -81,7 +97,7 @@ def is_text(values: Sequence[Any]) -> bool:
 def is_label(values: Sequence[Any]) -> bool:
     """Return True for labels: at least two different strings, whole numbers or truth values, each of which three rows have on average."""
     known = [value for value in values if value not in (None, "")]
-    if not known or not all(isinstance(value, str | int) for value in known):
+    if not known or not all(isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()) for value in known):
         return False
     return 2 <= len(set(known)) <= min(MOST_LABELS, max(2, len(known) // 3)) and not is_text(values) and not fraction(values)
 
@@ -95,30 +111,73 @@ def fraction(values: Sequence[Any]) -> Any:
     return next((value for value, number in numbers.items() if number % 1), None)
 
 
-def is_path(values: Sequence[Any], folder: Path) -> bool:
-    """Return True for paths, relative to `folder`, of image files that exist."""
-    names = [value for value in values if isinstance(value, str)][:: max(1, len(values) // SAMPLED_PATHS)]
-    with suppress(OSError):  # a name that is too long
-        return bool(names) and all(name.lower().endswith(IMAGE_SUFFIXES) and (folder / name).is_file() for name in names)
-    return False
+def are_image_names(values: Sequence[Any]) -> bool:
+    names = [str(value).strip().lower() for value in values if value not in (None, "")]
+    return sum(name.endswith(IMAGE_SUFFIXES) for name in names) > len(names) / 2
 
 
-def paths(table: Table, folder: Path) -> list[str | int]:
-    return [name for name, values in table.columns.items() if is_path(values, folder)]
+def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]:
+    """Return the columns with paths of images, and for each the number of its sampled values that are images in `by_stem`.
+
+    In such a column most values are images there and no labels, or have the names of image files.
+    """
+    candidates, found = SOURCES.module("image_table").candidates, dict[Name, int]()
+    for name, values in table.columns.items():
+        distinct = sampled(
+            list(dict.fromkeys(str(value) for value in values if value not in (None, "") and not isinstance(value, float))), SAMPLED_PATHS
+        )
+        num_existing = sum(bool(candidates(value, by_stem)) for value in distinct)
+        if are_image_names(distinct) or (num_existing > len(distinct) / 2 and not is_label(values)):
+            found[name] = num_existing
+    return found
 
 
-def texts(table: Table) -> list[str | int]:
+def split_column(path: Path, table: Table, given: Mapping[str, Any]) -> Name | None:
+    """Return the column of the splits: the one that `given` names, or else the only one in which all values are splits, train and others."""
+    if SPLITS in given and given[SPLITS] is None:
+        return None
+
+    def is_split(name: Name) -> bool:
+        try:
+            found = {split_of_value(value, str(name)) for value in set(map(str, table.columns[name]))}
+        except Refusal:
+            return False
+        return len(found) > 1 and TRAIN in found
+
+    found = [name for name in table.columns if given.get(LABELS) != name and is_split(name)]
+    return chosen(path, table, SPLITS, given, found) if found or SPLITS in given else None
+
+
+def label_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
+    """Return the columns that may hold the labels. `others` hold something else.
+
+    Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
+    """
+    found = [name for name, values in table.columns.items() if name not in others and is_label(values)]
+    found = [name for name in table.columns if name in table.named_classes and name not in others] or found
+    kept = list[Name]()
+    for name in sorted(found, key=lambda name: all(str(value).lstrip("-").isdigit() for value in table.columns[name])):
+        if not any(divide_alike(table.columns[name], table.columns[other]) for other in kept):
+            kept.append(name)
+    return sorted(kept, key=found.index)
+
+
+def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(set(zip(values, others, strict=False))) == len(set(values)) == len(set(others))
+
+
+def texts(table: Table) -> list[Name]:
     return [name for name, values in table.columns.items() if is_text(values)]
 
 
-def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], fits: Callable[[Sequence[Any]], bool]) -> str | int:
-    """Return the column for `key` of the section `source`: the one that `given` names, or else the only one whose values fit.
+def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: Sequence[Name]) -> Name:
+    """Return the column for `key` of the section `source`: the one that `given` names, or else the only one of `found`, those that fit.
 
     Raises Refusal if the given column does not exist, or if none or several fit.
     """
-    names: list[str | int] = [*table.columns, *table.holds_images]
+    names: list[Name] = [*table.columns, *table.holds_images]
     if key in given:
-        column: str | int = given[key]
+        column: Name = given[key]
         if column not in names:
             raise Refusal(
                 f"source.{key}={shown(column, 60)}: {shown(path)} has no such column: {suggestion(column, tuple(map(str, names)))}"
@@ -128,23 +187,24 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], fits: C
                 f"source.{key}={shown(column, 60)}: has numbers with fractions, such as {shown(value, 20)}: store classes as names or whole numbers"
             )
         return column
-    found = [name for name, values in table.columns.items() if fits(values)]
     if len(found) == 1:
         return found[0]
     if found:
-        ways = " or ".join(f"source.{key}={described(name, table.columns[name], key)}" for name in found[:MOST_LISTED])
-        raise Refusal(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}")
+        ways = " or ".join(f"source.{key}={described(name, table.columns.get(name, ()), key)}" for name in found[:MOST_LISTED])
+        several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
+        hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
+        raise Refusal(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
     listing = listed([f"{shown(name, 60)} ({kind(table, name)})" for name in names], MOST_LISTED)
     raise Refusal(
         f"data={path}: no column looks like {WORDS[key]}: its columns are {listing}: if one of them holds them, add source.{key}=NAME"
     )
 
 
-def described(name: str | int, values: Sequence[Any], key: str) -> str:
+def described(name: Name, values: Sequence[Any], key: str) -> str:
     return f"{shown(name, 60)} ({len(set(values))} different values)" if key == LABELS else shown(name, 60)
 
 
-def kind(table: Table, name: str | int) -> str:
+def kind(table: Table, name: Name) -> str:
     """Describe the values of a column in a few words."""
     values = table.columns.get(name)
     if values is None:

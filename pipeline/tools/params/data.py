@@ -2,32 +2,33 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from pipeline.core.raw_dataset import SPLITS, TRAIN
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
-from pipeline.prepare.reading import archives, class_folders, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
+from pipeline.prepare.reading import labelled_tables, tables
+from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.split_names import split_in
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS
+from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
+from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, kind_of
 
 if TYPE_CHECKING:
     from pipeline.core.raw_dataset import RawDataset
     from pipeline.prepare.image_files import ImageFileSettings
     from pipeline.prepare.params import SourceSettings
 
-ARRAYS, FOLDER, TABLE, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "text_classification", "text"
 READINGS = {
     ARRAYS: "NumPy arrays",
     FOLDER: "images in folders by class",
@@ -35,13 +36,15 @@ READINGS = {
     LABELLED: "labelled texts",
     CORPUS: "texts without labels, for a language model",
 }
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz")
+KINDS = {FOLDER: {"image"}, TABLE: {"image", "table"}, LABELLED: {"table", "text"}, ARRAYS: {"array"}, CORPUS: {"text"}}
+"""The kinds of files that each source reads."""
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
 DECODING_S = 10.0
 MEASURED = 100
 MOST_CLASSES = 6
+MOST_CROPPED = 0.3
+"""The crop of a photograph of 4:3 cuts off a quarter."""
 GREY = ("1", "L", "LA", "I", "I;16", "F")
 LARGE, RESIZED = 96, 224
 """Images whose shorter sides are mostly longer than LARGE pixels are resized to RESIZED, the size of pretrained models."""
@@ -53,6 +56,8 @@ class Finding:
 
     source: Mapping[str, Any]
     lines: tuple[str, ...]
+    files: frozenset[Path]
+    """The files that are read."""
     num_samples: int
     """The samples of train, before splits are drawn; the characters of a corpus."""
     splits: frozenset[str]
@@ -68,123 +73,89 @@ class Finding:
 def look(root: Path, given: Mapping[str, Any]) -> Finding:
     """Look at the data at `root`. `given` has the keys of the section `source` that the user has set.
 
-    Raises Refusal if there is nothing, if the data cannot be read, or if they can be read in several ways and `given` does not choose one.
+    Each source that seems to fit reads the data. That which leaves no table and no image unused is taken; what has no labels does not count.
+    Raises Refusal if there is nothing, if no source can read the data, or if several can, or only one that leaves something unused, and
+    `given` does not choose it. If none can, the refusal is that of the source that reads the most kinds of files that are there.
     """
     if not root.exists():
         raise Refusal(f"data={root}: there is no such file or folder: correct the path")
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
-    found, refusals = list[dict[str, Any]](), list[Refusal]()
-    for name in [given["name"]] if "name" in given else READERS:
+    having_keys = [name for name in READERS if set(given) <= set(SOURCES.settings(name).model_fields)]
+    found, refusals = dict[str, Finding](), dict[str, Refusal]()
+    for name in [given["name"]] if "name" in given else having_keys or READERS:
         try:
-            values = READERS[name](root, given)
+            if (values := READERS[name](root, given)) is not None:
+                found[name] = describe({"name": name, "root": root, **values, **given})
         except Refusal as error:
-            refusals.append(error)
-        else:
-            found += [{"name": name, "root": root, **values}] if values is not None else []
-    if len(found) > 1:
-        ways = " or ".join(f"source={values['name']} ({READINGS[values['name']]})" for values in found)
-        raise Refusal(f"data={root}: can be read in {len(found)} ways: add {ways}")
-    if found:
-        return describe({**found[0], **given})
-    if refusals:
-        raise refusals[0]
-    known = ", ".join(READINGS.values())
-    raise Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
+            refusals[name] = error
+    names = visible_files(root)
+    if not found and refusals:
+        present = {kind_of(name) for name in names}
+        nearest = refusals[max(refusals, key=lambda name: len(KINDS[name] & present))]
+        hint = (
+            "; if these are texts without labels, add source=text"
+            if present == {"text"} and not {"name", CORPUS} & {*given, *refusals}
+            else ""
+        )
+        raise Refusal(f"{nearest}{hint}")
+    if not found:
+        known = ", ".join(READINGS.values())
+        raise Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
+    unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
+    complete = [name for name, (labelled, _) in unused.items() if not labelled] or list(found)
+    if len(complete) > 1:
+        ways = " or ".join(f"source={name} ({READINGS[name]}{leaving(unused[name][0])})" for name in complete)
+        raise Refusal(f"data={root}: can be read in {len(complete)} ways: add {ways}")
+    [name] = complete
+    labelled, others = unused[name]
+    if labelled and not {"name", "table"} & set(given):
+        raise Refusal(
+            f"data={root}: can be read as {READINGS[name]}{leaving(labelled)}: to leave this out, add source={name}{why_not(refusals)}"
+        )
+    lines = [f"not used: {listed(summary(labelled), MOST_CLASSES)}"] if labelled else []
+    lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
+    return replace(found[name], lines=(*found[name].lines, *lines))
 
 
-def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
-    layout = class_layout(root, IMAGE_SUFFIXES)
-    return {} if layout and any(is_image(sample.name) for sample in layout.samples) else None
+def why_not(refusals: Mapping[str, Refusal]) -> str:
+    """Return a sentence with the refusal of the source that would read tables with images, if there is one."""
+    return f"; else: {refusals[TABLE]}" if TABLE in refusals else ""
 
 
-def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the columns of the images and labels, and the table, if `root` is such a table or a folder with one."""
-    if root.is_dir():
-        names = [given["table"]] if "table" in given else [path.name for path in sorted(root.iterdir()) if is_table(path)]
-        paths = [root / name for name in names]
-    else:
-        paths = [root] if is_table(root) else []
-    fitting = {path: table for path in paths if (table := columns.read(path)) and (table.holds_images or columns.paths(table, path.parent))}
-    if not fitting:
-        return None
-    if len(fitting) > 1:
-        raise Refusal(f"data={root}: {len(fitting)} tables list images: add {' or '.join(f'source.table={path.name}' for path in fitting)}")
-    [(path, table)] = fitting.items()
-    label = columns.chosen(path, table, LABELS, given, columns.is_label)
-    if table.holds_images and given.get(IMAGES) not in table.columns:
-        images = columns.Table({name: [] for name in table.holds_images})
-        image = columns.chosen(path, images, IMAGES, given, lambda _: True)
-        return {"root": path, "table": None, IMAGES: image, LABELS: label}
-    image = columns.chosen(path, table, IMAGES, given, lambda values: columns.is_path(values, path.parent))
-    return {"root": path.parent, "table": Path(path.name), IMAGES: image, LABELS: label}
+def leaving(names: Sequence[str]) -> str:
+    return f", which leaves unused: {listed(summary(names), MOST_CLASSES)}" if names else ""
 
 
-def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    found = SOURCES.module(LABELLED).find_tables(root)
-    if found:
-        path, table = found[TRAIN], columns.read(found[TRAIN])
-        if TEXTS not in given and (columns.paths(table, path.parent) or table.holds_images) and not columns.texts(table):
-            return None
-        return {
-            TEXTS: columns.chosen(path, table, TEXTS, given, columns.is_text),
-            LABELS: columns.chosen(path, table, LABELS, given, columns.is_label),
-        }
-    layout = class_layout(root, TEXT_SUFFIXES)
-    return {TEXTS: None, LABELS: None} if layout and not all(is_image(sample.name) for sample in layout.samples) else None
+def summary(names: Sequence[str]) -> list[str]:
+    """Return the names of tables, and for each folder with images their number."""
+    images = Counter(name.rpartition("/")[0] + "/" for name in names if kind_of(name) == "image")
+    return [name for name in names if kind_of(name) != "image"] + [
+        f"{shown(name)} ({counted(count, 'image')})" for name, count in images.items()
+    ]
 
 
-def as_arrays(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
-    is_folder = root.is_dir() and any(path.suffix == ".npy" for path in root.iterdir())
-    return {} if is_folder or root.suffix.lower() == ".npz" else None
+def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[list[str], list[str]]:
+    """Return the tables and images in `root` that are not used: those that may have labels, and those that have none.
 
-
-def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    if "name" in given:
-        return {}
-    with suppress(Refusal):
-        if class_layout(root, TEXT_SUFFIXES):
-            return None
-    names = visible_files(root) if root.is_dir() else [root.name]
-    return {} if names and all(name.lower().endswith(TEXT_SUFFIXES) for name in names) else None
-
-
-READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] = {
-    FOLDER: as_image_folder,
-    TABLE: as_image_table,
-    LABELLED: as_labelled_texts,
-    ARRAYS: as_arrays,
-    CORPUS: as_corpus,
-}
-"""For each source a function that returns its values for the data at a path, or None if they are no such data.
-
-It raises Refusal if they seem to be, and cannot be read, or if a key of `source` must decide. With `source=NAME`, only its function is called.
-"""
-
-
-def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
-    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
-
-    Raises the Refusal of `find_classes` if the files are not arranged by class.
+    `names` are those of the files in `root`. Images have none if their folder is called like a test, tables if no column looks like labels.
     """
-    if not root.is_dir() and not root.name.lower().endswith(ARCHIVES):
-        return None
-    listing = archives.open_tree(root).listing()
-    if not any("/" in name and name.lower().endswith(suffixes) for name in listing.files if visible_parts(name)):
-        return None
-    return class_folders.find_classes(listing, str(root))
+    if not root.is_dir() and root in finding.files:
+        return [], []
+    found: tuple[list[str], list[str]] = ([], [])
+    for name in names:
+        if kind_of(name) in ("image", "table") and root / name not in finding.files:
+            found[is_unlabelled(root, name)].append(name)
+    return found
 
 
-def visible_files(root: Path) -> list[str]:
-    return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
-
-
-def is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES)
-
-
-def is_table(path: Path) -> bool:
-    return path.suffix.lower() in tables.FORMATS and path.is_file()
+def is_unlabelled(root: Path, name: str) -> bool:
+    if kind_of(name) == "image":
+        return any(split_in(part) == TEST for part in name.split("/")[:-1])
+    try:
+        return not columns.label_columns(columns.read(root / name)) if root.is_dir() else False
+    except Refusal:
+        return tables.suffix_of(Path(name)) == ".json"  # which is often no table
 
 
 def describe(values: Mapping[str, Any]) -> Finding:
@@ -192,33 +163,43 @@ def describe(values: Mapping[str, Any]) -> Finding:
     name, root = str(values["name"]), Path(values["root"])
     if name == CORPUS:
         return describe_corpus(values)
-    facts = image_facts(values) if name in (FOLDER, TABLE) else {}
+    facts, cropped = image_facts(values) if name in (FOLDER, TABLE) else ({}, [])
     # equal samples are found by their contents, which are the keys for `together`
     settings = settings_of({**values, **facts, "duplicates": "together"})
     dataset = settings.open(workers=1)
     dataset.task.refuse_unlearnable(dataset.targets[TRAIN], f"{root}: train")
     split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
+    files = used_files(settings, dataset)
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
     counts = Counter(targets[TRAIN].tolist())
     class_counts = tuple(counts[number] for number in range(len(dataset.task.output_names)))
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
-    lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS) if values.get(key) is not None]
+    lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS, SPLITS_COLUMN) if values.get(key) is not None]
     lines.append(described_classes(dataset.task.output_names, class_counts))
     longest = 0
     if name == LABELLED:
         longest, line = described_lengths(dataset)
-        lines.append(line)
+        lines += [line, *quoted(settings.root, dataset)]
     elif name == ARRAYS:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
     else:
-        lines += described_images(cast("ImageFileSettings", settings), facts)
+        lines += [*described_images(cast("ImageFileSettings", settings), facts), *cropped]
     if (name == LABELLED or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
         repeated = len(targets[TRAIN]) - len(set(dataset.drawing_keys()))
         lines.append(f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal")
+        lines += contradictions(dataset)
+    lines += dataset.notes
     shape = (int(facts["image_size"]), int(facts["channels"])) if facts else (0, 0)
     return Finding(
-        {**values, **(facts if name != ARRAYS else {})}, tuple(lines), len(targets[TRAIN]), frozenset(targets), class_counts, longest, shape
+        {**values, **(facts if name != ARRAYS else {})},
+        tuple(lines),
+        files,
+        len(targets[TRAIN]),
+        frozenset(targets),
+        class_counts,
+        longest,
+        shape,
     )
 
 
@@ -229,7 +210,28 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
     line = f"{settings.root}: {READINGS[CORPUS]}: {num_characters} characters in {len(documents)} files"
-    return Finding(values, (line,), num_characters, frozenset())
+    return Finding(values, (line,), frozenset(), num_characters, frozenset())
+
+
+def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[Path]:
+    """Return the files that a source reads: its tables, images or texts."""
+    root = settings.root
+    found = [path for paths in settings.tables().values() for path in paths] if isinstance(settings, SOURCES.settings(TABLE)) else []
+    if settings.name == LABELLED:
+        found = [path for paths in labelled_tables.find_tables(root).values() for path in paths]
+    names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
+    return frozenset([*found, *(root / name for name in names)])
+
+
+def contradictions(dataset: "RawDataset") -> list[str]:
+    """Return a line about equal samples of train with different labels, if there are any."""
+    labels: dict[Any, set[int]] = {}
+    assert dataset.drawing_keys is not None
+    pairs = list(zip(dataset.drawing_keys(), dataset.targets[TRAIN].tolist(), strict=True))
+    for key, target in pairs:
+        labels.setdefault(key, set()).add(target)
+    count = sum(len(labels[key]) > 1 for key, _ in pairs)
+    return [f"warning: {count} samples of train equal another one that has another label"] if count else []
 
 
 def settings_of(values: Mapping[str, Any]) -> "SourceSettings":
@@ -257,23 +259,47 @@ def described_lengths(dataset: "RawDataset") -> tuple[int, str]:
     return longest, f"texts of {lengths[0]} to {lengths[-1]} words, {lengths[len(lengths) // 2]} in the middle, 98% of at most {longest}"
 
 
-def image_facts(values: Mapping[str, Any]) -> dict[str, int]:
-    """Return the size and the number of channels to which the images should be converted, from the headers of some of them."""
+def quoted(root: Path, dataset: "RawDataset") -> list[str]:
+    """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
+    assert dataset.drawing_keys is not None
+    texts = dataset.drawing_keys()
+    tsv = [path for paths in labelled_tables.find_tables(root).values() for path in paths if tables.suffix_of(path) == ".tsv"]
+    if not tsv or 2 * sum(len(text) > 1 and text.startswith(b'"') and text.endswith(b'"') for text in texts) < len(texts):
+        return []
+    return [
+        f"warning: most texts are in quotes, which are kept in a .tsv: rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"
+    ]
+
+
+def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
+    """Return the size and the number of channels to which the images should be converted, from the headers of some of them.
+
+    Also returns a line about what the centre crop cuts off, if it is more than MOST_CROPPED of most images. Raises Refusal if no image can
+    be read.
+    """
     from PIL import Image
 
     settings = cast("ImageFileSettings", settings_of(values))
     tree, layout = settings.files()
     names = [sample.name for sample in layout.samples][:: max(1, len(layout.samples) // MEASURED)]
-    sides, modes = list[int](), set[str]()
+    sides, modes, reasons = list[tuple[int, int]](), set[str](), list[str]()
     with tree.contents(names) as members:
         for member in members:
-            with suppress(Exception), Image.open(BytesIO(member.read())) as image:  # `described_images` names the damaged ones
-                sides.append(min(image.size))
-                modes.add(image.mode)
-    side = sorted(sides)[len(sides) // 2] if sides else RESIZED
-    return {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3} | {
-        key: values[key] for key in ("image_size", "channels") if key in values
-    }
+            try:
+                with Image.open(BytesIO(member.read())) as image:
+                    sides.append((min(image.size), max(image.size)))
+                    modes.add(image.mode)
+            except Exception as error:  # Pillow may raise any exception; `described_images` names the damaged ones
+                reasons.append(f"{shown(member.name)} ({reason(error)})")
+    if not sides:
+        settings.refuse_damaged(workers=1, within_s=DECODING_S)
+        raise Refusal(f"{settings.place}: none of its images can be read: {listed(reasons, 1)}: convert or repair them")
+    side = sorted(sides)[len(sides) // 2][0]
+    shares = sorted(1 - short / long for short, long in sides)
+    cropped = shares[len(shares) // 2]
+    facts = {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3}
+    line = f"images are not square: a crop to the middle cuts off {cropped:.0%} of an image (median), {shares[-1]:.0%} at most"
+    return facts | {key: values[key] for key in facts if key in values}, [line] if cropped > MOST_CROPPED else []
 
 
 def described_images(settings: "ImageFileSettings", facts: Mapping[str, int]) -> list[str]:

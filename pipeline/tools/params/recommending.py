@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pipeline.core.raw_dataset import VALID
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.data import CORPUS, LARGE, Finding
+from pipeline.tools.params.data import LARGE, Finding
+from pipeline.tools.params.readings import CORPUS
 
 IMAGES_PRESET, TEXTS_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "shakespeare-transformer"
 FEW = 1000

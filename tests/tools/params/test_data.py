@@ -156,13 +156,20 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
         in refused("set", "data=data/labels.csv")[0]
     )
     write_folder(Path("data/both"), PICTURES)
-    csv("data/both/list.csv", [{"file": name, "kind": name[:3]} for name in PICTURES])
-    message = refused("set", "data=data/both")[0]
-    assert "add source=image_folder (images in folders by class) or source=image_table (images that a table lists)" in message
-    assert source("data=data/both", "source=image_table")["table"] == "list.csv"
+    listed = [{"file": name, "kind": name[:3]} for name in PICTURES]
+    csv("data/both/list.csv", listed)
+    assert source("data=data/both")["table"] == "list.csv", "the reading that uses everything"
     shutil.copy("data/both/list.csv", "data/both/more.csv")
     assert "add source.table=list.csv or source.table=more.csv" in refused("set", "data=data/both", "source=image_table")[0]
+    message = refused("set", "data=data/both")[0]
+    assert "as images in folders by class, which leaves unused: list.csv, more.csv: to leave this out, add source=image_folder" in message
+    assert source("data=data/both", "source.table=more.csv")["table"] == "more.csv"
     assert source("data=data/both", "source=image_folder")["root"] == "data/both"
+    Path("data/both/more.csv").unlink()
+    csv("data/both/list.csv", listed[1:-1])
+    message = refused("set", "data=data/both")[0]
+    assert "add source=image_folder (images in folders by class, which leaves unused: list.csv) or source=image_table (images" in message
+    assert source("data=data/both", "source=image_table")["table"] == "list.csv"
 
 
 def write_bad() -> dict[str, str]:
@@ -174,11 +181,12 @@ def write_bad() -> dict[str, str]:
     pq.write_table(pa.table({"text": [["a b"]] * 9, "label": [0, 1, 0] * 3}), "data/nested.parquet")
     write_folder(Path("data/empty"), PICTURES)
     Path("data/empty/bird").mkdir()
-    write_folder(Path("data/mixed"), PICTURES | {"dog/a.txt": b"one", "dog/b.txt": b"two"})
     Path("data/list.json").write_text("[]")
+    Path("data/list.bin").write_text("[]")
     csv("data/rare.csv", [row | {"label": "ab"[number == 3]} for number, row in enumerate(rows(40))])
     return {
-        "data=data/list.json": "looks like none of",
+        "data=data/list.bin": "looks like none of",
+        "data=data/list.json": "data/list.json: has no rows: add some",
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/rare.csv source.label_column=label": "too few samples (1)",
         "data=data/none": "there is no such file or folder",
@@ -189,7 +197,6 @@ def write_bad() -> dict[str, str]:
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/nested.parquet": "no column looks like the texts",
         "data=data/empty": "data/empty: train has no samples of bird",
-        "data=data/mixed": "add source=image_folder (images in folders by class) or source=text_classification (labelled texts)",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
     }
 

@@ -1,0 +1,186 @@
+"""Finds the tables of each split in a folder, and reads their labelled rows."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading import archives, parquet, tables
+from pipeline.prepare.reading.class_folders import visible_parts
+from pipeline.prepare.reading.class_names import canonical, ordered
+from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
+from pipeline.prepare.reading.tables import LABEL, Columns, Unlabelled
+
+TABLES = ", ".join(tables.FORMATS)
+LINES = ".txt"
+Tables = Mapping[str, Sequence[Path]]
+"""The tables of each split: one, or several parts of one."""
+
+
+class LabelledRow(NamedTuple):
+    """A row of the table `path`. `line` is the number of its line, from 1."""
+
+    path: Path
+    line: int
+    text: str
+    label: str
+    split: str
+
+    @property
+    def place(self) -> str:
+        return f"{shown(self.path)}:{self.line}"
+
+
+class Labelled(NamedTuple):
+    """The rows of all tables in the order in which they are read, the classes, and the class numbers of the rows of each split."""
+
+    rows: list[LabelledRow]
+    classes: tuple[str, ...]
+    targets: dict[str, NDArray[np.int64]]
+    notes: tuple[str, ...]
+    """Sentences about tables that are not used."""
+
+
+def visible_files(root: Path) -> list[str]:
+    """Return the names of the files in a folder or archive that are not hidden, or the name of the file `root`."""
+    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
+        return [root.name]
+    return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
+
+
+def find_tables(root: Path) -> dict[str, list[Path]]:
+    """Return the tables of each split. The result is empty if `root` is neither a table nor a folder with tables of splits.
+
+    If `root` is a table, it belongs to train. In a folder, a word in the name of a table, or the name of a folder around it, names the split:
+    `train.csv`, `data/test-00000-of-00001.parquet` or `valid/metadata.csv`. Tables whose names differ only in numbers are parts of one.
+    Of several sets of tables, that with the shortest paths counts. Raises Refusal if several are left, or if there is none for train.
+    """
+    if not root.is_dir():
+        return {TRAIN: [root]} if tables.suffix_of(root) else {}
+    groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
+    for path in map(PurePosixPath, visible_files(root)):
+        folders = [part for part in path.parts[:-1] if part.lower() not in SPLIT_NAMES]
+        stem = path.name[: -len(path.suffix)] if tables.suffix_of(Path(path)) else ""
+        around = {SPLIT_NAMES[part.lower()] for part in path.parts[:-1] if part.lower() in SPLIT_NAMES}
+        split = split_in(stem) or (around.pop() if len(around) == 1 else None)
+        if stem and split:
+            others = [word for word in words(stem.split(".")[0]) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
+            groups[(*folders, "/", *others)][split].append(path)
+    of_train = [found for found in groups.values() if TRAIN in found]
+    depth = min((len(found[TRAIN][0].parts) for found in of_train), default=0)
+    sets = [found for found in of_train if len(found[TRAIN][0].parts) == depth]
+    if len(sets) > 1:
+        names = " or ".join(str(root / found[TRAIN][0]) for found in sets)
+        raise Refusal(f"source.root: {root}: has {len(sets)} tables of train: keep one, or read one alone: {names}")
+    if not sets:
+        if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
+            raise Refusal(
+                f"source.root: {root}: has {', '.join(alone)}, but no table of train: add a table called train with one of the suffixes {TABLES}"
+            )
+        return {}
+    for split, paths in sets[0].items():
+        are_parts = all(set(map(str.isdigit, words(path.stem))) == {False, True} for path in paths)
+        if len(paths) > 1 and (not are_parts or len({path.suffix for path in paths}) > 1):
+            raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): keep one")
+    return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
+
+
+def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
+    """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
+
+    Such are `train_text.txt` and `train_labels.txt`, whose columns are `text` and `labels`, or `texts.txt` and `labels.txt`, which belong to
+    train. The result is empty if the files of train do not have equal numbers of lines, or are fewer than two.
+    """
+    found: dict[str, dict[str, Path]] = defaultdict(dict)
+    names = [path for path in map(PurePosixPath, visible_files(root)) if path.suffix.lower() == LINES] if root.is_dir() else []
+    named = [path for path in names if split_in(str(path.with_suffix("")))]
+    for path in named or names:
+        words_left = [word for word in words(path.stem) if word not in SPLIT_NAMES]
+        found[split_in(str(path.with_suffix(""))) or TRAIN]["_".join(words_left) or path.stem] = root / path
+    of_train = found.get(TRAIN, {})
+    counts = {len(lines_of(path)) for path in of_train.values()}
+    return {split: found[split] for split in SPLITS if split in found} if len(of_train) > 1 and len(counts) == 1 else {}
+
+
+def lines_of(path: Path) -> list[str]:
+    return tables.read_text(path).removesuffix("\n").split("\n")
+
+
+def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path) -> Labelled:
+    """Return the labelled rows of files whose lines belong together. `columns` has the columns of the texts and labels, as in `read`.
+
+    A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
+    a name in each line. Raises Refusal if a file is missing, or has more or fewer lines than the other.
+    """
+    text, label = columns["text_column"], columns[LABEL]
+    rows = list[LabelledRow]()
+    names: dict[str, str] = {}
+    for split, files in found.items():
+        for key, column in (("text_column", text), (LABEL, label)):
+            if column not in files:
+                raise Refusal(
+                    f"source.{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
+                )
+        path, texts, labels = files[str(text)], lines_of(files[str(text)]), lines_of(files[str(label)])
+        if len(texts) != len(labels):
+            raise Refusal(
+                f"source.root: {shown(path)}: has {len(texts)} lines, but {shown(files[str(label)])} has {len(labels)}: make them equal"
+            )
+        mapping = path.with_name("mapping.txt")
+        if split == TRAIN and mapping.exists():
+            names = dict(line.split(maxsplit=1) for line in lines_of(mapping) if len(line.split(maxsplit=1)) == 2)
+        for number, (written, name) in enumerate(zip(texts, labels, strict=True), 1):
+            place = f"source.root: {shown(path)}:{number}"
+            rows.append(
+                LabelledRow(
+                    path,
+                    number,
+                    tables.checked_text(written.rstrip("\r"), place),
+                    tables.checked_label(names.get(name.strip(), name), place),
+                    split,
+                )
+            )
+    return labelled(rows, (), root, [])
+
+
+def read(found: Tables, columns: Columns, root: Path) -> Labelled:
+    """Return the labelled rows of the tables `found`. `columns` is that of `tables.read`; a column of splits takes precedence over names.
+
+    A table of the test split without labels is left out. Raises Refusal like `tables.read`, or if a label does not occur in train.
+    """
+    rows, notes = list[LabelledRow](), list[str]()
+    for split, paths in found.items():
+        for path in paths:
+            try:
+                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in tables.read(path, columns)]
+            except Unlabelled:
+                if split != TEST:
+                    raise
+                notes.append(f"{path} has no labels ({columns[LABEL]}) and is not used")
+    first = found[TRAIN][0]
+    stored = parquet.class_names(first, columns[LABEL]) if tables.suffix_of(first) == parquet.SUFFIX else []
+    return labelled(rows, stored, root, notes)
+
+
+def labelled(rows: list[LabelledRow], stored: Sequence[str], root: Path, notes: Sequence[str]) -> Labelled:
+    """Return the rows with their classes, in the order of `stored`, the names in the file, if it has any.
+
+    Raises Refusal if a label does not occur in train.
+    """
+    known = {row.label for row in rows if row.split == TRAIN}
+    names = list(dict.fromkeys(map(canonical, stored)))
+    classes = tuple(name for name in names if name in known) if known <= set(names) else ordered(known, str(root))
+    if unseen := next((row for row in rows if row.label not in known), None):
+        raise Refusal(
+            f"source.root: {unseen.place}: has the label {shown(unseen.label)}, which no row of train has: correct it, or add such rows to train"
+        )
+    numbers = {name: number for number, name in enumerate(classes)}
+    splits = [split for split in SPLITS if any(row.split == split for row in rows)]
+    targets = {split: np.array([numbers[row.label] for row in rows if row.split == split], np.int64) for split in splits}
+    return Labelled(rows, classes, targets, tuple(notes))

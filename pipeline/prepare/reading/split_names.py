@@ -1,0 +1,43 @@
+"""Which split a name means: of a folder, of a table, or in a column."""
+
+import re
+
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+
+SPLIT_NAMES = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("valid", "val", "validation", "dev"), VALID),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+TRUTH = {"true": True, "1": True, "false": False, "0": False}
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
+
+
+def words(name: str) -> list[str]:
+    """Return the words and numbers in a name, such as `train`, `labels` and `2` for `trainLabels_2`, in lower case."""
+    return [word.lower() for word in WORD.findall(name)]
+
+
+def split_in(name: str) -> str | None:
+    """Return the split that a word in `name` means, or None if none or several are meant."""
+    found = {SPLIT_NAMES[word] for word in words(name) if word in SPLIT_NAMES}
+    return found.pop() if len(found) == 1 else None
+
+
+def split_of_value(value: object, column: str, place: str = "") -> str:
+    """Return the split that `value` in the column `column` means: the name of a split, or a truth value if the column has a name like `is_test`.
+
+    Raises Refusal, which begins with `place`, if it means none.
+    """
+    written = str(value).strip().lower()
+    named = split_in(column)
+    if written in SPLIT_NAMES:
+        return SPLIT_NAMES[written]
+    if named and written in TRUTH:
+        return named if TRUTH[written] else (TEST if named == TRAIN else TRAIN)
+    raise Refusal(
+        f"{place}: the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
+        "that is called like a split, or set source.split_column to null"
+    )

@@ -1,0 +1,233 @@
+"""For each source, a function that finds its values for the data at a path, or says why they cannot be read."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import SOURCES
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading import archives, class_folders, labelled_tables, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
+from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.tools.params import columns
+from pipeline.tools.params.columns import IMAGES, LABELS, SPLITS, TEXTS
+
+ARRAYS, FOLDER, TABLE, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "text_classification", "text"
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+Key = TypeVar("Key")
+Options = dict[Key, Sequence[Path]]
+"""Tables that may be read, by what chooses each."""
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file: `image`, `table`, `text`, `array` or `other`."""
+    suffixes = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES, "array": (".npy", ".npz")}
+    if tables.suffix_of(Path(name)):
+        return "table"
+    return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
+
+
+def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+    layout = class_layout(root, IMAGE_SUFFIXES)
+    return {} if layout and any(kind_of(sample.name) == "image" for sample in layout.samples) else None
+
+
+def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the columns of the images, labels and splits, and the table, if `root` is such a table or a folder with one.
+
+    The images of a table may also be in a folder beside its own. Raises Refusal if there are tables and images, but no table lists images.
+    """
+    kinds = {kind_of(name) for name in visible_files(root)}
+    if not root.is_dir():
+        if tables.suffix_of(root):
+            return of_single_table(root, given)
+        if {"image", "table"} <= kinds:
+            module = "zipfile" if root.suffix.lower() == ".zip" else "tarfile"
+            raise Refusal(f"data={root}: has a table, which is read only from a folder: `python -m {module} -e {root} FOLDER` unpacks it")
+        return None
+    if given.get("table") is not None:
+        options: Options[Path | None] = {Path(given["table"]): [root / given["table"]]}
+    else:
+        options = folder_tables(root, given)
+    by_stem = SOURCES.module(TABLE).images_by_stem(visible_files(root))
+    found = attempted(options, lambda name, paths: table_values(root, name, paths, by_stem, given))
+    if len(found) > 1:
+        raise Refusal(
+            f"data={root}: {len(found)} tables list images: add " + " or ".join(f"source.table={name or 'null'}" for name in found)
+        )
+    if not found and options and "image" in kinds:
+        names = ", ".join(shown(path.relative_to(root)) for path, *_ in options.values())
+        raise Refusal(f"data={root}: no column of {names} lists the images: write their paths into a column")
+    return next(iter(found.values()), None)
+
+
+def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
+    """Return the tables of a folder by the value of `source.table`. It is None for those whose names are splits: one of train represents them."""
+    of_splits: Mapping[str, Sequence[Path]] = {}
+    with suppress(Refusal):  # as one of several tables of train, each may be read
+        of_splits = labelled_tables.find_tables(root)
+    options: Options[Path | None] = {None: of_splits[TRAIN]} if of_splits else {}
+    several = {path for paths in of_splits.values() for path in paths}
+    if "table" not in given:
+        options |= {Path(name): [root / name] for name in visible_files(root) if kind_of(name) == "table" and root / name not in several}
+    return options
+
+
+def attempted(options: Options[Key], attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None]) -> dict[Key, dict[str, Any]]:
+    """Return what `attempt` returns for each table, without None. Raises its first Refusal if it returns nothing for any."""
+    found, refusals = dict[Key, dict[str, Any]](), list[Refusal]()
+    for key, paths in options.items():
+        try:
+            if (values := attempt(key, paths)) is not None:
+                found[key] = values
+        except Refusal as error:
+            refusals.append(error)
+    if refusals and not found:
+        raise refusals[0]
+    return found
+
+
+def of_single_table(path: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
+    table = columns.read(path)
+    if table.holds_images and given.get(IMAGES) not in table.columns:
+        return {**table_values(path.parent, Path(path.name), [path], {}, given), "root": path, "table": None}  # type: ignore[dict-item]
+    folders = [path.parent]
+    if any(map(columns.are_image_names, table.columns.values())) and len(path.parts) > 2:
+        folders.append(path.parent.parent)
+    by_stem = {folder: SOURCES.module(TABLE).images_by_stem(visible_files(folder)) for folder in folders}
+    most = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
+    return table_values(most, path.relative_to(most), [path], by_stem[most], given)
+
+
+def table_values(
+    root: Path, name: Path | None, paths: Sequence[Path], by_stem: Mapping[str, Sequence[str]], given: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return the values for the table `paths` (its parts) that lists images, or holds them; None if it does neither.
+
+    `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
+    """
+    table, path = columns.read(*paths), paths[0]
+    existing = dict[columns.Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
+    if not existing and IMAGES not in given:
+        return None
+    best = [image for image, count in existing.items() if count == max(existing.values())]
+    image = columns.chosen(path, table, IMAGES, given, best)
+    if not existing.get(image):
+        example = shown(next(iter(table.columns.get(image, ())), ""), 60)
+        raise Refusal(
+            f"data={path}: the column {shown(image)} lists images such as {example}, but there are none of them in {root}: put them there, or "
+            "write as data=PATH the folder that has both"
+        )
+    split = columns.split_column(path, table, given)
+    label = columns.chosen(path, table, LABELS, given, columns.label_columns(table, (image, split)))
+    return {"root": root, "table": name, IMAGES: image, LABELS: label, SPLITS: split}
+
+
+def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    options = dict[Path, Sequence[Path]]()
+    if not root.is_dir():
+        options = {root: [root]} if tables.suffix_of(root) else {}
+    elif of_splits := labelled_tables.find_tables(root):
+        options = {root: of_splits[TRAIN]}
+    else:
+        options = {root / name: [root / name] for name in visible_files(root) if kind_of(name) == "table"}
+    found = attempted(options, lambda place, paths: text_values(place, paths, given))
+    if len(found) > 1:
+        raise Refusal(f"data={root}: {len(found)} tables have labelled texts: write {' or '.join(f'data={place}' for place in found)}")
+    if found or options:
+        return next(iter(found.values()), None)
+    if values := of_line_files(root, given):
+        return values
+    layout = class_layout(root, TEXT_SUFFIXES)
+    columns_of_files = {TEXTS: None, LABELS: None, SPLITS: None}
+    return columns_of_files if layout and not all(kind_of(sample.name) == "image" for sample in layout.samples) else None
+
+
+def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for the table `paths` (its parts) of texts in `root`, or None if it holds or lists images, and no texts."""
+    table, path = columns.read(*paths), paths[0]
+    has_images = table.holds_images or any(map(columns.are_image_names, table.columns.values()))
+    found = columns.texts(table)
+    if TEXTS not in given and has_images and not found:
+        return None
+    text = columns.chosen(path, table, TEXTS, given, found)
+    split = columns.split_column(path, table, given)
+    label = columns.chosen(path, table, LABELS, given, columns.label_columns(table, (text, split)))
+    return {"root": root, TEXTS: text, LABELS: label, SPLITS: split}
+
+
+def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
+    files = labelled_tables.find_line_files(root).get(TRAIN, {})
+    table = columns.Table({name: list(labelled_tables.lines_of(path)) for name, path in files.items()})
+    labels = columns.label_columns(table)
+    if not labels:
+        return None
+    text = columns.chosen(root, table, TEXTS, given, columns.texts(table))
+    return {TEXTS: text, LABELS: columns.chosen(root, table, LABELS, given, labels), SPLITS: None}
+
+
+def as_arrays(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+    is_folder = root.is_dir() and any(path.suffix == ".npy" for path in root.iterdir())
+    return {} if is_folder or root.suffix.lower() == ".npz" else None
+
+
+def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "name" in given:
+        return {}
+    try:
+        layout = class_layout(root, TEXT_SUFFIXES)
+    except Refusal:  # which that of labelled texts says, too
+        return None
+    names = visible_files(root)
+    if (layout and len(layout.classes) > 1) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
+        return None
+    for path in [root / name for name in names] if root.is_dir() else [root]:
+        refuse_labelled_lines(path)
+    return {}
+
+
+def refuse_labelled_lines(path: Path) -> None:
+    """Raise Refusal if the lines of a file of text have labels: a corpus is only what nothing labels."""
+    lines = [line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path)) if line.strip()]
+    if columns.is_label(lines):
+        raise Refusal(
+            f"data={path}: has a label in each line: put a file with the texts beside it, line by line, such as train_text.txt beside "
+            "train_labels.txt, and write as data=PATH their folder; or, if it is a text, add source=text"
+        )
+    fields = [line.split("\t") for line in lines]
+    if len({len(row) for row in fields}) == 1 and any(columns.is_label(column) for column in zip(*fields, strict=True)):
+        raise Refusal(
+            f"data={path}: has a label and a tab in each line: rename it to {path.with_suffix('.tsv').name}, so that it is read as a table; or, if "
+            "it is a text, add source=text"
+        )
+
+
+READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] = {
+    FOLDER: as_image_folder,
+    TABLE: as_image_table,
+    LABELLED: as_labelled_texts,
+    ARRAYS: as_arrays,
+    CORPUS: as_corpus,
+}
+"""For each source a function that returns its values for the data at a path, or None if they are no such data.
+
+It raises Refusal if they seem to be, and cannot be read, or if a key of `source` must decide. With `source=NAME`, only its function is called.
+"""
+
+
+def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
+    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
+
+    Raises the Refusal of `find_classes` if the files are not arranged by class.
+    """
+    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
+        return None
+    listing = archives.open_tree(root).listing()
+    if not any("/" in name and name.lower().endswith(suffixes) for name in listing.files if visible_parts(name)):
+        return None
+    return class_folders.find_classes(listing, str(root))

@@ -1,0 +1,247 @@
+"""The table of layouts in docs/data.md: what `set data=PATH` does with each, and that its advice works."""
+
+import gzip
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pipeline.__main__ import main
+from pipeline.core.yaml_document import Document
+from tests.imports import TOP
+from tests.sources.pictures import encoded, write_folder, write_zip
+
+Files = dict[str, bytes]
+LABELS = ("cat", "dog")
+NUMBERS = range(12)
+HEIC = b"\0\0\0\x18ftypheic" + bytes(40)
+ADDED = re.compile(r"(?:add|or) (source[.=][^ ,;:\s]+)")
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    """Return an image that differs from those of other numbers."""
+    pixels = np.random.default_rng(number).integers(0, 255, (12, 12, 3), np.uint8)
+    return encoded(Image.fromarray(pixels), kind)
+
+
+def by_class(*folders: str, suffix: str = "png", content: bytes = b"") -> Files:
+    """Return 12 files for two or more class folders, or for several sets of them."""
+    kind = "JPEG" if suffix == "jfif" else "PNG"
+    return {
+        f"{folder}/{at}{number}.{suffix}": content or picture(100 * at + number, kind)
+        for at, folder in enumerate(folders)
+        for number in NUMBERS
+    }
+
+
+def images(folder: str = "images", numbers: Any = NUMBERS) -> Files:
+    return {f"{folder}/{number}.png": picture(number) for number in numbers}
+
+
+def table(names: str, *rows: Any, sep: str = ",") -> bytes:
+    """Return a table with a line of names, and the fields of each row."""
+    return "".join(sep.join(map(str, row)) + "\n" for row in (names.split(","), *rows)).encode()
+
+
+def listing(
+    numbers: Any = NUMBERS, path: str = "images/{}.png", names: str = "file,kind", sep: str = ",", more: Any = lambda _: ()
+) -> bytes:
+    return table(names, *((path.format(number), LABELS[number % 2], *more(number)) for number in numbers), sep=sep)
+
+
+def text(number: int) -> str:
+    return f"the {('red', 'blue', 'old')[number % 3]} thing number {number}"
+
+
+def texts(names: str = "text,label", labels: Any = LABELS, sep: str = ",", numbers: Any = NUMBERS) -> bytes:
+    return table(names, *((text(number), labels[number % len(labels)]) for number in numbers), sep=sep)
+
+
+def parquet(numbers: Any, image: Callable[[int], Any], names: list[str] | None = None) -> bytes:
+    """Return a Parquet file of images. `names` are the names of its classes, as the library `datasets` stores them."""
+    found = pa.table({"image": [image(number) for number in numbers], "label": [number % 2 for number in numbers]})
+    if names:
+        found = found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": {"label": {"names": names}}}})})
+    stream = io.BytesIO()
+    pq.write_table(found, stream)
+    return stream.getvalue()
+
+
+def with_bytes(number: int) -> dict[str, Any]:
+    return {"bytes": picture(number), "path": None}
+
+
+def rows(numbers: Any) -> list[dict[str, str]]:
+    return [{"text": text(number), "label": LABELS[number % 2]} for number in numbers]
+
+
+LINES = b"".join(f"{text(number)}\n".encode() for number in NUMBERS)
+CLASSES = b"".join(f"{number % 2}\n".encode() for number in NUMBERS)
+TRAIN_TEST = {"train.csv": listing(), "test.csv": listing(range(4)), **images()}
+LAYOUTS: dict[str, Files] = {
+    "`cat/1.png`, `cat/tabby/2.png`, `dog/3.png`": by_class("cat", "dog") | by_class("cat/tabby"),
+    "`Training/cat/1.png`, `Testing/cat/2.png`": by_class("Training/cat", "Training/dog", "Testing/cat", "Testing/dog"),
+    "`train/cat/1.png`, `test/2.png`": by_class("train/cat", "train/dog", "test"),
+    "`fold1/cat/1.png`, `fold2/cat/2.png`": by_class("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"),
+    "`train/cat/1.png`, `val/owl/2.png`": by_class("train/cat", "train/dog", "val/cat", "val/owl"),
+    "`cat/1.jfif`": by_class("cat", "dog", suffix="jfif"),
+    "`cat/1.heic`": by_class("cat", "dog", suffix="heic", content=HEIC),
+    "`Café/1.png` in two Unicode forms": by_class("Caf\u00e9", "Cafe\u0301", "Tea"),
+    "`Cat/1.png`, `cat/2.png`": by_class("Cat", "cat", "dog"),
+    "`10/1.png`, `9/2.png`": by_class("10", "9"),
+    "`labels.csv` with `images/1.png,cat`": {"labels.csv": listing(), **images()},
+    "`labels.csv` with `IMAGES\\1.PNG;cat`": {"labels.csv": listing(path="IMAGES\\{}.PNG", sep=";"), **images()},
+    "`data/legend.csv` with `1,cat`, `part1/1.png`, `part2/2.png`": {
+        "data/legend.csv": listing(path="{}"),
+        **images("part1", range(6)),
+        **images("part2", range(6, 12)),
+    },
+    "`train.csv`, `test.csv`, `images/1.png`": TRAIN_TEST,
+    "`labels.csv` with a column of `train`, `valid` and `test`": {
+        "labels.csv": listing(names="file,kind,part", more=lambda number: [("train", "valid", "test")[number % 6 // 2]]),
+        **images(),
+    },
+    "`labels.csv` with a column `is_test` of truth values": {
+        "labels.csv": listing(names="file,kind,is_test", more=lambda number: [number % 4 > 1]),
+        **images(),
+    },
+    "`train.csv`, `sample_submission.csv`, `train/1.png`, `test/1.png`": {
+        "train.csv": listing(path="{}"),
+        "sample_submission.csv": table("file,kind", *((number, 0) for number in NUMBERS)),
+        **images("train"),
+        **{f"test/{number}.png": picture(50 + number) for number in NUMBERS},
+    },
+    "`labels.csv` that lists a missing image": {"labels.csv": listing(range(13)), **images()},
+    "`labels.csv` that lists missing images only": {"labels.csv": listing(path="other/x{}.png"), **images()},
+    "`cat/1.png`, `labels.csv` that lists them": by_class("cat", "dog")
+    | {"labels.csv": table("file,kind", *((name, name[:3]) for name in by_class("cat", "dog")))},
+    "`cat/1.png`, `colours.csv` that lists none": by_class("cat", "dog")
+    | {"colours.csv": table("name,colour", *((number, ("red", "blue")[number % 2]) for number in NUMBERS))},
+    "`labels.csv` with columns of 0 and 1": {
+        "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
+        **images(),
+    },
+    "`all.zip` with `labels.csv`": {"labels.csv": listing(), **images()},
+    "`all.zip` with names like `cat\\1.png`": {name.replace("/", "\\"): data for name, data in by_class("cat", "dog").items()},
+    "`data/train-00000-of-00002.parquet`, names of classes inside": {
+        "README.md": b"about",
+        "data/train-00000-of-00002.parquet": parquet(range(8), with_bytes, ["zebra", "ant"]),
+        "data/train-00001-of-00002.parquet": parquet(range(8, 12), with_bytes, ["zebra", "ant"]),
+        "data/test-00000-of-00001.parquet": parquet(range(20, 24), with_bytes, ["zebra", "ant"]),
+    },
+    "`train.parquet` with paths, but without bytes": {
+        "train.parquet": parquet(NUMBERS, lambda number: {"bytes": None, "path": f"{number}.png"}),
+        **{name.removeprefix("images/"): data for name, data in images().items()},
+    },
+    "`train/metadata.csv`, `test/metadata.csv`": {
+        f"{split}/{name}": data
+        for split in ("train", "test")
+        for name, data in {"metadata.csv": listing(path="{}.png"), **{f"{n}.png": picture(n + len(split)) for n in NUMBERS}}.items()
+    },
+    "`train.csv`, `test.csv` without labels": {
+        "train.csv": texts(),
+        "test.csv": table("text", *((text(number),) for number in NUMBERS)),
+        "sample_submission.csv": table("id,label", *((number, 0) for number in NUMBERS)),
+    },
+    "`train.csv`, `train_more.csv`": {"train.csv": texts(), "train_more.csv": texts()},
+    "`a.csv` with `;`, tabs or a bar": {"a.csv": texts(sep="|")},
+    "`a.csv` that begins with `sep=`": {"a.csv": b"sep=;\n" + texts(sep=";")},
+    "`a.csv.gz`": {"a.csv.gz": gzip.compress(texts())},
+    "`a.json` with a list": {"a.json": json.dumps(rows(NUMBERS)).encode()},
+    "`a.json` with a list for each split": {
+        "a.json": json.dumps(
+            {"train": [[text(n), LABELS[n % 2]] for n in NUMBERS], "test": [[text(n), LABELS[n % 2]] for n in range(4)]}
+        ).encode()
+    },
+    "`a.tsv` with texts in quotes": {
+        "a.tsv": "".join(f'"{text(n)} ""x"""\t{LABELS[n % 2]}\n' for n in NUMBERS).encode(),
+    },
+    "`a.csv` with the labels `1` and `1.0`": {"a.csv": texts(labels=("1", "2", "1.0", "2"))},
+    "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
+    "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
+        "train_text.txt": LINES,
+        "train_labels.txt": CLASSES,
+        "mapping.txt": b"0\tgood\n1\tbad\n",
+    },
+    "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
+    "`labels.txt` with a label in each line": {"labels.txt": CLASSES},
+    "`fold1/good/a.txt`, `fold2/good/b.txt`": {f"fold{n}/{name}/{n}.txt": LINES for n in (1, 2) for name in ("good", "bad")},
+    "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
+}
+FOLLOWED: dict[str, list[str]] = {
+    "cat, dog), so it is not clear which are the classes: choose one of the folders": ["data=data/x/fold1"],
+    "read one alone": ["data=data/x/train.csv"],
+}
+"""What users do who follow advice that names no key, as the next words of `set`."""
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """Return the answer and the sentence for each layout, from the table in docs/data.md."""
+    page = (TOP / "docs/data.md").read_text(encoding="utf-8")
+    lines = page.partition("| in PATH | read by |")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return {layout: (answer.strip("`"), sentence.strip("`")) for layout, answer, sentence in cells}
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(TOP / "presets", "presets")
+    shutil.copy(TOP / "params.yaml", "params.yaml")
+
+
+def written(layout: str) -> str:
+    """Write the files of a layout, and return their path."""
+    files = LAYOUTS[layout]
+    if layout.startswith("`all.zip`"):
+        Path("data").mkdir()
+        return str(write_zip(Path("data/all.zip"), files))
+    write_folder(Path("data/x"), files)
+    return f"data/x/{next(iter(files))}" if len(files) == 1 else "data/x"
+
+
+def test_the_table_in_the_docs_has_every_layout() -> None:
+    assert [*documented()] == [*LAYOUTS]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_is_read_as_the_docs_say_and_the_advice_works(layout: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer, sentence = documented()[layout]
+    path = written(layout)
+    code = main(["set", f"data={path}"])
+    printed = "".join(capsys.readouterr())
+    assert sentence in printed
+    assert code == (2 if answer == "refused" else 0), printed
+    if code == 0:
+        assert Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data["source"]["name"] == answer
+    for words in followed(path, printed):
+        assert main(["set", *words]) == 0, words
+
+
+def followed(path: str, printed: str) -> list[list[str]]:
+    """Do what the message `printed` advises, and return the words of `set` that should then succeed."""
+    if renamed := re.search(r"rename (?:it to )?(\S+?)(?: to (\S+?))?,", printed):
+        target = Path(path).with_name(Path(renamed[2] or renamed[1]).name)
+        shutil.copy(path, target)
+        return [[f"data={target}"], *([["data=" + path, "source=text"]] if "source=text" in printed else [])]
+    if unpacked := re.search(r"`python (-m \S+ -e \S+) FOLDER` unpacks", printed):
+        subprocess.run([sys.executable, *shlex.split(unpacked[1]), "data/unpacked"], check=True)
+        return [["data=data/unpacked"]]
+    if "train_text.txt beside" in printed:
+        Path("data/x/train_text.txt").write_bytes(LINES)
+        Path(path).rename("data/x/train_labels.txt")
+        return [["data=data/x"]]
+    named = [[f"data={path}", words] for words in ADDED.findall(printed)]
+    return named + [words for advice, words in FOLLOWED.items() if advice in printed]
