@@ -171,7 +171,12 @@ REFUSED = {
     "an unprintable label": ("a.tsv", GOOD + "go\x1bod\tfine\n", {}, "a.tsv:3: has the label"),
     "a label of 256 characters": ("a.tsv", GOOD + "g" * 256 + "\tfine\n", {}, "at most 255 characters"),
     "a ragged row": ("a.tsv", GOOD + "good\tfine\tmore\n", {}, "a.tsv:3: has 3 columns, but line 1 has 2"),
-    "latin-1": ("a.tsv", GOOD.encode() + b"good\tcaf\xe9\n", {}, "a.tsv:3: is not UTF-8 (byte 0xE9): convert the file, such as by `iconv"),
+    "latin-1": (
+        "a.tsv",
+        GOOD.encode() + b"good\tcaf\xe9\n",
+        {},
+        "a.tsv:3: is not UTF-8 (byte 0xE9), but probably CP1252, in which it has \u00e9: convert",
+    ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),
     "a name twice": ("a.csv", "text,label,text\n", NAMED, "a.csv:1 has the columns text, label, text"),

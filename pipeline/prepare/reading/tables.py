@@ -17,7 +17,7 @@ from pydantic import Field
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.reading import parquet
+from pipeline.prepare.reading import encodings, parquet
 from pipeline.prepare.reading.class_names import canonical
 from pipeline.prepare.reading.split_names import split_of_value
 
@@ -54,18 +54,15 @@ def decompressed(content: bytes, most_bytes: int) -> bytes:
 
 
 def decode(content: bytes, place: str) -> str:
-    """Return `content`, the bytes of a file, as text. A byte order mark is removed. `place` names the file in messages.
+    """Return `content`, the bytes of a file, as text. A byte order mark, also of UTF-16 or UTF-32, is removed. `place` names the file in messages.
 
     Raises Refusal, which names the line, if the bytes are not valid UTF-8 or contain a NUL character.
     """
     try:
-        text = content.decode("utf-8-sig")
+        text = encodings.with_mark(content) or content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise Refusal(
-            f"source.root: {place}:{line}: is not UTF-8 (byte 0x{error.object[error.start]:02X}): convert the file, such as by "
-            "`iconv -f LATIN1 -t UTF-8`"
-        ) from None
+        raise Refusal(f"source.root: {place}:{line}: {encodings.not_utf8(error)}") from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refusal(f"source.root: {place}:{line}: has a NUL character, so it is no text: remove it, or leave out the file")

@@ -12,6 +12,7 @@ from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.batch import Batch, without_padding
+from pipeline.prepare.reading import encodings
 from pipeline.prepare.reading.file_tree import Member
 
 Row = NDArray[np.int32]
@@ -103,7 +104,7 @@ def decoded(line: bytes | None, *, is_first: bool) -> str:
     try:
         text = line.decode("utf-8-sig" if is_first else "utf-8")
     except UnicodeDecodeError as error:
-        raise Refusal(f"is not UTF-8 (byte 0x{line[error.start]:02X}): convert the file, such as by `iconv -f LATIN1 -t UTF-8`") from None
+        raise Refusal(encodings.not_utf8(error)) from None
     if "\0" in text:
         raise Refusal("has a NUL character, so it is no text: remove it")
     return text
