@@ -17,6 +17,7 @@ from pipeline.core.tasks.classification import described
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
+from pipeline.prepare.reading.split_names import SPLIT_NAMES
 from pipeline.prepare.reading.tables import read_text
 
 BLOCK_BYTES = 16 * 2**20
@@ -26,6 +27,7 @@ IMAGE_BYTES = 256 * 2**20
 NAMES_BYTES = 16 * 2**20
 LONGEST_NAME = 255
 PARTS = ("inputs", "targets")
+PART_NAMES = {**dict.fromkeys(("inputs", "images", "x"), "inputs"), **dict.fromkeys(("targets", "labels", "y"), "targets")}
 KNOWN = {*PARTS, *(f"{split}-{part}" for split in SPLITS for part in PARTS), "classes"}
 
 
@@ -38,7 +40,7 @@ class Settings(SourceSettings):
 
     Inputs are uint8 (samples, height, width) or (samples, height, width, channels). Targets are class numbers from 0, integers (samples,).
     Class names are read from an array `classes` of strings, or from a file `classes.txt` in the folder, with one name per line. Array names
-    may contain `_` instead of `-`. Pickle is never used. The inputs are read in blocks, so they may be larger than memory.
+    may contain `_` instead of `-`; `images` or `x` mean inputs, `labels` or `y` targets, before or after the split. Pickle is never used. The inputs are read in blocks, so they may be larger than memory.
     """
 
     untrusted: ClassVar[bool] = True
@@ -49,7 +51,7 @@ class Settings(SourceSettings):
     ADDED: ClassVar = {"duplicates": "keep"}
 
     def open(self, *, workers: int) -> RawDataset:
-        arrays = array_files(self.root)
+        arrays = renamed(array_files(self.root), self.root)
         keys = split_keys(arrays, self.root)
         targets = {split: read_targets(arrays[f"{key}targets"]) for split, key in keys.items()}
         inputs = {split: checked_inputs(arrays[f"{key}inputs"], targets[split]) for split, key in keys.items()}
@@ -68,6 +70,22 @@ class Settings(SourceSettings):
             drawing_keys=partial(contents, inputs[TRAIN]) if together else None,
             together=together,
         )
+
+
+def renamed(arrays: dict[str, ArrayFile], root: Path) -> dict[str, ArrayFile]:
+    """Return the arrays by the names in KNOWN: `val-images` and `x-test` are `valid-inputs` and `test-inputs`. Any other name is kept.
+
+    Raises Refusal if two arrays have one name.
+    """
+    found: dict[str, ArrayFile] = {}
+    for name, array in arrays.items():
+        words = name.lower().split("-")
+        splits, parts = ([names[word] for word in words if word in names] for names in (SPLIT_NAMES, PART_NAMES))
+        known = "-".join((*splits, *parts)) if len(parts) == 1 and len(splits) == len(words) - 1 <= 1 else name
+        if known in found:
+            raise Refusal(f"source.root: {root}: has two arrays that mean {known} ({found[known].place}, {array.place}): remove one")
+        found[known] = array
+    return found
 
 
 def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
@@ -96,14 +114,14 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
 
 
 def read_targets(array: ArrayFile) -> NDArray[np.int64]:
-    if array.dtype.kind not in "iu" or len(array.shape) != 1:
+    if array.dtype.kind not in "iu" or array.shape not in ((array.shape[:1]), (*array.shape[:1], 1)):
         raise Refusal(
             f"{array.place}: has shape {array.shape} and dtype {array.dtype}: "
             "save class numbers with shape (samples,) and an integer dtype, such as int64"
         )
     if array.shape[0] == 0:
         raise Refusal(f"{array.place}: has no samples: add some, or remove the arrays of this split")
-    targets = next(array.blocks(array.shape[0]))
+    targets = next(array.blocks(array.shape[0])).reshape(-1)
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
         raise Refusal(
             f"{array.place}: has negative or too large class numbers ({targets.min()} to {targets.max()}): "

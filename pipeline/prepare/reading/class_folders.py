@@ -125,7 +125,7 @@ def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], pl
     if len(common) > 1 or any(map(is_split, common)):
         raise Refusal(
             f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
-            f"so it is not clear which are the classes: choose one of the folders as source.root, or arrange the files as {EXPECTED_LAYOUT}"
+            f"so it is not clear which are the classes: read one of these folders alone, or arrange the files as {EXPECTED_LAYOUT}"
         )
 
 

@@ -281,6 +281,8 @@ def parsed_document(content: str, place: str) -> Iterator[Record]:
     else:
         raise Refusal(f"{place}: is neither a list of objects nor an object with lists: write a list of objects, or one object per line")
     for number, item in enumerate(rows, 1):
+        if not isinstance(item, dict | list):
+            raise Refusal(f"{place}: has {shown(item, 60)} where a row is expected: write a list of objects, or one object per line")
         yield number, dict(enumerate(item, 1)) if isinstance(item, list) else item
 
 

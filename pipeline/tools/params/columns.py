@@ -24,6 +24,10 @@ WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS:
 Name = str | int
 
 
+class Question(Refusal):
+    """Raised if data can be read, but only the user can say how."""
+
+
 class Table(NamedTuple):
     """Rows of a table by column. The columns have numbers from 1 if the file has no line of names."""
 
@@ -193,7 +197,7 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         ways = " or ".join(f"source.{key}={described(name, table.columns.get(name, ()), key)}" for name in found[:MOST_LISTED])
         several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
         hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
-        raise Refusal(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
+        raise Question(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
     listing = listed([f"{shown(name, 60)} ({kind(table, name)})" for name in names], MOST_LISTED)
     raise Refusal(
         f"data={path}: no column looks like {WORDS[key]}: its columns are {listing}: if one of them holds them, add source.{key}=NAME"

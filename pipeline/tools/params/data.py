@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from pydantic import ValidationError
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
@@ -17,10 +18,11 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
 from pipeline.prepare.reading import labelled_tables, tables
+from pipeline.prepare.reading.images import MAX_16_BIT
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.tools.params import columns
-from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS
+from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, Question
 from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
 from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, kind_of
 
@@ -45,7 +47,8 @@ MEASURED = 100
 MOST_CLASSES = 6
 MOST_CROPPED = 0.3
 """The crop of a photograph of 4:3 cuts off a quarter."""
-GREY = ("1", "L", "LA", "I", "I;16", "F")
+FEWEST_LEVELS = 32
+"""Images of 16 bits that use so small a part of their range keep fewer than FEWEST_LEVELS of 256 grey levels."""
 LARGE, RESIZED = 96, 224
 """Images whose shorter sides are mostly longer than LARGE pixels are resized to RESIZED, the size of pretrained models."""
 
@@ -75,12 +78,36 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
 
     Each source that seems to fit reads the data. That which leaves no table and no image unused is taken; what has no labels does not count.
     Raises Refusal if there is nothing, if no source can read the data, or if several can, or only one that leaves something unused, and
-    `given` does not choose it. If none can, the refusal is that of the source that reads the most kinds of files that are there.
+    `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the source that reads the most kinds of files that are there.
     """
     if not root.exists():
         raise Refusal(f"data={root}: there is no such file or folder: correct the path")
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
+    found, refusals = attempts(root, given)
+    names = visible_files(root)
+    if not found:
+        raise nearest(root, given, refusals, {kind_of(name) for name in names})
+    unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
+    possible = [name for name, (labelled, _) in unused.items() if not labelled] or list(found)
+    if len(possible) > 1:
+        ways = " or ".join(f"source={name} ({READINGS[name]}{leaving(unused[name][0])})" for name in possible)
+        raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}")
+    [name] = possible
+    labelled, others = unused[name]
+    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS} & set(given):
+        if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
+            raise Refusal(f"{question}; to read {READINGS[name]} instead{leaving(labelled)}, add source={name}")
+        raise Refusal(
+            f"data={root}: can be read as {READINGS[name]}{leaving(labelled)}: to leave this out, add source={name}{why_not(refusals)}"
+        )
+    lines = [f"not used: {listed(summary(labelled), MOST_CLASSES)}"] if labelled else []
+    lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
+    return replace(found[name], lines=(*found[name].lines, *lines))
+
+
+def attempts(root: Path, given: Mapping[str, Any]) -> tuple[dict[str, Finding], dict[str, Refusal]]:
+    """Read the data by each source that has the keys in `given`. Return what was found, and the refusals, by the name of the source."""
     having_keys = [name for name in READERS if set(given) <= set(SOURCES.settings(name).model_fields)]
     found, refusals = dict[str, Finding](), dict[str, Refusal]()
     for name in [given["name"]] if "name" in given else having_keys or READERS:
@@ -89,33 +116,18 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
                 found[name] = describe({"name": name, "root": root, **values, **given})
         except Refusal as error:
             refusals[name] = error
-    names = visible_files(root)
-    if not found and refusals:
-        present = {kind_of(name) for name in names}
-        nearest = refusals[max(refusals, key=lambda name: len(KINDS[name] & present))]
-        hint = (
-            "; if these are texts without labels, add source=text"
-            if present == {"text"} and not {"name", CORPUS} & {*given, *refusals}
-            else ""
-        )
-        raise Refusal(f"{nearest}{hint}")
-    if not found:
+    return found, refusals
+
+
+def nearest(root: Path, given: Mapping[str, Any], refusals: Mapping[str, Refusal], present: set[str]) -> Refusal:
+    """Return the refusal of the source that reads the most kinds of the files in `present`, if no source can read the data."""
+    if not refusals:
         known = ", ".join(READINGS.values())
-        raise Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
-    unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
-    complete = [name for name, (labelled, _) in unused.items() if not labelled] or list(found)
-    if len(complete) > 1:
-        ways = " or ".join(f"source={name} ({READINGS[name]}{leaving(unused[name][0])})" for name in complete)
-        raise Refusal(f"data={root}: can be read in {len(complete)} ways: add {ways}")
-    [name] = complete
-    labelled, others = unused[name]
-    if labelled and not {"name", "table"} & set(given):
-        raise Refusal(
-            f"data={root}: can be read as {READINGS[name]}{leaving(labelled)}: to leave this out, add source={name}{why_not(refusals)}"
-        )
-    lines = [f"not used: {listed(summary(labelled), MOST_CLASSES)}"] if labelled else []
-    lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
-    return replace(found[name], lines=(*found[name].lines, *lines))
+        return Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
+    error = refusals[max(refusals, key=lambda name: len(KINDS[name] & present))]
+    if present == {"text"} and "name" not in given and CORPUS not in refusals:
+        return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
+    return error
 
 
 def why_not(refusals: Mapping[str, Refusal]) -> str:
@@ -176,6 +188,9 @@ def describe(values: Mapping[str, Any]) -> Finding:
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
     lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS, SPLITS_COLUMN) if values.get(key) is not None]
     lines.append(described_classes(dataset.task.output_names, class_counts))
+    for part, numbers in targets.items():
+        absent = [shown(label, 40) for at, label in enumerate(dataset.task.output_names) if at not in numbers]
+        lines += [f"{part} has no samples of {listed(absent, MOST_CLASSES)}"] if absent else []
     longest = 0
     if name == LABELLED:
         longest, line = described_lengths(dataset)
@@ -274,11 +289,13 @@ def quoted(root: Path, dataset: "RawDataset") -> list[str]:
 def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
     """Return the size and the number of channels to which the images should be converted, from the headers of some of them.
 
-    Also returns a line about what the centre crop cuts off, if it is more than MOST_CROPPED of most images. Raises Refusal if no image can
+    Also returns a line about what the centre crop cuts off, if it is more than MOST_CROPPED of most images, and one about dark images of 16
+    bits. Raises Refusal if no image can
     be read.
     """
-    from PIL import Image
+    from PIL import Image, ImageMode
 
+    brightest = 0
     settings = cast("ImageFileSettings", settings_of(values))
     tree, layout = settings.files()
     names = [sample.name for sample in layout.samples][:: max(1, len(layout.samples) // MEASURED)]
@@ -288,7 +305,9 @@ def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
             try:
                 with Image.open(BytesIO(member.read())) as image:
                     sides.append((min(image.size), max(image.size)))
-                    modes.add(image.mode)
+                    modes.add(ImageMode.getmode(image.mode).basemode)
+                    if image.mode.startswith("I") and image.width * image.height <= settings.max_pixels:
+                        brightest = max(brightest, int(np.asarray(image).max()))
             except Exception as error:  # Pillow may raise any exception; `described_images` names the damaged ones
                 reasons.append(f"{shown(member.name)} ({reason(error)})")
     if not sides:
@@ -297,9 +316,15 @@ def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
     side = sorted(sides)[len(sides) // 2][0]
     shares = sorted(1 - short / long for short, long in sides)
     cropped = shares[len(shares) // 2]
-    facts = {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes and modes <= set(GREY) else 3}
+    facts = {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes == {"L"} else 3}
     line = f"images are not square: a crop to the middle cuts off {cropped:.0%} of an image (median), {shares[-1]:.0%} at most"
-    return facts | {key: values[key] for key in facts if key in values}, [line] if cropped > MOST_CROPPED else []
+    lines = [line] if cropped > MOST_CROPPED else []
+    if 0 < brightest < MAX_16_BIT * FEWEST_LEVELS // 256:
+        lines.append(
+            f"warning: pixels of 16 bits have values up to {brightest} of {MAX_16_BIT}, so they are stored as {round(brightest * 255 / MAX_16_BIT)} or less of 255: "
+            f"multiply them by {MAX_16_BIT // brightest}"
+        )
+    return facts | {key: values[key] for key in facts if key in values}, lines
 
 
 def described_images(settings: "ImageFileSettings", facts: Mapping[str, int]) -> list[str]:

@@ -36,6 +36,12 @@ def picture(number: int, kind: str = "PNG") -> bytes:
     return encoded(Image.fromarray(pixels), kind)
 
 
+def grey(number: int, factor: int, kind: str = "TIFF") -> bytes:
+    """Return a grey image of 16 bits, with values up to 13 times `factor`, or up to 4095 if this is more; a TIFF is big-endian."""
+    pixels = np.random.default_rng(number).integers(0, max(13 * factor, 4096), (12, 12)).astype(np.uint16)
+    return encoded(Image.frombytes("I;16B", (12, 12), pixels.astype(">u2").tobytes()) if kind == "TIFF" else Image.fromarray(pixels), kind)
+
+
 def by_class(*folders: str, suffix: str = "png", content: bytes = b"") -> Files:
     """Return 12 files for two or more class folders, or for several sets of them."""
     kind = "JPEG" if suffix == "jfif" else "PNG"
@@ -83,6 +89,14 @@ def with_bytes(number: int) -> dict[str, Any]:
     return {"bytes": picture(number), "path": None}
 
 
+def arrays(*names: str) -> bytes:
+    """Return an `.npz` of images and class numbers, by turns."""
+    stream = io.BytesIO()
+    pixels = np.random.default_rng(1).integers(0, 255, (12, 12, 12), np.uint8)
+    np.savez(stream, **{name: np.arange(12)[:, None] % 2 if at % 2 else pixels for at, name in enumerate(names)})  # type: ignore[arg-type]
+    return stream.getvalue()
+
+
 def rows(numbers: Any) -> list[dict[str, str]]:
     return [{"text": text(number), "label": LABELS[number % 2]} for number in numbers]
 
@@ -101,6 +115,8 @@ LAYOUTS: dict[str, Files] = {
     "`Café/1.png` in two Unicode forms": by_class("Caf\u00e9", "Cafe\u0301", "Tea"),
     "`Cat/1.png`, `cat/2.png`": by_class("Cat", "cat", "dog"),
     "`10/1.png`, `9/2.png`": by_class("10", "9"),
+    "`cat/1.tif` of 16 bits, grey, big-endian": {name: grey(at, 5000) for at, name in enumerate(by_class("cat", "dog", suffix="tif"))},
+    "`cat/1.png` of 16 bits with values of 12 bits": {name: grey(at, 1, "PNG") for at, name in enumerate(by_class("cat", "dog"))},
     "`labels.csv` with `images/1.png,cat`": {"labels.csv": listing(), **images()},
     "`labels.csv` with `IMAGES\\1.PNG;cat`": {"labels.csv": listing(path="IMAGES\\{}.PNG", sep=";"), **images()},
     "`data/legend.csv` with `1,cat`, `part1/1.png`, `part2/2.png`": {
@@ -129,6 +145,11 @@ LAYOUTS: dict[str, Files] = {
     | {"labels.csv": table("file,kind", *((name, name[:3]) for name in by_class("cat", "dog")))},
     "`cat/1.png`, `colours.csv` that lists none": by_class("cat", "dog")
     | {"colours.csv": table("name,colour", *((number, ("red", "blue")[number % 2]) for number in NUMBERS))},
+    "`part1/1.png`, `part2/2.png`, `labels.csv` with `1,cat,old`": {
+        "labels.csv": listing(path="{}", names="id,kind,age", more=lambda number: [("old", "new", "used")[number % 3]]),
+        **images("part1", range(6)),
+        **images("part2", range(6, 12)),
+    },
     "`labels.csv` with columns of 0 and 1": {
         "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
         **images(),
@@ -178,10 +199,12 @@ LAYOUTS: dict[str, Files] = {
     "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
     "`labels.txt` with a label in each line": {"labels.txt": CLASSES},
     "`fold1/good/a.txt`, `fold2/good/b.txt`": {f"fold{n}/{name}/{n}.txt": LINES for n in (1, 2) for name in ("good", "bad")},
+    "`a.npz` with `x_train`, `y_train`, `x_test`, `y_test`": {"a.npz": arrays("x_train", "y_train", "x_test", "y_test")},
+    "`a.npz` with `train_images`, `train_labels`": {"a.npz": arrays("train_images", "train_labels")},
     "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
 }
 FOLLOWED: dict[str, list[str]] = {
-    "cat, dog), so it is not clear which are the classes: choose one of the folders": ["data=data/x/fold1"],
+    "cat, dog), so it is not clear which are the classes: read one of these folders alone": ["data=data/x/fold1"],
     "read one alone": ["data=data/x/train.csv"],
 }
 """What users do who follow advice that names no key, as the next words of `set`."""
@@ -228,6 +251,7 @@ def test_a_layout_is_read_as_the_docs_say_and_the_advice_works(layout: str, caps
         assert Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data["source"]["name"] == answer
     for words in followed(path, printed):
         assert main(["set", *words]) == 0, words
+        assert sentence not in capsys.readouterr().out
 
 
 def followed(path: str, printed: str) -> list[list[str]]:
@@ -239,6 +263,10 @@ def followed(path: str, printed: str) -> list[list[str]]:
     if unpacked := re.search(r"`python (-m \S+ -e \S+) FOLDER` unpacks", printed):
         subprocess.run([sys.executable, *shlex.split(unpacked[1]), "data/unpacked"], check=True)
         return [["data=data/unpacked"]]
+    if factor := re.search(r"multiply them by (\d+)", printed):
+        for image in Path(path).rglob("*.png"):
+            Image.fromarray(np.asarray(Image.open(image)).astype(np.uint16) * int(factor[1])).save(image)
+        return [[f"data={path}"]]
     if "train_text.txt beside" in printed:
         Path("data/x/train_text.txt").write_bytes(LINES)
         Path(path).rename("data/x/train_labels.txt")
