@@ -49,7 +49,14 @@ def read(*paths: Path) -> Table:
 def read_text_table(path: Path) -> Table:
     place = f"source.root: {shown(path)}"
     parsed = tables.PARSERS[tables.suffix_of(path)](tables.read_text(path), place)
-    lines = [fields for _, fields in parsed if isinstance(fields, dict) or any(fields)]
+    return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place)
+
+
+def table_of(lines: list[Any], place: str) -> Table:
+    """Return the columns of the rows `lines`, each a list of fields or a dict. `place` is the beginning of a message.
+
+    Raises Refusal if there are none.
+    """
     if any(isinstance(fields, dict) for fields in lines):
         rows = sampled([fields for fields in lines if isinstance(fields, dict)])
         return Table({key: [row.get(key) for row in rows] for key in rows[0]})

@@ -97,6 +97,26 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model
     ]
 
 
+def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_model: Path, predict: Predict) -> None:
+    Path("a.csv").write_text('id,text,label\n1,"the cat, the\nmat",a\n2,,b\n3,when is the cat ?,a\n', encoding="utf-8")
+    Path("a.jsonl").write_text('{"text": "the cat, the\\nmat"}\n{"text": "when is the cat ?"}\n', encoding="utf-8")
+    Path("a.tsv").write_text("a\tthe cat on the mat\na\twhen is the cat ?\nb\tthe mat is\nb\tis the mat\n", encoding="utf-8")
+    Path("two.csv").write_text("title,text\nthe cat,on the mat\nwhen is,the cat ?\n", encoding="utf-8")
+    done = predict("a.csv", "a.jsonl", "a.tsv", "two.csv")
+    assert [record["input"] for record in done.records] == [
+        "a.csv:2",
+        "a.csv:5",
+        "a.jsonl:1",
+        "a.jsonl:2",
+        *(f"a.tsv:{line}" for line in (1, 2, 3, 4)),
+    ]
+    assert [record["top"] for record in done.records[:2]] == [record["top"] for record in done.records[2:4]]
+    assert done.errors == [
+        "error: a.csv:4: has an empty text, or a text that is not a string: write a text, or remove the row or file",
+        "error: two.csv: has 2 columns that look like texts (title, text): write the texts into a file of their own, one in a line, or one column",
+    ]
+
+
 def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
     Path("folder").mkdir()

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.core import untrusted
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.batch import Batch, without_padding
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.file_tree import Member
+from pipeline.tools.params import columns
 
 Row = NDArray[np.int32]
 MOST_LINE_BYTES = 4 * 2**20
@@ -21,7 +24,7 @@ MOST_LINE_BYTES = 4 * 2**20
 
 
 class Reader:
-    """Reads texts for a model: each line of a file is one."""
+    """Reads texts for a model: each line of a file is one, or each row of a table."""
 
     strings_are_paths: ClassVar[bool] = False
 
@@ -36,8 +39,12 @@ class Reader:
     def lines(self, name: str, stream: IO[bytes]) -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
 
-        Raises Refusal if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
+        A file with the suffix of a table is held as a whole, and the text of each of its rows is read. Raises Refusal like `table_texts`, or if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
         """
+        if tables.suffix_of(Path(name)):
+            for row, value in table_texts(name, stream.read(tables.MOST_BYTES + 1)):
+                yield f"{name}:{row}", self.attempt(f"{name}:{row}", value)
+            return
         if stream.seekable():
             refuse_binary(stream)
         for number, line in enumerate(bounded_lines(stream), start=1):
@@ -46,6 +53,13 @@ class Reader:
                 yield place, self.tokenized(decoded(line, is_first=number == 1), place)
             except Refusal as refusal:
                 yield place, refusal
+
+    def attempt(self, place: str, value: Any) -> Row | Refusal:
+        """Return the row of a field of a table, or the reason why it cannot be read."""
+        try:
+            return self.tokenized(tables.checked_text(value, ""), place)
+        except Refusal as refusal:
+            return Refusal(str(refusal).removeprefix(": "))
 
     def row(self, value: Any) -> Row:
         """Return a text as a stored sample. Raises Refusal for anything else, and for a text without tokens."""
@@ -75,6 +89,30 @@ class Reader:
             return ""
         texts = "1 text has" if self.num_truncated == 1 else f"{self.num_truncated} texts have"
         return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
+
+
+def table_texts(name: str, content: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the line number and the text of each row of the table `name`, whose text column is the only one with values like texts.
+
+    Raises Refusal if the table is Parquet or cannot be parsed, or if no column or several look like texts.
+    """
+    suffix = tables.suffix_of(Path(name))
+    if suffix not in tables.PARSERS or len(content) > tables.MOST_BYTES:
+        raise Refusal(f"is Parquet, or has more than {tables.MOST_BYTES} bytes: write its texts into a `.csv` file")
+    parsed = [each for each in tables.PARSERS[suffix](tables.decode(content, name), name) if isinstance(each[1], dict) or any(each[1])]
+    table = columns.table_of([fields for _, fields in parsed], name)
+    found = columns.texts(table)
+    if len(found) != 1:
+        names = ", ".join(untrusted.shown(column, 60) for column in found or table.columns)
+        raise Refusal(
+            f"has {len(found) or 'no'} columns that look like texts ({names}): write the texts into a file of their own, one in a line, or one column"
+        )
+    column: Any = found[0]
+    is_list = not isinstance(parsed[0][1], dict)
+    has_names = is_list and isinstance(column, str)
+    key = parsed[0][1].index(column) if has_names else column - 1 if is_list else column
+    for line, fields in parsed[has_names:]:
+        yield line, fields[key] if is_list and key < len(fields) else None if is_list else fields.get(key)
 
 
 def refuse_binary(stream: IO[bytes]) -> None:
