@@ -19,7 +19,15 @@ LABELS = ["cat", "dog", "dog", "cat"]
 
 
 def settings(root: Path, **changes: object) -> image_table.Settings:
-    fields: dict[str, object] = {"image_size": 8, "channels": 1, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0, "seed": 1}
+    fields: dict[str, object] = {
+        "image_size": 8,
+        "channels": 1,
+        "on_corrupt": "fail",
+        "max_pixels": 10_000,
+        "valid": 0.0,
+        "test": 0.0,
+        "seed": 1,
+    }
     fields |= {"duplicates": "together", "table": None, "image_column": "image", "label_column": "label", "split_column": None}
     return image_table.Settings(name="image_table", root=root, **{**fields, **changes})  # type: ignore[arg-type]
 
