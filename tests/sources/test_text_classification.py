@@ -175,7 +175,7 @@ REFUSED = {
         "a.tsv",
         GOOD.encode() + b"good\tcaf\xe9\n",
         {},
-        "a.tsv:3: is not UTF-8 (byte 0xE9), but probably CP1252, in which it has \u00e9: convert",
+        'a.tsv:3: is not UTF-8 (byte 0xE9): convert the file by `iconv -f ENCODING -t UTF-8`, where ENCODING is CP1252 if it says "\u00e9" or',
     ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
+from pipeline.prepare.reading.archives import MAX_DEPTH
 from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, canonical, ordered
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
@@ -67,7 +68,11 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     not used. Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
-    folders = {parts[:depth] for name in listing.folders if (parts := visible_parts(name)) for depth in range(1, len(parts) + 1)}
+    if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
+        raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT} ({shown(deep, 60)} is too deep): arrange them so")
+    folders = {
+        parts[:depth] for name in listing.folders if (parts := visible_parts(name)) for depth in range(1, min(len(parts), MAX_DEPTH) + 1)
+    }
     folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
     outer = num_enclosing(folders)
     files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]
