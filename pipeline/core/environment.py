@@ -74,8 +74,8 @@ class Environment(BaseSettings):
     device: Annotated[str, Field(pattern=DEVICE)] = Field("auto", validation_alias="PIPELINE_DEVICE")
     threads: Threads | None = Field(None, validation_alias="PIPELINE_THREADS")
     graphs: CaptureMode = Field("auto", validation_alias="PIPELINE_GRAPHS")
-    """Whether a training replays its steps as CUDA graphs, which changes no result: `auto` does if the training is long enough to pay for it. `on`
-    also replays the forward passes of validations and evaluations."""
+    """`auto` lets a training on a GPU replay its steps as CUDA graphs, which changes no result, if enough steps are left; `on` always, and in
+    validations and evaluations, too."""
     workers: Threads | None = Field(None, validation_alias="PIPELINE_WORKERS")
     cluster: Annotated[str, AfterValidator(scheduler)] | None = Field(None, validation_alias="PIPELINE_CLUSTER")
     """Address of the scheduler of a dask.distributed cluster, whose workers then decode the images in `prepare`."""

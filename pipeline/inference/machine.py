@@ -45,7 +45,7 @@ class Machine:
     device: torch.device
     threads: int
     graphs: CaptureMode = "auto"
-    """Whether steps are captured as CUDA graphs. This changes no result, so it is not in the fingerprint."""
+    """PIPELINE_GRAPHS. It changes no result, so it is not in the fingerprint."""
 
     @classmethod
     def set_up(cls, environment: Environment) -> "Machine":

@@ -77,11 +77,11 @@ NAMED_SUFFIXES = (*JSON_LINES, parquet.SUFFIX)
 """Tables whose columns always have names."""
 SEPARATORS = ",;\t|"
 SAMPLED_CHARACTERS = 2**16
-"""So much of a `.csv` shows its separator."""
+"""The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
 NO_LABEL = (None, "", -1, "-1")
-"""What stands for a label where none is known."""
+"""Values that stand for a label where none is known."""
 LABEL, SPLIT = "label_column", "split_column"
 Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
 """A column by its name in the first line, or by its number from 1 in a file without such a line."""

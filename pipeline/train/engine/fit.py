@@ -16,7 +16,7 @@ from pipeline.train.engine.update import WholeBatch, update
 CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
 MOST_SKIPPED = 20
-"""So many skipped steps in a row end a training, because further steps would probably be skipped too."""
+"""The number of skipped steps in a row that ends a training, because further steps would probably be skipped too."""
 Validate = Callable[[], dict[str, float]]
 
 

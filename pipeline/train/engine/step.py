@@ -1,4 +1,4 @@
-"""What a step computes on the device: the gradients of each micro-batch, and the update of the weights. `captured.py` replays it as CUDA graphs."""
+"""Computes a step on the device: the gradients of each micro-batch, and the update of the weights. `captured.py` replays it as CUDA graphs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
