@@ -123,7 +123,7 @@ def test_memory_that_grows_is_called_a_leak() -> None:
     assert "4,900 MB at its peak (resident memory of this process); it grows by 100.00 MB a step" in memory_line(grown, "cpu")
     assert memory_line([10**8, 10**9], "cpu") == resident, "too few steps show nothing"
     assert "does not grow" in memory_line([10**8 * number for number in range(10)] + [10**9] * 30, "cpu"), "the first steps do not count"
-    assert "allocated on the GPU" in memory_line(grown, "cuda")
+    assert "of PyTorch on the GPU" in memory_line(grown, "cuda")
 
 
 PRECISION = {"train.precision": "fp32"}
