@@ -47,7 +47,7 @@ def test_the_image_holds_no_file_that_no_training_uses(image: str) -> None:
 
 
 def test_the_profiler_works(image: str) -> None:
-    assert run("--entrypoint", "python", image, "-c", PROFILE).splitlines()[-1] == "True"
+    assert "True" in run("--entrypoint", "python", image, "-c", PROFILE).splitlines()  # both streams may be mixed
 
 
 @pytest.mark.parametrize(("base", "label"), [("x.example/cuda:1@sha256:abc", True), ("x.example/cuda:1", False), ("", True)])
