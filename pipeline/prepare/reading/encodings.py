@@ -7,7 +7,7 @@ from pipeline.core.untrusted import shown
 
 MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 """The longer marks come first: that of UTF-32 begins with that of UTF-16."""
-ENCODINGS = ("CP1252", "CP1251", "GBK", "BIG5", "CP932", "CP949")
+ENCODINGS = ("CP1252", "CP1250", "CP1251", "GBK", "BIG5", "CP932", "CP949")
 """Usual encodings, by their names for Python and for iconv. Most texts are valid in several, so a person must recognise their own."""
 SAMPLED_BYTES = 2**16
 SHOWN = 20
@@ -22,7 +22,7 @@ def with_mark(content: bytes) -> str | None:
 def not_utf8(error: UnicodeDecodeError) -> str:
     """Return what is wrong with bytes that are not UTF-8, the command that converts their file, and what they say in each of ENCODINGS."""
     choices = [f'{name} if it says "{shown(text)}"' for name, text in readings(error.object).items()]
-    encodings = f", where ENCODING is {' or '.join(choices)}" if choices else ""
+    encodings = f", where ENCODING is {' or '.join(choices)}, or another one (`iconv -l` lists them)" if choices else ""
     return f"is not UTF-8 (byte 0x{error.object[error.start]:02X}): convert the file by `iconv -f ENCODING -t UTF-8`{encodings}"
 
 

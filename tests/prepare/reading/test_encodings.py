@@ -12,6 +12,7 @@ from pipeline.prepare.reading import tables
 
 TEXTS = {
     "CP1252": "une soirée très agréable à l’hôtel, déjà\nnaïve Größe über straße\n",
+    "CP1250": "bardzo zły dzień, źdźbło\n",
     "CP1251": "очень хороший день, Москва и погода\nплохо, но быстро\n",
     "GBK": "这个电影很好，我们都喜欢看。\n不好 a very dull day\n",
     "BIG5": "這個電影很好，我們都喜歡看。\n不好的天氣\n",
@@ -28,7 +29,7 @@ def test_the_command_for_an_encoding_converts_the_file(tmp_path: Path, name: str
         tables.read_text(path)
     foreign = re.findall(r"[^\x00-\x7f].*", TEXTS[name])[0][:20]
     assert f'{name} if it says "{foreign}' in str(caught.value)
-    [command] = re.findall("`(iconv .*)`", str(caught.value))
+    [command] = re.findall("`(iconv -f .*?)`", str(caught.value))
     converted = subprocess.run(command.replace("ENCODING", name).split(), input=path.read_bytes(), capture_output=True, check=True).stdout
     assert converted.decode() == "text,label\n" + TEXTS[name]
 

@@ -88,7 +88,10 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model
     assert done.records[0]["top"] == done.records[1]["top"]
     assert done.errors == [
         "error: mixed.txt:2: is empty: write a text",
-        'error: mixed.txt:3: is not UTF-8 (byte 0xE9): convert the file by `iconv -f ENCODING -t UTF-8`, where ENCODING is CP1252 if it says "\u00e9" or CP1251 if it says "\u0439"',
+        (
+            'error: mixed.txt:3: is not UTF-8 (byte 0xE9): convert the file by `iconv -f ENCODING -t UTF-8`, where ENCODING is CP1252 if it says "\u00e9" or CP1250 if it says "\u00e9" '
+            'or CP1251 if it says "\u0439", or another one (`iconv -l` lists them)'
+        ),
         "error: mixed.txt:4: has no tokens: write a text",
         "error: mixed.txt:5: has more than 100 bytes: divide the line",
         "error: mixed.txt:6: has more than 100 bytes: divide the line",
