@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
@@ -18,8 +18,7 @@ from pipeline.prepare.reading.file_tree import Tree
 from pipeline.prepare.reading.labelled_tables import LabelledRow, Tables
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.split_names import split_in
-
-ColumnName = Annotated[str, Field(min_length=1, max_length=255)]
+from pipeline.prepare.reading.tables import Column
 
 
 class Settings(ImageFileSettings):
@@ -30,8 +29,8 @@ class Settings(ImageFileSettings):
     A column of a Parquet file holds images as bytes, or structs with a field `bytes`, as in data sets of Hugging Face. A missing validation
     or test split is split off from train, with the share `source.valid` or `source.test`.
 
-    A path in the table is relative to the folder of the table. If there is no such file, it is the image in `root` whose path ends so; the
-    suffix may be missing, and case and the kind of slash do not count. Of several, that in the folder with the most images of the table is
+    A path in the table is relative to the folder of the table. If there is no such file, it is the image in `root` whose path ends so, or with
+    whose path it ends, such as an absolute path on the machine of the author; the suffix may be missing, and case and the kind of slash do not count. Of several, that in the folder with the most images of the table is
     taken, and then that in a folder called like the split.
     """
 
@@ -39,11 +38,12 @@ class Settings(ImageFileSettings):
     table: Path | None
     """The table in the folder `source.root`, such as a `.csv` file. Null if the names of the tables name their splits, or if `source.root` is a
     Parquet file with the images."""
-    image_column: ColumnName
-    """The column with the path of each image, or with the images themselves."""
-    label_column: ColumnName
-    """The column with the label of each image."""
-    split_column: ColumnName | None
+    image_column: Column
+    """The column with the path of each image, or with the images themselves: its name in the first line or, in a file without a line of names,
+    its number from 1."""
+    label_column: Column
+    """The column with the label of each image, in the same way as `image_column`."""
+    split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
 
@@ -74,14 +74,14 @@ class Settings(ImageFileSettings):
         paths = [path for several in found.values() for path in several]
         columns = {"label_column": self.label_column} | ({"split_column": self.split_column} if self.split_column else {})
         tree: Tree
-        if not self.root.is_dir() or (tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], self.image_column)):
-            ParquetImages(self.root, self.image_column, tuple(map(self.inside, paths))).listing()  # refuses another column
-            labelled = labelled_tables.read(found, columns, self.root)
+        if not self.root.is_dir() or (tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))):
+            ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
+            labelled = labelled_tables.read(found, columns)
             read = list(dict.fromkeys(row.path for row in labelled.rows))
-            tree = images = ParquetImages(self.root, self.image_column, tuple(self.inside(path) for path in read))
+            tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(path) for path in read))
             names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
-            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.root)
+            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns})
             tree = Folder(self.root)
             names = located(labelled.rows, tree.listing().files, self.root)
         positions: Counter[str] = Counter()
@@ -98,19 +98,21 @@ class Settings(ImageFileSettings):
 def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> list[str]:
     """Return the name among `files`, those of the folder `root`, of each image that a row lists. That of a missing image is as written.
 
-    Raises Refusal if a path leaves the folder of its table, or if several images fit equally well.
+    Raises Refusal if a path leads out of the folder to an image that is not in it, or if several images fit equally well.
     """
-    written = [relative(row, root) for row in rows]
     known = set(files)
-    if known.issuperset(path.as_posix() for path in written):
-        return [path.as_posix() for path in written]
+    written = [path_in(row, root) for row in rows]
+    if known.issuperset(written):
+        return written
     by_stem = images_by_stem(files)
     fitting = [candidates(row.text, by_stem) for row in rows]
     in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
 
-    def chosen(path: PurePosixPath, row: LabelledRow, names: Sequence[str]) -> str:
-        if path.as_posix() in known or not names:
-            return path.as_posix()
+    def chosen(path: str, row: LabelledRow, names: Sequence[str]) -> str:
+        if not names or ".." in path.split("/"):
+            refuse_outside(path, row)
+        if path in known or not names:
+            return path
         ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
         best = [name for name in names if ranks[name] == max(ranks.values())]
         if len(best) > 1:
@@ -123,15 +125,18 @@ def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> li
     return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
 
 
-def relative(row: LabelledRow, root: Path) -> PurePosixPath:
-    """Return the path in `root` of an image, whose path is written relative to the folder of its table. Raises Refusal if it leaves the folder."""
-    written = row.text.strip().replace("\\", "/")
-    if written.startswith("/") or ".." in PurePosixPath(written).parts:
+def path_in(row: LabelledRow, root: Path) -> str:
+    """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
+    return (PurePosixPath(row.path.parent.relative_to(root).as_posix()) / row.text.strip().replace("\\", "/")).as_posix()
+
+
+def refuse_outside(path: str, row: LabelledRow) -> None:
+    """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
+    if path.startswith("/") or ".." in PurePosixPath(path).parts:
         raise Refusal(
-            f"source.root: {row.place}: {shown(written)} is not below the folder of the table, so DVC would not see its changes: "
+            f"source.root: {row.place}: {shown(row.text.strip())} is not below the folder of the table, so DVC would not see its changes: "
             "put the images beside the table, and write their paths relative to it"
         )
-    return PurePosixPath(row.path.parent.relative_to(root).as_posix()) / written
 
 
 def images_by_stem(files: Iterable[str]) -> dict[str, list[str]]:

@@ -104,7 +104,7 @@ class Settings(TextSettings):
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         columns = {"text_column": self.text_column, "label_column": self.label_column}
-        labelled = labelled_tables.read(paths, columns | ({"split_column": self.split_column} if self.split_column else {}), self.root)
+        labelled = labelled_tables.read(paths, columns | ({"split_column": self.split_column} if self.split_column else {}))
         if isinstance(self.text_column, int):
             refuse_names(labelled)
         return self.of_rows(labelled)

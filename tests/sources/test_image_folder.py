@@ -155,6 +155,7 @@ READ = {
         ["Cafe\u0301/1.png", "Caf\u00e9/2.png", "Tea/1.png", "1.0/1.png", "1/1.png"],
         {TRAIN: ["1", "1", "Caf\u00e9", "Caf\u00e9", "Tea"]},
     ),
+    "cases": (["Cat/1.png", "cat/2.png", "dog/1.png"], {TRAIN: ["cat", "cat", "dog"]}),
     "letters": (["a/1.png", "A/1.png", "b/1.png"], {TRAIN: ["A", "a", "b"]}),
     "a test without labels": (["train/cat/1.png", "train/dog/1.png", "test/1.png", "test/2.png"], {TRAIN: ["cat", "dog"]}),
     "backslashes": (["train\\cat\\1.png", "train\\dog\\1.png"], {TRAIN: ["cat", "dog"]}),
@@ -168,9 +169,11 @@ def test_layouts_of_published_data_are_read(tmp_path, case):
     assert {split: [dataset.task.classes[number] for number in sorted(numbers)] for split, numbers in dataset.targets.items()} == expected
     assert dataset.task.classes == tuple(dict.fromkeys(expected[TRAIN])), "the order of the classes"
     assert len(gathered(dataset)[TRAIN]) == len(expected[TRAIN])
-    assert dataset.notes == (
-        ("test/1.png and the other files of this folder have no labels and are not used (2 in total)",) if "test/1.png" in names else ()
-    )
+    notes = {
+        "a test without labels": "test/1.png and the other files of this folder have no labels and are not used (2 in total)",
+        "cases": "Cat, cat are one class, because they differ only in upper and lower case",
+    }
+    assert dataset.notes == ((notes[case],) if case in notes else ())
 
 
 def test_names_in_a_zip_are_utf8_without_the_flag_or_else_cp437(tmp_path):
@@ -203,7 +206,6 @@ LAYOUTS = {
     ),
     "splits in classes": (["cat/train/1.png", "dog/train/1.png"], "have folders of the same names (train), so it is not clear"),
     "a split without classes": (["train/cat/1.png", "train/dog/1.png", "valid/1.png"], "valid/1.png: is not in a class folder"),
-    "two cases of one name": (["Cat/1.png", "cat/1.png", "dog/1.png"], "Cat and cat differ only in upper and lower case: rename one"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),
     "splits without classes": (["train/1.png", "test/1.png"], "has splits (test, train) without class folders"),
     "something beside the splits": (["train/cat/1.png", "extra/cat/1.png"], "extra/ contains folders but is not a split"),

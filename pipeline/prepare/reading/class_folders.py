@@ -1,17 +1,19 @@
 """Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in enclosing folders."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import TEST, TRAIN
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.archives import MAX_DEPTH
-from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, canonical, ordered
+from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, canonical, joined
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
 
@@ -37,7 +39,7 @@ class Sample(NamedTuple):
 class ClassFolders:
     """Holds what the file names of a dataset say: its class names, its samples, and the class numbers of the samples of each split, `targets`.
 
-    `classes` are in the order of `ordered`, or of the data, and a class number is an index in `classes`. `samples` are in the order of the
+    `classes` are in the order of `class_names.joined`, or of the data, and a class number is an index in `classes`. `samples` are in the order of the
     file names in the Listing.
     """
 
@@ -61,11 +63,12 @@ class ClassFolders:
         return [name_bytes("/".join(visible_parts(name)[self.outer :])) for name in self.names()[TRAIN]]
 
 
-def find_classes(listing: Listing, place: str) -> ClassFolders:
+def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -> ClassFolders:
     """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
     A file may be in subfolders of its class folder. If the folder of the test split has no class folders, its files have no labels, and are
-    not used. Raises Refusal if the files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
+    not used. If some files have one of `suffixes`, those with another suffix are not used. Raises Refusal if the files are not arranged as
+    EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
@@ -94,8 +97,14 @@ def find_classes(listing: Listing, place: str) -> ClassFolders:
     classes = class_names(
         {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}, splits, place
     )
-    notes = (f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)",) if unused else ()
-    return replace(build([(name, parts) for name, parts in files if len(parts) >= depth], splits, classes), outer=outer, notes=notes)
+    notes = [f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)"] if unused else []
+    files = [(name, parts) for name, parts in files if len(parts) >= depth]
+    if any(name.lower().endswith(suffixes) for name, _ in files):
+        others = {name: suffix for name, _ in files if (suffix := PurePosixPath(name).suffix) and not name.lower().endswith(suffixes)}
+        files = [(name, parts) for name, parts in files if name not in others]
+        counts = Counter(others.values())
+        notes += [f"not used, because of the suffix {shown(suffix, 20)}: {counted(count, 'file')}" for suffix, count in counts.items()]
+    return replace(build(files, splits, classes), outer=outer, notes=(*classes.notes, *notes))
 
 
 def visible_parts(name: str) -> Parts:
@@ -157,8 +166,8 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
     return splits
 
 
-def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> tuple[str, ...]:
-    """Return the names of all class folders, as `ordered` returns them. Empty class folders are included: a later check reports them.
+def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> ClassNames:
+    """Return the names of all class folders. Empty class folders are included: a later check reports them.
 
     `folders` are the folders below the enclosing folder. `splits` maps each split folder to its split; it is empty if there are none.
     Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
@@ -184,15 +193,14 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> t
                 f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
                 f"more than {MAX_NAME_LENGTH}: rename it"
             )
-    return ordered(names, place)
+    return joined(names)
 
 
-def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: tuple[str, ...]) -> ClassFolders:
-    class_ids = {name: index for index, name in enumerate(classes)}
+def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: ClassNames) -> ClassFolders:
     targets: dict[str, list[int]] = {split: [] for split in splits.values()} or {TRAIN: []}
     samples = []
     for name, parts in files:
         split = splits[parts[0]] if splits else TRAIN
         samples.append(Sample(name, split, len(targets[split])))
-        targets[split].append(class_ids[canonical(parts[1 if splits else 0])])
-    return ClassFolders(classes, samples, {split: np.array(values, dtype=np.int64) for split, values in targets.items()})
+        targets[split].append(classes.numbers[canonical(parts[1 if splits else 0])])
+    return ClassFolders(classes.names, samples, {split: np.array(values, dtype=np.int64) for split, values in targets.items()})

@@ -2,9 +2,9 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.file_tree import name_bytes
 
@@ -20,19 +20,30 @@ def canonical(name: str) -> str:
     return whole[1] if whole else name
 
 
-def ordered(names: Iterable[str], place: str) -> tuple[str, ...]:
-    """Return the canonical names of the classes, each once: whole numbers by their values, any other names in byte order.
+class ClassNames(NamedTuple):
+    """The names of the classes in their order, the number of the class that each canonical name means, and sentences about joined names."""
 
-    Raises Refusal if two names differ only in case. Single letters do not count: they are classes where letters are recognised.
+    names: tuple[str, ...]
+    numbers: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def joined(found: Iterable[str]) -> ClassNames:
+    """Return the classes that the names in `found` mean: whole numbers ordered by their values, any other names in byte order.
+
+    Names that differ only in case, such as `Cat` and `cat`, are one class, called like the last of them in byte order. Single letters are
+    not joined: they are classes where letters are recognised.
     """
-    classes = {canonical(name) for name in names}
-    folded: dict[str, str] = {}
-    for name in sorted(classes, key=name_bytes):
-        other = folded.setdefault(name.casefold() if len(name) > 1 else name, name)
-        if other != name:
-            raise Refusal(
-                f"source.root: {place}: the classes {shown(other, 60)} and {shown(name, 60)} differ only in upper and lower case: rename one of them"
-            )
-    if all(NUMBER.fullmatch(name) for name in classes):
-        return tuple(sorted(classes, key=lambda name: (int(name), name)))
-    return tuple(sorted(classes, key=name_bytes))
+    spellings: dict[str, list[str]] = {}
+    for name in sorted({canonical(name) for name in found}, key=name_bytes):
+        spellings.setdefault(name.casefold() if len(name) > 1 else name, []).append(name)
+    names = sorted((several[-1] for several in spellings.values()), key=name_bytes)
+    if all(NUMBER.fullmatch(name) for name in names):
+        names.sort(key=int)
+    numbers = {name: names.index(several[-1]) for several in spellings.values() for name in several}
+    notes = [
+        f"{shown(', '.join(several), 120)} are one class, because they differ only in upper and lower case"
+        for several in spellings.values()
+        if len(several) > 1
+    ]
+    return ClassNames(tuple(names), numbers, tuple(notes))

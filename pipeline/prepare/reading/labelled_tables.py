@@ -13,7 +13,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, parquet, tables
 from pipeline.prepare.reading.class_folders import visible_parts
-from pipeline.prepare.reading.class_names import canonical, ordered
+from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.tables import LABEL, Columns, Unlabelled
 
@@ -146,10 +146,10 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
                     split,
                 )
             )
-    return labelled(rows, (), root, [])
+    return labelled(rows, (), [])
 
 
-def read(found: Tables, columns: Columns, root: Path) -> Labelled:
+def read(found: Tables, columns: Columns) -> Labelled:
     """Return the labelled rows of the tables `found`. `columns` is that of `tables.read`; a column of splits takes precedence over names.
 
     A table of the test split without labels is left out. Raises Refusal like `tables.read`, or if a label does not occur in train.
@@ -165,22 +165,25 @@ def read(found: Tables, columns: Columns, root: Path) -> Labelled:
                 notes.append(f"{path} has no labels ({columns[LABEL]}) and is not used")
     first = found[TRAIN][0]
     stored = parquet.class_names(first, columns[LABEL]) if tables.suffix_of(first) == parquet.SUFFIX else []
-    return labelled(rows, stored, root, notes)
+    return labelled(rows, stored, notes)
 
 
-def labelled(rows: list[LabelledRow], stored: Sequence[str], root: Path, notes: Sequence[str]) -> Labelled:
+def labelled(rows: list[LabelledRow], stored: Sequence[str], notes: Sequence[str]) -> Labelled:
     """Return the rows with their classes, in the order of `stored`, the names in the file, if it has any.
 
     Raises Refusal if a label does not occur in train.
     """
-    known = {row.label for row in rows if row.split == TRAIN}
-    names = list(dict.fromkeys(map(canonical, stored)))
-    classes = tuple(name for name in names if name in known) if known <= set(names) else ordered(known, str(root))
-    if unseen := next((row for row in rows if row.label not in known), None):
+    found = {row.label for row in rows}
+    names = [name for name in dict.fromkeys(map(canonical, stored)) if name in found]
+    if found <= set(names):
+        classes = ClassNames(tuple(names), {name: number for number, name in enumerate(names)}, ())
+    else:
+        classes = joined(found)
+    known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
+    if unseen := next((row for row in rows if classes.numbers[row.label] not in known), None):
         raise Refusal(
             f"source.root: {unseen.place}: has the label {shown(unseen.label)}, which no row of train has: correct it, or add such rows to train"
         )
-    numbers = {name: number for number, name in enumerate(classes)}
     splits = [split for split in SPLITS if any(row.split == split for row in rows)]
-    targets = {split: np.array([numbers[row.label] for row in rows if row.split == split], np.int64) for split in splits}
-    return Labelled(rows, classes, targets, tuple(notes))
+    targets = {split: np.array([classes.numbers[row.label] for row in rows if row.split == split], np.int64) for split in splits}
+    return Labelled(rows, classes.names, targets, (*classes.notes, *notes))

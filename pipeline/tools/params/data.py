@@ -120,11 +120,11 @@ def attempts(root: Path, given: Mapping[str, Any]) -> tuple[dict[str, Finding], 
 
 
 def nearest(root: Path, given: Mapping[str, Any], refusals: Mapping[str, Refusal], present: set[str]) -> Refusal:
-    """Return the refusal of the source that reads the most kinds of the files in `present`, if no source can read the data."""
+    """Return the refusal of the source that a user's answer would let read the data, or that reads the most kinds of the files in `present`."""
     if not refusals:
         known = ", ".join(READINGS.values())
         return Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
-    error = refusals[max(refusals, key=lambda name: len(KINDS[name] & present))]
+    error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(KINDS[name] & present)))]
     if present == {"text"} and "name" not in given and CORPUS not in refusals:
         return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
     return error

@@ -1,19 +1,21 @@
 """For each source, a function that finds its values for the data at a path, or says why they cannot be read."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.core.raw_dataset import TRAIN
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, class_folders, labelled_tables, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.split_names import SPLIT_NAMES
 from pipeline.tools.params import columns
-from pipeline.tools.params.columns import IMAGES, LABELS, SPLITS, TEXTS
+from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
 
 ARRAYS, FOLDER, TABLE, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "text_classification", "text"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
@@ -30,9 +32,29 @@ def kind_of(name: str) -> str:
     return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
 
 
-def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     layout = class_layout(root, IMAGE_SUFFIXES)
-    return {} if layout and any(kind_of(sample.name) == "image" for sample in layout.samples) else None
+    if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
+        return None
+    if "name" not in given:
+        refuse_uneven(root, layout)
+    return {}
+
+
+def refuse_uneven(root: Path, layout: ClassFolders) -> None:
+    """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
+    inside = defaultdict[str, set[str]](set)
+    for folders in (visible_parts(sample.name)[layout.outer : -1] for sample in layout.samples):
+        below = folders[1:] if SPLIT_NAMES.get(folders[0].lower()) in layout.targets else folders
+        inside[below[0]].add("/".join(below[1:2]))
+    flat = [top for top, subfolders in inside.items() if subfolders == {""}]
+    deep = [top for top, subfolders in inside.items() if len(subfolders - {""}) > 1 and "" not in subfolders]
+    if flat and deep:
+        subfolders = listed(sorted(inside[deep[0]]), MOST_LISTED)
+        raise Question(
+            f"data={root}: {shown(flat[0])}/ has images, but {shown(deep[0])}/ has only folders ({shown(subfolders)}), so it is not clear which are the "
+            f"classes: read that folder alone, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}"
+        )
 
 
 def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -53,15 +75,17 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     else:
         options = folder_tables(root, given)
     by_stem = SOURCES.module(TABLE).images_by_stem(visible_files(root))
-    found = attempted(options, lambda name, paths: table_values(root, name, paths, by_stem, given))
-    if len(found) > 1:
-        raise Refusal(
-            f"data={root}: {len(found)} tables list images: add " + " or ".join(f"source.table={name or 'null'}" for name in found)
-        )
+    found = attempted(
+        options,
+        lambda name, paths: table_values(root, name, paths, by_stem, given),
+        lambda names: Question(
+            f"data={root}: {len(names)} tables list images: add " + " or ".join(f"source.table={name or 'null'}" for name in names)
+        ),
+    )
     if not found and options and "image" in kinds:
         names = ", ".join(shown(path.relative_to(root)) for path, *_ in options.values())
         raise Refusal(f"data={root}: no column of {names} lists the images: write their paths into a column")
-    return next(iter(found.values()), None)
+    return found
 
 
 def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
@@ -76,18 +100,28 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
     return options
 
 
-def attempted(options: Options[Key], attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None]) -> dict[Key, dict[str, Any]]:
-    """Return what `attempt` returns for each table, without None. Raises its first Refusal if it returns nothing for any."""
-    found, refusals = dict[Key, dict[str, Any]](), list[Refusal]()
+def attempted(
+    options: Options[Key], attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None], several: Callable[[Sequence[Key]], Refusal]
+) -> dict[str, Any] | None:
+    """Return what `attempt` returns for the only table that can be read, or None if it returns None for each.
+
+    Raises the refusal of `several` if several can be read, or could be if a question about them were answered, and the first Refusal of
+    `attempt` if none can.
+    """
+    found, questions, refusals = dict[Key, dict[str, Any]](), dict[Key, Refusal](), list[Refusal]()
     for key, paths in options.items():
         try:
             if (values := attempt(key, paths)) is not None:
                 found[key] = values
+        except Question as error:
+            questions[key] = error
         except Refusal as error:
             refusals.append(error)
-    if refusals and not found:
-        raise refusals[0]
-    return found
+    if len(readable := [key for key in options if key in found or key in questions]) > 1:
+        raise several(readable)
+    if not found and (refused := [*questions.values(), *refusals]):
+        raise refused[0]
+    return next(iter(found.values()), None)
 
 
 def of_single_table(path: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -135,11 +169,14 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         options = {root: of_splits[TRAIN]}
     else:
         options = {root / name: [root / name] for name in visible_files(root) if kind_of(name) == "table"}
-    found = attempted(options, lambda place, paths: text_values(place, paths, given))
-    if len(found) > 1:
-        raise Refusal(f"data={root}: {len(found)} tables have labelled texts: write {' or '.join(f'data={place}' for place in found)}")
-    if found or options:
-        return next(iter(found.values()), None)
+    if options:
+        return attempted(
+            options,
+            lambda place, paths: text_values(place, paths, given),
+            lambda places: Question(
+                f"data={root}: {len(places)} tables have labelled texts: write {' or '.join(f'data={place}' for place in places)}"
+            ),
+        )
     if values := of_line_files(root, given):
         return values
     layout = class_layout(root, TEXT_SUFFIXES)

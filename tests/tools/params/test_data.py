@@ -162,7 +162,7 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
     shutil.copy("data/both/list.csv", "data/both/more.csv")
     assert "add source.table=list.csv or source.table=more.csv" in refused("set", "data=data/both", "source=image_table")[0]
     message = refused("set", "data=data/both")[0]
-    assert "as images in folders by class, which leaves unused: list.csv, more.csv: to leave this out, add source=image_folder" in message
+    assert "add source.table=list.csv or source.table=more.csv; to read images in folders by class instead" in message
     assert source("data=data/both", "source.table=more.csv")["table"] == "more.csv"
     assert source("data=data/both", "source=image_folder")["root"] == "data/both"
     Path("data/both/more.csv").unlink()

@@ -114,11 +114,18 @@ LAYOUTS: dict[str, Files] = {
     "`cat/1.heic`": by_class("cat", "dog", suffix="heic", content=HEIC),
     "`Café/1.png` in two Unicode forms": by_class("Caf\u00e9", "Cafe\u0301", "Tea"),
     "`Cat/1.png`, `cat/2.png`": by_class("Cat", "cat", "dog"),
+    "`cat/1.png`, `cat/faces.idx`": by_class("cat", "dog") | {"cat/faces.idx": b"x1,y1"},
+    "`cat/1.png`, `dogs/old/1.png`, `dogs/new/2.png`": by_class("cat", "dogs/old", "dogs/new"),
     "`10/1.png`, `9/2.png`": by_class("10", "9"),
     "`cat/1.tif` of 16 bits, grey, big-endian": {name: grey(at, 5000) for at, name in enumerate(by_class("cat", "dog", suffix="tif"))},
     "`cat/1.png` of 16 bits with values of 12 bits": {name: grey(at, 1, "PNG") for at, name in enumerate(by_class("cat", "dog"))},
     "`labels.csv` with `images/1.png,cat`": {"labels.csv": listing(), **images()},
     "`labels.csv` with `IMAGES\\1.PNG;cat`": {"labels.csv": listing(path="IMAGES\\{}.PNG", sep=";"), **images()},
+    "`labels.tsv` with `1.png`, a tab and `cat`, without names of columns": {
+        "labels.tsv": b"".join(f"{number}.png\t{LABELS[number % 2]}\n".encode() for number in NUMBERS),
+        **images(),
+    },
+    "`labels.csv` with `/home/ann/cats/images/1.png,cat`": {"labels.csv": listing(path="/home/ann/cats/images/{}.png"), **images()},
     "`data/legend.csv` with `1,cat`, `part1/1.png`, `part2/2.png`": {
         "data/legend.csv": listing(path="{}"),
         **images("part1", range(6)),
@@ -205,6 +212,7 @@ LAYOUTS: dict[str, Files] = {
 }
 FOLLOWED: dict[str, list[str]] = {
     "cat, dog), so it is not clear which are the classes: read one of these folders alone": ["data=data/x/fold1"],
+    "new, old), so it is not clear which are the classes: read that folder alone": ["data=data/x/dogs"],
     "read one alone": ["data=data/x/train.csv"],
 }
 """What users do who follow advice that names no key, as the next words of `set`."""
