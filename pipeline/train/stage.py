@@ -43,7 +43,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
             training = begin(params, prepared, machine, work, environment, group)
             observer.training_begins(training, identity.record)
             with ending(observer):
-                with interruption.deferred() as interrupted, torch_errors.with_remedies(size="train.micro_batch_size"):
+                remedies = torch_errors.with_remedies(size="train.micro_batch_size")
+                with interruption.deferred() as interrupted, remedies, training.saver.finishing():
                     loop(training, observer, environment, interrupted, work)
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported()
@@ -122,7 +123,6 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
         raise
     finally:
         observer.steps_end()
-        training.saver.wait()
 
 
 def save_if_refused(training: Training, refuse: Callable[[], None], work: Work) -> None:

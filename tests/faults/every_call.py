@@ -15,16 +15,18 @@ import numpy.ctypeslib  # noqa: F401  # safetensors imports it at its first save
 import torch
 
 from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.engine.metrics import Row
 from tests.faults.system_calls import Fault, Outcome, can_trace, traced
 
 OLD, NEW = {"weight": torch.arange(5000.0), "count": torch.tensor(1)}, {"weight": torch.arange(5000.0).flip(0), "count": torch.tensor(2)}
+ROWS: list[Row] = [{"step": step, "train/objective": 1 / step} for step in (1, 2)]
 REFUSED = 7
 FAULTS = {"death": None, "a full disk": errno.ENOSPC, "a broken disk": errno.EIO}
 
 
-def save(folder: Path, step: int) -> int:
+def save(checkpoints: Checkpoints, step: int) -> int:
     try:
-        Checkpoints(folder, kept=2).save(step, OLD if step == 1 else NEW, {"step": step})
+        checkpoints.save(step, OLD if step == 1 else NEW, {"step": step, "progress": {"rows": ROWS[:step]}})
     except OSError:
         return REFUSED
     return 0
@@ -36,6 +38,7 @@ def newest(folder: Path, step: int) -> int:
     assert checkpoint is not None
     tensors, metadata = checkpoint
     assert metadata["step"] in (1, 2), metadata
+    assert metadata["progress"]["rows"] == ROWS[: metadata["step"]]
     expected = OLD if metadata["step"] == 1 else NEW
     assert all(torch.equal(tensors[name], expected[name]) for name in expected)
     return 0 if metadata["step"] >= step else 1
@@ -45,8 +48,10 @@ def attempt(top: Path, fault: Fault | None) -> tuple[Outcome, int]:
     """Save twice, with the fault in the second save, and read the result; the second value is 0 if no finished save is lost."""
     folder = top / "work"
     shutil.rmtree(folder, ignore_errors=True)
-    assert traced(lambda: save(folder, 1)).exit_code == 0
-    outcome = traced(lambda: save(folder, 2), fault)
+    assert traced(lambda: save(Checkpoints(folder, kept=2), 1)).exit_code == 0
+    checkpoints = Checkpoints(folder, kept=2)
+    assert checkpoints.newest()
+    outcome = traced(lambda: save(checkpoints, 2), fault)
     # a save that said that it succeeded must be found
     reading = traced(lambda: newest(folder, 2 if outcome.exit_code == 0 else 1))
     return outcome, reading.exit_code

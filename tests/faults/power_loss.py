@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.engine.metrics import Row
 
 SAVES = 4
+ROWS: list[Row] = [{"step": step, "train/objective": 1 / step} for step in range(1, SAVES + 1)]
 
 
 @dataclass
@@ -65,7 +67,9 @@ def cut_everywhere(top: Path) -> Seen:
             disk.leave(top / "after", names=names)
             found = Checkpoints(top / "after", kept=2).newest()
             step = found[1]["step"] if found else 0
-            if step < finished or (found and not torch.equal(found[0]["weight"], weight(step))):
+            if step < finished or (
+                found and (not torch.equal(found[0]["weight"], weight(step)) or found[1]["progress"]["rows"] != ROWS[:step])
+            ):
                 seen.lost.append(f"{when} with names {kind}: step {step} of {finished}")
         looking.pop()
 
@@ -84,8 +88,9 @@ def cut_everywhere(top: Path) -> Seen:
         patch.setattr(os, "fsync", watched(disk.force, "fsync"))
         patch.setattr(Path, "replace", watched(Path.replace, "rename"))
         patch.setattr(Path, "unlink", watched(Path.unlink, "unlink"))
+        checkpoints = Checkpoints(folder, kept=2)
         for step in range(1, SAVES + 1):
-            Checkpoints(folder, kept=2).save(step, {"weight": weight(step)}, {"step": step})
+            checkpoints.save(step, {"weight": weight(step)}, {"step": step, "progress": {"rows": ROWS[:step]}})
             finished = step
             look("when it is finished")
     return seen

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
+from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
 from pipeline.train.engine.checkpoint import Checkpoints, Saver
 from tests import project
@@ -105,11 +106,16 @@ def test_a_disk_that_refuses_is_said_and_the_training_goes_on_with_the_last_good
     assert [path.name for path in training.saver.checkpoints.paths()] == [f"step-{step:012}.safetensors" for step in (2, 3)]
 
 
-def test_a_mistake_of_ours_in_the_writing_is_not_swallowed(tmp_path: Path) -> None:
+def test_a_mistake_of_ours_in_the_writing_is_said_once_with_its_place_and_hides_no_other_error(tmp_path: Path, capsys) -> None:
     saver = Saver(Checkpoints(tmp_path, kept=2))
+    message = rf"^{tmp_path}: the checkpoint of step 1 cannot be written \(TypeError: .*not JSON serializable\): no checkpoint is complete yet; set PIPELINE_CHECK"
+    with pytest.raises(Refusal, match=message), saver.finishing():
+        saver.save(1, {"weight": torch.ones(2)}, {"no JSON": object()})
+    saver.wait()
     saver.save(1, {"weight": torch.ones(2)}, {"no JSON": object()})
-    with pytest.raises(TypeError, match="not JSON serializable"):
-        saver.wait()
+    with pytest.raises(Refusal, match="another error"), saver.finishing():
+        raise Refusal("another error")
+    assert "the checkpoint of step 1 cannot be written" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -1,23 +1,32 @@
 """Writes checkpoints in the background while the training loop runs, and verifies them when they are loaded."""
 
-import contextlib
 import errno
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason
 from pipeline.inference import tensor_file
 from pipeline.inference.tensor_file import Tensors
+from pipeline.train.engine.history_file import HistoryFile, LostRows
 from pipeline.train.group.sharding import host_copies
+
+PROGRESS, ROWS = "progress", "rows"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk.
+
+    The rows of the history have no bound, and the header of a safetensors file has one: they are in a file beside the checkpoints, and a
+    checkpoint has in their place what `HistoryFile.append` returns.
 
     If several processes train together, only one of them writes here (`writes`), and moves damaged checkpoints aside: an error of reading in
     one process must not take the checkpoint from the others.
@@ -27,37 +36,55 @@ class Checkpoints:
     kept: int
     writes: bool = True
 
+    @cached_property
+    def history(self) -> HistoryFile:
+        return HistoryFile(self.folder / "history.jsonl")
+
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         """Write the checkpoint of `step`, then delete old checkpoints until only `kept` remain.
 
         If writing fails, raises OSError and deletes nothing.
         """
+        if progress := metadata.get(PROGRESS):
+            rows = progress[ROWS]
+            record = self.history.append(rows, progress.get("num_rows", len(rows)))
+            metadata = {**metadata, PROGRESS: {**progress, ROWS: record}}
         tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
-        with contextlib.suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
+        with suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
                 old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
         """Return the tensors and metadata of the newest intact checkpoint, or None if no checkpoint is intact.
 
-        If a checkpoint is damaged, renames its file to `*.damaged`, prints a warning, and tries the previous checkpoint. If it
-        may not rename it, raises Refusal. Raises PermissionError if the user may not read a checkpoint.
+        If a checkpoint or its part of the history is damaged, renames its file to `*.damaged`, prints a warning, and tries the previous
+        checkpoint. If it may not rename it, raises Refusal. Raises PermissionError if the user may not read a checkpoint.
         """
         for path in reversed(self.paths()):
-            if path.is_file() and not os.access(path, os.R_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            for needed in (path, self.history.path):
+                if needed.is_file() and not os.access(needed, os.R_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(needed))
             try:
-                return tensor_file.load(path)
-            except Refusal:
+                return self.load(path)
+            except Refusal as refusal:
                 if not self.writes:
                     raise
+                cause = f" ({refusal})" if isinstance(refusal, LostRows) else ""
                 # rename it: otherwise its step number would make it the newest at every start
                 aside = path.replace(path.with_suffix(".damaged"))
                 print(
-                    f"warning: {path}: is damaged and was moved to {aside.name}: the previous checkpoint is used, if there is one",
+                    f"warning: {path}: is damaged and was moved to {aside.name}: the previous checkpoint is used, if there is one{cause}",
                     flush=True,
                 )
         return None
+
+    def load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
+        """Return the tensors and metadata of one checkpoint. Raises Refusal if it is damaged, and LostRows if its rows are."""
+        tensors, metadata = tensor_file.load(path)
+        with suppress(LookupError, TypeError):  # no checkpoint, which is not for this class to refuse
+            if isinstance(record := metadata[PROGRESS][ROWS], dict):
+                metadata[PROGRESS][ROWS] = self.history.read(record)
+        return tensors, metadata
 
     def paths(self) -> list[Path]:
         """Return the paths of the checkpoints, oldest first."""
@@ -69,7 +96,8 @@ class Saver:
     """Writes checkpoints on a background thread, one at a time.
 
     The training loop waits while the tensors are copied to the host. Before that, it waits until the previous checkpoint is written. If
-    writing fails with OSError, a warning is printed and the training continues. Earlier checkpoints remain.
+    writing fails with OSError, a warning is printed and the training continues. Earlier checkpoints remain. Any other exception ends the
+    training as a Refusal.
     """
 
     checkpoints: Checkpoints
@@ -86,7 +114,7 @@ class Saver:
         """Wait until the previous checkpoint is written, copy `tensors` to the host, and start writing the copies.
 
         The copies are contiguous, like the tensors in a checkpoint file, so the background thread can write them as they are. `metadata` is
-        not copied, so do not change it afterwards. Raises any exception of the previous write except OSError.
+        not copied, so do not change it afterwards; only its rows may grow. Raises Refusal if the previous write failed (see `wait`).
 
         If divided tensors are among them, all processes must call this after the same step. Only one of them writes.
         """
@@ -98,17 +126,41 @@ class Saver:
     def wait(self) -> None:
         """Wait until no checkpoint is being written.
 
-        Raises any exception of the last write except OSError, for which a warning was printed instead.
+        Raises Refusal, once, if the last write failed, except by OSError, for which a warning was printed instead.
         """
-        if self._writing:
-            self._writing.result()
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Wait at the end of the block until no checkpoint is being written. If the block has failed, an error of the last write is printed,
+        so that it does not hide that of the block.
+        """
+        try:
+            yield
+        except BaseException:
+            try:
+                self.wait()
+            except Refusal as refusal:
+                print(f"error: {refusal}", file=sys.stderr, flush=True)
+            raise
+        self.wait()
 
     def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         try:
             self.checkpoints.save(step, tensors, metadata)
             self.saved_step = step
         except OSError as error:
-            kept = (
-                f"the newest complete checkpoint is that of step {self.saved_step}" if self.saved_step else "no checkpoint is complete yet"
+            print(
+                f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {self._kept()}; training continues",
+                flush=True,
             )
-            print(f"warning: {error.filename}: the checkpoint cannot be written ({error.strerror}): {kept}; training continues", flush=True)
+        except Exception as error:
+            raise Refusal(
+                f"{self.checkpoints.folder}: the checkpoint of step {step} cannot be written ({type(error).__name__}: {reason(error)}): {self._kept()}; "
+                "set PIPELINE_CHECKPOINT_EVERY_S=0 to train without checkpoints, and report this error"
+            ) from error
+
+    def _kept(self) -> str:
+        return f"the newest complete checkpoint is that of step {self.saved_step}" if self.saved_step else "no checkpoint is complete yet"

@@ -248,11 +248,13 @@ class Progress:
         return prefixed("window", self.window.tensors()) | prefixed("best", self.best or {})
 
     def scalars(self) -> dict[str, Any]:
+        """Return everything else that is needed to resume. `rows` is not copied: it is the first `num_rows` of a list that may grow."""
         return {
             "micro_batch_size": self.micro_batch_size,
             "switches": list(self.micro_batch_changes),
             "num_targets": self.window.num_targets,
-            "rows": list(self.rows),
+            "rows": self.rows,
+            "num_rows": len(self.rows),
             "best_value": self.best_value,
             "best_step": self.best_step,
             "stale": self.stale,

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from pipeline.core.refusal import Refusal
+from pipeline.inference import tensor_file
 from pipeline.train.engine import checkpoint
+from pipeline.train.engine.metrics import Row
 
 TENSORS = {"weight": torch.arange(24, dtype=torch.float32).view(2, 3, 4), "count": torch.tensor(7)}
 
@@ -46,3 +48,63 @@ def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path,
     found = kept.newest()
     assert found is not None
     assert found[1] == {"step": 1}
+
+
+ROWS: list[Row] = [{"step": step, "train/objective": 1 / step} for step in range(1, 30)]
+
+
+def with_rows(step: int) -> dict[str, object]:
+    return {"step": step, "progress": {"rows": ROWS, "num_rows": step}}
+
+
+def step_found(checkpoints: checkpoint.Checkpoints) -> int:
+    """Return the step of the newest checkpoint, whose rows must be those up to this step."""
+    found = checkpoints.newest()
+    assert found is not None
+    step: int = found[1]["step"]
+    assert found[1]["progress"]["rows"] == ROWS[:step]
+    return step
+
+
+def test_a_save_appends_the_new_rows_and_each_kept_checkpoint_finds_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after a kill in the middle of an append, and after damage of the rows that only the newest checkpoint has."""
+    saved = checkpoint.Checkpoints(tmp_path, kept=2)
+    for step in (10, 20):
+        saved.save(step, TENSORS, with_rows(step))
+    with saved.history.path.open("ab") as file:
+        file.write(b'{"step": 21, "tr')
+    resumed = checkpoint.Checkpoints(tmp_path, kept=2)
+    assert step_found(resumed) == 20
+    resumed.save(25, TENSORS, with_rows(25))
+    assert resumed.history.path.read_bytes().count(b"\n") == 25
+    damaged = bytearray(resumed.history.path.read_bytes())
+    damaged[-9] ^= 1
+    resumed.history.path.write_bytes(damaged)
+    assert step_found(checkpoint.Checkpoints(tmp_path, kept=2)) == 20
+    warning = f"step-000000000025.damaged: the previous checkpoint is used, if there is one ({resumed.history.path}: lacks rows of it"
+    assert warning in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("spoil", [os.unlink, lambda path: os.truncate(path, 5)], ids=["removed", "cut"])
+def test_a_file_of_rows_that_is_spoiled_during_the_training_is_written_again(tmp_path: Path, spoil) -> None:
+    saved = checkpoint.Checkpoints(tmp_path, kept=2)
+    saved.save(10, TENSORS, with_rows(10))
+    spoil(saved.history.path)
+    saved.save(11, TENSORS, with_rows(11))
+    assert step_found(checkpoint.Checkpoints(tmp_path, kept=2)) == 11
+
+
+def test_the_size_of_a_checkpoint_does_not_depend_on_the_number_of_rows(tmp_path: Path) -> None:
+    saved = checkpoint.Checkpoints(tmp_path, kept=2)
+    for step in (10, 29):
+        saved.save(step, TENSORS, with_rows(step))
+    sizes = [path.stat().st_size for path in saved.paths()]
+    assert abs(sizes[0] - sizes[1]) <= 8
+
+
+def test_a_checkpoint_with_its_rows_in_the_header_as_earlier_versions_wrote_it_is_read(tmp_path: Path) -> None:
+    tensor_file.save(tmp_path / "step-000000000010.safetensors", TENSORS, {"step": 10, "progress": {"rows": ROWS[:10]}})
+    resumed = checkpoint.Checkpoints(tmp_path, kept=2)
+    assert step_found(resumed) == 10
+    resumed.save(12, TENSORS, with_rows(12))
+    assert step_found(checkpoint.Checkpoints(tmp_path, kept=2)) == 12
