@@ -19,7 +19,8 @@ from pipeline.inference.networks import Model, described, preprocessing
 from pipeline.inference.params import ModelSettings
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import blocks, memory_format
-from pipeline.train.engine import parameter_groups
+from pipeline.train.engine import checkpoint, parameter_groups
+from pipeline.train.engine.checkpoint import PROGRESS
 from pipeline.train.engine.state import TrainState
 from pipeline.train.engine.step import Forward
 from pipeline.train.group import sharding
@@ -68,8 +69,9 @@ def load_weights(network: nn.Module, model: ModelSettings, spec: Spec) -> frozen
 def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None]:
     """Return the tensors of the file or folder `path`, and the description of the data that its model was trained on.
 
-    The description is None if the file was not written by this pipeline, as in a folder. Raises Refusal if a file is missing or damaged, or
-    if it is a model file of another architecture than `model`.
+    The description is None if the file was not written by this pipeline, as in a folder. From a checkpoint, the weights are taken that its
+    training would have exported. Raises Refusal if a file is missing or damaged, or if it is a model file of another architecture than
+    `model`.
     """
     if path.is_dir():
         return read_folder(path), None
@@ -78,6 +80,8 @@ def read_weights(path: Path, model: ModelSettings) -> tuple[Tensors, Spec | None
     if foreign is not None:
         return foreign, None
     tensors, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
+    if PROGRESS in metadata:
+        tensors, metadata = checkpoint.as_model(tensors, metadata, path)
     manifest = model_file.describe(metadata, path)
     try:  # with the data of the file, so that only the architecture can differ
         networks.compare(tensors, model, manifest.spec, bf16_weights=manifest.precision == "bf16-true")

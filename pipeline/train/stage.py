@@ -1,5 +1,6 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
+import shlex
 from collections.abc import Callable
 from functools import partial
 
@@ -12,9 +13,11 @@ from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.stage import ChangedInPlace, RefuseChanges
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inference.params import WEIGHTS_FOLDER
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, history, work_folder
 from pipeline.train.engine.checkpoint import Checkpoints
+from pipeline.train.engine.fit import Diverged
 from pipeline.train.group import processes
 from pipeline.train.group.processes import Group
 from pipeline.train.params import TrainParams
@@ -44,8 +47,11 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
             observer.training_begins(training, identity.record)
             with ending(observer):
                 remedies = torch_errors.with_remedies(size="train.micro_batch_size")
-                with interruption.deferred() as interrupted, remedies, training.saver.finishing():
-                    loop(training, observer, environment, interrupted, work)
+                try:
+                    with interruption.deferred() as interrupted, remedies, training.saver.finishing():
+                        loop(training, observer, environment, interrupted, work)
+                except Diverged as refusal:
+                    raise Refusal(f"{refusal}{way_on(training, identity, work)}") from None
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported()
                 save_if_refused(training, refuse, work)  # from here on, only the first process goes on
@@ -125,6 +131,27 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
         observer.steps_end()
 
 
+def way_on(training: Training, identity: identity.RunIdentity, work: Work) -> str:
+    """Write the last finite weights of a training that has diverged to a model file in the work folder. Return how a training of other
+    parameters begins, without and with them, as the end of a message; "" if there are no finite weights. All processes call this.
+    """
+    weights, step = training.last_finite()
+    if not weights:
+        return ""
+    params, path = training.params, work.folder / f"weights-{step:012d}.safetensors"
+    can_skip = params.train.on_nonfinite == "stop" and training.state.precision != "fp16"
+    change = "train.on_nonfinite=skip" if can_skip else f"optimizer.learning_rate={params.optimizer.learning_rate / 2:.3g}"
+    again = f"; after such a change, as by `python -m pipeline set {change}`, `make repro` begins at step 0 with new weights"
+    kept = f"the weights after step {step}{', the best so far,' if training.progress.best is not None else ''}"
+    try:
+        model_file.export(path, weights, training.manifest(step, identity.digests, identity.fingerprint))
+    except OSError as error:
+        return f"{again}; {kept} could not be written to {path} ({error.strerror})"
+    name = f"{work.folder.name[:8]}-step-{step}.safetensors"
+    copy = shlex.join(["cp", str(path), str(WEIGHTS_FOLDER / name)])
+    return f"{again}, or with {kept} if you also run `{copy} && python -m pipeline set model.weights={name}`"
+
+
 def save_if_refused(training: Training, refuse: Callable[[], None], work: Work) -> None:
     """Call `refuse`. If it raises Refusal, save a checkpoint, from which the training ends at once when it is repeated.
 
@@ -159,17 +186,7 @@ def write_results(training: Training, exported: tuple[Tensors, int], paths: Path
     The files contain no time, path or run id, so that equal trainings write equal bytes.
     """
     weights, step = exported
-    manifest = model_file.Manifest(
-        params=training.params.model_dump(mode="json"),
-        spec=training.prepared.spec,
-        precision=training.state.precision,
-        channels_last=training.state.model.channels_last,
-        step=step,
-        switches=training.progress.micro_batch_changes,
-        inputs=identity.digests,
-        fingerprint=dict(identity.fingerprint),
-    )
     files.sweep(paths.model.parent)
-    model_file.export(paths.model, weights, manifest)
+    model_file.export(paths.model, weights, training.manifest(step, identity.digests, identity.fingerprint))
     history.write_history(paths.history, training.progress.rows, training.columns)
     history.write_metrics(paths.metrics / "train.json", training.progress, step, training.columns)

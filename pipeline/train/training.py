@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+import torch
+
+from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
@@ -17,12 +20,13 @@ from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Shard
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
+from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
-from pipeline.train.engine.checkpoint import Checkpoints, Saver
+from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
 from pipeline.train.engine.objective import Objective, balanced_weights
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
@@ -170,9 +174,9 @@ class Training:
         loss or gradient, the batch of the first such step since the last report is saved to a file. With fp16 no batch is saved, because
         such steps are normal.
 
-        Raises Refusal in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and the precision is
-        not fp16; a metric, a weight or an optimizer state is non-finite; too many steps in a row were skipped; a step runs out of
-        memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
+        Raises Diverged, which is a Refusal, in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and
+        the precision is not fp16; a metric, a weight or an optimizer state is non-finite; too many steps in a row were skipped. Raises
+        Refusal if a step runs out of memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
         batches, step = self.batches(self.state.step), self.step()
@@ -198,7 +202,7 @@ class Training:
                 yield report
         except fit.NotFinite as error:
             message = self.describe_nonfinite(error.step, or_before=error.or_before)
-            raise Refusal(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
+            raise fit.Diverged(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
         finally:
             batches.close()  # this also ends the prefetch thread
 
@@ -254,7 +258,41 @@ class Training:
         best, best_step = self.progress.best, self.progress.best_step
         if best is None or best_step is None:
             best, best_step = self.state.weights(), self.state.step
-        return self.params.model.merged(self.state.with_frozen(best), self.prepared.spec), best_step
+        return self.whole(best), best_step
+
+    def last_finite(self) -> tuple[Tensors, int]:
+        """Return the weights to continue with after the training has diverged, and the step after which they were taken. All processes call
+        this, once no checkpoint is being written. There are no weights in all processes but the first, and if no finite ones were kept.
+
+        These are the weights of the best validation, if they were kept, or those of the newest checkpoint whose weights are all finite.
+        """
+        best, best_step = self.progress.best, self.progress.best_step
+        if best is None or best_step is None:
+            best, best_step = self.saver.checkpoints.finite_weights() if self.group.writes else ({}, 0)
+        return self.whole(best if self.group.writes and is_finite(best) else {}), best_step
+
+    def whole(self, weights: Tensors) -> Tensors:
+        """Return the tensors of a model file with `weights`, which the method `weights` of the state has returned. All processes call this."""
+        return self.params.model.merged(self.state.with_frozen(weights), self.prepared.spec)
+
+    def manifest(self, step: int, inputs: Mapping[str, str], fingerprint: Mapping[str, Any]) -> Manifest:
+        """Return the metadata of a model file with the weights after `step`. `inputs` are the digests of what decided them."""
+        return Manifest(
+            params=self.params.model_dump(mode="json"),
+            spec=self.prepared.spec,
+            precision=self.state.precision,
+            channels_last=self.state.model.channels_last,
+            step=step,
+            switches=self.progress.micro_batch_changes,
+            inputs=dict(inputs),
+            fingerprint=dict(fingerprint),
+        )
+
+    @cached_property
+    def own_manifest(self) -> torch.Tensor:
+        """Return the part of the manifest that every checkpoint has, as bytes: with it, a checkpoint can be the file of `model.weights`."""
+        text = files.canonical(self.manifest(0, {}, {}).model_dump(mode="json"))
+        return torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
 
     def validation(self, pause: Pause, graphs: Graphs | None = None) -> fit.Validate | None:
         """Return a function that computes the metrics of the validation split, or None if there is no validation split.
@@ -298,8 +336,8 @@ class Training:
 
     def save(self) -> None:
         """Start writing a checkpoint of the current state and progress in the background. All processes call this after the same step."""
-        scalars = {"state": self.state.scalars(), "progress": self.progress.scalars()}
-        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors(), scalars)
+        scalars = {"state": self.state.scalars(), "progress": self.progress.scalars(), "frozen": self.state.has_frozen}
+        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors() | {MANIFEST: self.own_manifest}, scalars)
 
     def save_now(self) -> bool:
         """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""

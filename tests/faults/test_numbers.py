@@ -1,6 +1,9 @@
 """NaN and infinity: the step is named, its batch is saved, and a skipped step changes no weight."""
 
 import math
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -320,6 +323,63 @@ def test_the_batch_of_a_skipped_step_outlives_the_training(tmp_path: Path, monke
         (kept,) = tmp_path.glob(f".pipeline/work/*/nonfinite-{BAD:012d}.safetensors")
         assert str(kept.relative_to(tmp_path)) in message
         assert {path.name for path in kept.parent.iterdir()} == {kept.name, "inputs.json"}
+
+
+LATE = {
+    "train.export_weights": "best",
+    "train.ema_decay": 0.0,
+    "train.on_nonfinite": "stop",
+    "train.clip_norm": None,
+    "train.report_every_steps": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [({}, 8), ({"train.export_weights": "last", "train.ema_decay": 0.5}, 12)],
+    ids=["the best validated", "the last average"],
+)
+def test_after_a_late_nan_both_ways_on_that_the_message_names_work(tmp_path: Path, monkeypatch, capsys, changes, step: int) -> None:
+    """Later checkpoints, whose weights are not finite, do not displace the last one whose weights are."""
+    for name, value in {"TRACKING": "false", "CHECKPOINT_EVERY_STEPS": "1", "CHECKPOINTS_KEPT": "2", "DEVICE": "cpu"}.items():
+        monkeypatch.setenv(f"PIPELINE_{name}", value)
+    monkeypatch.chdir(project.make(tmp_path, LATE | changes))
+    assert main(["prepare"]) == 0
+    with monkeypatch.context() as patch:
+        gather = update.accumulate_gradients
+
+        def spoiling(state, *given, **more):
+            found = gather(state, *given, **more)
+            if state.step + 1 == 13:
+                state.parameters[0].grad.fill_(math.nan)
+            return found
+
+        patch.setattr(update, "accumulate_gradients", spoiling)
+        messages = []
+        for _ in range(2):
+            assert main(["train"]) == 2
+            messages.append(capsys.readouterr().err)
+    assert messages[0] == messages[1]
+    checkpoints = [path.name for path in sorted(tmp_path.glob(".pipeline/work/*/step-*"))]
+    assert checkpoints == ["step-000000000012.safetensors", *(f"step-{each:012d}.nonfinite.safetensors" for each in (14, 15))]
+    commands = [each for each in re.findall("`(.*?)`", messages[0]) if " set " in each]
+    assert len(commands) == 2
+    for number, command in enumerate(commands):
+        for words in map(shlex.split, command.split("&&")):
+            if words[:3] == ["python", "-m", "pipeline"]:
+                assert main(words[3:]) == 0
+            else:
+                subprocess.run(words, check=True)
+        assert main(["train"]) == 0
+        output = capsys.readouterr().out
+        assert "from the beginning" in output
+        assert (f"tensors start from data/weights/{checkpoint_key(messages[0])}-step-{step}.safetensors\n" in output) == bool(number)
+
+
+def checkpoint_key(message: str) -> str:
+    found = re.search(r"/work/(\w{8})\w*/weights-", message)
+    assert found
+    return found[1]
 
 
 def test_a_run_that_diverges_is_said_in_words_once(train_params, prepared, monkeypatch, capsys) -> None:

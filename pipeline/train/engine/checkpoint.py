@@ -1,6 +1,7 @@
 """Writes checkpoints in the background while the training loop runs, and verifies them when they are loaded."""
 
 import errno
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,19 +12,30 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
-from pipeline.core.untrusted import reason
 from pipeline.inference import tensor_file
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.engine.history_file import HistoryFile, LostRows
+from pipeline.train.engine.state import stripped
 from pipeline.train.group.sharding import host_copies
 
 PROGRESS, ROWS = "progress", "rows"
+MANIFEST = "manifest"
+"""The name of a tensor of bytes: the metadata that a model file of this training would have, as JSON. With a tokenizer they may be too long for the header."""
+WEIGHTS = ("best", "average", "network")
+"""The prefixes of the tensors that are weights. The first of them that a checkpoint has are those that the training would export."""
+NONFINITE = ".nonfinite"
+PART = 2**14
+"""Values that are examined at once, so few that torch does it in one thread: the training needs the others."""
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk.
+    """The checkpoints of one training, all in `folder`. Only the newest `kept` checkpoints remain on disk, and the newest whose weights are all
+    finite: the name of any other one contains `.nonfinite`.
 
     The rows of the history have no bound, and the header of a safetensors file has one: they are in a file beside the checkpoints, and a
     checkpoint has in their place what `HistoryFile.append` returns.
@@ -41,7 +53,7 @@ class Checkpoints:
         return HistoryFile(self.folder / "history.jsonl")
 
     def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Write the checkpoint of `step`, then delete old checkpoints until only `kept` remain.
+        """Write the checkpoint of `step`, then delete old checkpoints (see the class).
 
         If writing fails, raises OSError and deletes nothing.
         """
@@ -49,10 +61,12 @@ class Checkpoints:
             rows = progress[ROWS]
             record = self.history.append(rows, progress.get("num_rows", len(rows)))
             metadata = {**metadata, PROGRESS: {**progress, ROWS: record}}
-        tensor_file.save(self.folder / f"step-{step:012d}.safetensors", tensors, metadata)
+        mark = "" if all(is_finite(stripped(prefix, tensors)) for prefix in WEIGHTS) else NONFINITE
+        tensor_file.save(self.folder / f"step-{step:012d}{mark}.safetensors", tensors, metadata)
         with suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
-                old.unlink()
+                if old not in self.finite_paths()[-1:]:
+                    old.unlink()
 
     def newest(self) -> tuple[Tensors, dict[str, Any]] | None:
         """Return the tensors and metadata of the newest intact checkpoint, or None if no checkpoint is intact.
@@ -81,6 +95,7 @@ class Checkpoints:
     def load(self, path: Path) -> tuple[Tensors, dict[str, Any]]:
         """Return the tensors and metadata of one checkpoint. Raises Refusal if it is damaged, and LostRows if its rows are."""
         tensors, metadata = tensor_file.load(path)
+        tensors.pop(MANIFEST, None)
         with suppress(LookupError, TypeError):  # no checkpoint, which is not for this class to refuse
             if isinstance(record := metadata[PROGRESS][ROWS], dict):
                 metadata[PROGRESS][ROWS] = self.history.read(record)
@@ -89,6 +104,48 @@ class Checkpoints:
     def paths(self) -> list[Path]:
         """Return the paths of the checkpoints, oldest first."""
         return sorted(self.folder.glob("step-*.safetensors"))
+
+    def finite_paths(self) -> list[Path]:
+        """Return the paths of the checkpoints whose weights are all finite, oldest first."""
+        return [path for path in self.paths() if NONFINITE not in path.suffixes]
+
+    def finite_weights(self) -> tuple[Tensors, int]:
+        """Return the weights of the newest checkpoint whose weights are all finite, and its step; no weights if there is none."""
+        for path in reversed(self.finite_paths()):
+            with suppress(Refusal):
+                tensors, metadata = tensor_file.load(path)
+                return exported(tensors), int(metadata["state"]["step"])
+        return {}, 0
+
+
+def exported(tensors: Tensors) -> Tensors:
+    """Return those weights among the tensors of a checkpoint that the training would export, without the frozen ones."""
+    return next((found for prefix in WEIGHTS if (found := stripped(prefix, tensors))), {})
+
+
+def is_finite(tensors: Tensors) -> bool:
+    parts = (part for tensor in tensors.values() if tensor.is_floating_point() for part in torch.split(tensor.flatten(), PART))
+    return all(bool(torch.isfinite(part).all()) for part in parts)
+
+
+def as_model(tensors: Tensors, metadata: Mapping[str, Any], path: Path) -> tuple[Tensors, dict[str, Any]]:
+    """Return the weights and the metadata of the model file that the training would have written at the checkpoint `path`.
+
+    Raises Refusal if the checkpoint does not have these weights, or if they are not finite.
+    """
+    try:
+        content = tensors[MANIFEST].numpy().tobytes()
+        untrusted.refuse_crowded(content)
+        step = metadata[PROGRESS]["best_step"] if stripped("best", tensors) else metadata["state"]["step"]
+        manifest, frozen = {**json.loads(content), "step": step}, metadata["frozen"]
+    except (LookupError, TypeError, ValueError, OSError, RecursionError):
+        raise Refusal(f"{path}: is a checkpoint of another version of this pipeline: choose a model file") from None
+    weights = exported(tensors)
+    if frozen:
+        raise Refusal(f"{path}: is a checkpoint of a training that froze weights, which are not in it: choose a model file")
+    if not weights or not is_finite(weights):
+        raise Refusal(f"{path}: is a checkpoint whose weights are not finite: choose an earlier one")
+    return weights, manifest
 
 
 @dataclass
@@ -158,7 +215,7 @@ class Saver:
             )
         except Exception as error:
             raise Refusal(
-                f"{self.checkpoints.folder}: the checkpoint of step {step} cannot be written ({type(error).__name__}: {reason(error)}): {self._kept()}; "
+                f"{self.checkpoints.folder}: the checkpoint of step {step} cannot be written ({type(error).__name__}: {untrusted.reason(error)}): {self._kept()}; "
                 "set PIPELINE_CHECKPOINT_EVERY_S=0 to train without checkpoints, and report this error"
             ) from error
 

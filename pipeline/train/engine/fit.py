@@ -30,6 +30,10 @@ class Report:
     """First step that was skipped for a non-finite loss or gradient since metrics were last reported, else None. Always None with fp16."""
 
 
+class Diverged(Refusal):
+    """Raised if a training cannot continue because its weights, its metrics or too many of its gradients are not finite."""
+
+
 class NotFinite(Exception):
     """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is "stop".
 
@@ -59,7 +63,7 @@ def fit(
     Exceptions from `validate` propagate. To continue after such an exception, call `fit` again with the same `state` and `progress`: it
     first repeats the interrupted validation.
 
-    Raises NotFinite or Refusal at the first report that finds a non-finite value (see `report`). Raises Refusal if a step runs out of
+    Raises NotFinite or Diverged at the first report that finds a non-finite value (see `report`). Raises Refusal if a step runs out of
     memory and cannot be retried with smaller micro-batches.
     """
     stream = iter(batches)
@@ -81,9 +85,9 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
 
     Adds the metrics to the history in `progress`, and starts new averages.
 
-    Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Refusal if a metric is not finite, or if
+    Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Diverged if a metric is not finite, or if
     too many steps in a row were skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
-    report at which a validation is due also checks the weights and the optimizer states: it raises Refusal if one of them is not finite.
+    report at which a validation is due also checks the weights and the optimizer states: it raises Diverged if one of them is not finite.
     """
     settings, values = plan.settings, progress.window.read()
     bad_step = first_bad_step(state, values)
@@ -103,7 +107,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
         row |= {f"valid/{name}": value for name, value in step.with_memory(validate).items()}
     for name, value in row.items():
         if not math.isfinite(value):
-            raise Refusal(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
+            raise Diverged(f"{CAUSE}: {name} became {value} at or before step {state.step}: {REMEDY}")
     if due and validate:
         update_best(progress, row, plan, step)
     progress.window, progress.skipped_last = StepMetrics(), skipped
@@ -122,7 +126,7 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
 
 
 def refuse_nonfinite_state(state: TrainState) -> None:
-    """Raise Refusal if any weight or optimizer state is not finite.
+    """Raise Diverged if any weight or optimizer state is not finite.
 
     The loss can be finite nevertheless. A ReLU can hide an infinite weight. If Adam's average of squared gradients is infinite, the
     affected weight no longer changes.
@@ -131,24 +135,24 @@ def refuse_nonfinite_state(state: TrainState) -> None:
     with torch.no_grad():
         largest = float(state.lanes.norm([*state.parameters, *kept], math.inf))
     if not math.isfinite(largest):
-        raise Refusal(
+        raise Diverged(
             f"{CAUSE}: a weight or an optimizer state became {largest} at or before step {state.step}: {REMEDY}; "
             "set `train.report_every_steps: 1` to find the exact step"
         )
 
 
 def refuse_endless_skipping(state: TrainState, values: StepValues, skipped: int, *, most: int) -> None:
-    """Raise Refusal if the last `most` steps were skipped. `skipped` is the number of steps in a row that were skipped up to the present one.
+    """Raise Diverged if the last `most` steps were skipped. `skipped` is the number of steps in a row that were skipped up to the present one.
 
-    With fp16, raise Refusal instead if every step since the last report was skipped and the loss scale is below 1. At larger scales, the
+    With fp16, raise Diverged instead if every step since the last report was skipped and the loss scale is below 1. At larger scales, the
     gradient scaler may still find a scale without overflow.
     """
     if not state.scaler.is_enabled():
         if skipped >= most:
             first = state.step - skipped + 1
-            raise Refusal(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
+            raise Diverged(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
     elif values.skipped_last == values.steps and state.scaler.get_scale() < 1:
-        raise Refusal(
+        raise Diverged(
             f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )
 

@@ -140,6 +140,11 @@ class TrainState:
         tensors = self.model.network.state_dict(keep_vars=True)
         return frozenset(name for name, tensor in tensors.items() if tensor.requires_grad or not isinstance(tensor, nn.Parameter))
 
+    @property
+    def has_frozen(self) -> bool:
+        """True if checkpoints lack tensors of the network, because they are frozen."""
+        return len(self.trained_names) < len(self.model.network.state_dict())
+
     def trained(self, network: nn.Module) -> Tensors:
         """Return the tensors of `network`, the model's or that of the EMA, which the training changes."""
         return {name: tensor for name, tensor in network.state_dict().items() if name in self.trained_names}

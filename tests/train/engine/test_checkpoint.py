@@ -1,5 +1,6 @@
 """The newest states of a training: how many stay, and which is used."""
 
+import math
 import os
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_one_that_may_not_be_read_is_not_taken_for_a_damaged_one(tmp_path: Path,
     found = kept.newest()
     assert found is not None
     assert found[1] == {"step": 1}
+
+
+def test_the_newest_with_finite_weights_stays_until_another_one_is_written(tmp_path: Path) -> None:
+    saved = checkpoint.Checkpoints(tmp_path, kept=1)
+    for step, value in ((1, 0.0), (2, 1.0), (3, math.nan), (4, math.inf)):
+        saved.save(
+            step, {"network/weight": torch.full((40000,), 1.0), "average/weight": torch.tensor([1.0, value])}, {"state": {"step": step}}
+        )
+    assert [path.name for path in saved.paths()] == ["step-000000000002.safetensors", "step-000000000004.nonfinite.safetensors"]
+    weights, step = saved.finite_weights()
+    assert (weights["weight"].tolist(), step) == ([1.0, 1.0], 2)
+    saved.save(5, TENSORS, {"state": {"step": 5}})
+    assert [path.name for path in saved.paths()] == ["step-000000000005.safetensors"]
 
 
 ROWS: list[Row] = [{"step": step, "train/objective": 1 / step} for step in range(1, 30)]

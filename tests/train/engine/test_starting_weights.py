@@ -1,5 +1,6 @@
 """A network that starts from a file: what fits is taken, what does not is named, and another architecture is refused."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
-from pipeline.inference import model_file
+from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.params import WEIGHTS_FOLDER, ModelSettings
 from pipeline.models import convnet, torchvision
@@ -192,3 +193,52 @@ def test_a_vocabulary_of_other_tokens_starts_untrained_and_a_longer_text_does_no
     assert untrained == of_tokens, "as many tokens, but other ones"
     _, untrained = loaded(model, text_spec(letters="abcdefgh", length=20))
     assert untrained == {name for name, tensor in old.items() if name.endswith("positions.weight")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "prefix"),
+    [({"train.export_weights": "best"}, "best"), ({"train.export_weights": "last"}, "average"), ({"train.ema_decay": 0.0}, "network")],
+)
+def test_a_checkpoint_starts_a_training_from_the_weights_that_would_have_been_exported(
+    train_params, prepared, tmp_path: Path, changes, prefix: str
+) -> None:
+    model = {**settings().model_dump(mode="json"), "weights": None}
+    common = {"model": model, "train.steps": 6, "train.epochs": None, "train.validate_every_steps": 3, "train.report_every_steps": 3}
+    before = begin(train_params({**common, "train.export_weights": "last", "train.ema_decay": 0.9, **changes}), prepared, tmp_path)
+    list(before.reports())
+    assert before.save_now()
+    tensors, _ = tensor_file.load(before.saver.checkpoints.paths()[-1])
+    shutil.copy(before.saver.checkpoints.paths()[-1], BASE)
+    found, untrained = loaded(settings(), prepared.spec)
+    assert untrained == frozenset()
+    assert all(torch.equal(found[name], tensors[f"{prefix}/{name}"]) for name in found)
+    assert found.keys() == before.exported()[0].keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in before.exported()[0].items())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (
+            lambda tensors, _: tensors["network/8.weight"].fill_(torch.nan),
+            "is a checkpoint whose weights are not finite: choose an earlier one",
+        ),
+        (lambda _, metadata: metadata.update(frozen=True), "is a checkpoint of a training that froze weights"),
+        (lambda tensors, _: tensors.pop("manifest"), "is a checkpoint of another version of this pipeline"),
+        (lambda tensors, _: tensors.update(manifest=torch.zeros(3)), "is a checkpoint of another version of this pipeline"),
+        (
+            lambda tensors, _: tensors.update(manifest=torch.zeros(3, dtype=torch.uint8)),
+            "is a checkpoint of another version of this pipeline",
+        ),
+        (lambda tensors, _: tensors.update(manifest=torch.tensor([91, 93], dtype=torch.uint8)), "is a checkpoint of another version"),
+    ],
+)
+def test_a_checkpoint_without_the_weights_is_refused(train_params, prepared, tmp_path: Path, spoil, reason: str) -> None:
+    model = {**settings().model_dump(mode="json"), "weights": None}
+    before = begin(train_params({"model": model, "train.ema_decay": 0.0}), prepared, tmp_path)
+    assert before.save_now()
+    tensors, metadata = tensor_file.load(before.saver.checkpoints.paths()[-1])
+    spoil(tensors, metadata)
+    tensor_file.save(BASE, tensors, metadata)
+    with pytest.raises(Refusal, match=f"model.weights: {BASE}: {reason}"):
+        loaded(settings(), prepared.spec)
