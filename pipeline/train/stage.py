@@ -51,7 +51,9 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
                     with interruption.deferred() as interrupted, remedies, training.saver.finishing():
                         loop(training, observer, environment, interrupted, work)
                 except Diverged as refusal:
-                    raise Refusal(f"{refusal}{way_on(training, identity, work)}") from None
+                    message = f"{refusal}{way_on(training, identity, work)}"
+                    group.wait()  # until the first process has written: torch.distributed.run would stop it when another one ends
+                    raise Refusal(message) from None
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
                 exported = training.exported()
                 save_if_refused(training, refuse, work)  # from here on, only the first process goes on
