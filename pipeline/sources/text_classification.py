@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
@@ -16,7 +16,7 @@ from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, labelled_tables, tables
+from pipeline.prepare.reading import archives, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.labelled_tables import TABLES, Labelled, Tables, find_line_files, find_tables
@@ -43,8 +43,11 @@ class Settings(TextSettings):
     """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
 
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
-    - a folder with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
+    - a folder or archive with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
       `data/train-00000-of-00002.parquet`; a table of test without labels is not used;
+    - any other file of text, or a folder of such for the splits, with a label in each line, before or after a tab or `|||`, or before a space if
+      it is a number or begins with `__label__`: the columns have numbers;
+    - a folder with a file for each class, such as `neg.txt` and `pos.txt`, each line of which is one text;
     - a folder with files of texts and of labels, line by line, such as `train_text.txt` and `train_labels.txt`: the columns are then the words
       `text` and `labels` in their names, and `mapping.txt` may have the names of numbered labels;
     - a folder or archive with files `SPLIT/CLASS/file` or `CLASS/file`, each of which is one text.
@@ -55,6 +58,9 @@ class Settings(TextSettings):
     untrusted: ClassVar[bool] = True
     name: Literal["text_classification"]
     duplicates: Duplicates
+    table: Annotated[str, Field(min_length=1, max_length=255)] | None
+    """Which of several tables or files in the folder `source.root` are read: the name of that of train, beside which those of other splits count,
+    or a pattern such as `reviews_*.csv`. Null if only one set of them is there."""
     text_column: Column | None
     """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
     Null for files by class."""
@@ -67,11 +73,12 @@ class Settings(TextSettings):
     RECOMMENDED: ClassVar = {
         "root": "data/raw/texts",
         "duplicates": "together",
+        "table": None,
         "text_column": None,
         "label_column": None,
         "split_column": None,
     }
-    ADDED: ClassVar = {"duplicates": "keep", "split_column": None}
+    ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None}
 
     @field_validator("split_column")
     @classmethod
@@ -90,12 +97,20 @@ class Settings(TextSettings):
         return label
 
     def open(self, *, workers: int) -> RawDataset:
-        if paths := find_tables(self.root):
+        if paths := self.tables():
             return self.open_tables(paths)
         if isinstance(self.text_column, str) and (files := find_line_files(self.root)):
             columns = {"text_column": self.text_column, "label_column": str(self.label_column)}
             return self.of_rows(labelled_tables.read_lines(files, columns, self.root))
+        if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
+            return self.of_rows(labelled_tables.read_class_files({self.root / name: label for name, label in classes.items()}))
         return self.open_files()
+
+    def tables(self) -> Tables:
+        """Return the tables of each split, or if there are none, the files with a label in each line."""
+        return find_tables(self.root, self.table) or (
+            find_tables(self.root, self.table, of_lines=True) if isinstance(self.text_column, int) else {}
+        )
 
     def open_tables(self, paths: Tables) -> RawDataset:
         if self.text_column is None or self.label_column is None:

@@ -77,7 +77,7 @@ def params(root: Path, **changes: Any) -> PrepareParams:
     fields |= (
         {"pattern": "*", "divide": "position"}
         if name == "text"
-        else {"duplicates": "keep", "text_column": 2, "label_column": 1, "split_column": None}
+        else {"duplicates": "keep", "table": None, "text_column": 2, "label_column": 1, "split_column": None}
     )
     return from_data({"source": fields | changes}, PrepareParams, "test")
 

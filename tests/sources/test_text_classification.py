@@ -34,6 +34,7 @@ def params(root, **changes):
         "test": 0.4,
         "seed": 1,
         "duplicates": "keep",
+        "table": None,
         "split_column": None,
     }
     return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")

@@ -1,7 +1,9 @@
 """Finds the tables of each split in a folder, and reads their labelled rows."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -11,8 +13,8 @@ from numpy.typing import NDArray
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, parquet, tables
-from pipeline.prepare.reading.class_folders import visible_parts
+from pipeline.prepare.reading import archives, lines, parquet, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
 from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.tables import LABEL, Columns, Unlabelled
@@ -54,30 +56,39 @@ def visible_files(root: Path) -> list[str]:
     return [name for name in archives.open_tree(root).listing().files if visible_parts(name)]
 
 
-def find_tables(root: Path) -> dict[str, list[Path]]:
-    """Return the tables of each split. The result is empty if `root` is neither a table nor a folder with tables of splits.
+def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False) -> dict[str, list[Path]]:
+    """Return the tables of each split. The result is empty if `root` is neither a table nor a folder or archive with tables of splits.
 
     If `root` is a table, it belongs to train. In a folder, a word in the name of a table, or the name of a folder around it, names the split:
     `train.csv`, `data/test-00000-of-00001.parquet` or `valid/metadata.csv`. Tables whose names differ only in numbers are parts of one.
-    Of several sets of tables, that with the shortest paths counts. Raises Refusal if several are left, or if there is none for train.
+    `table` chooses one of several sets of tables, by the name or a pattern for the names of those of train; if their names have no word for
+    a split, all tables with such a name belong to train. Without it, the set with the shortest paths counts. With `of_lines`, the tables are
+    files of text with a label in each line. Raises Refusal if several sets are left, or if there is no table for train.
     """
-    if not root.is_dir():
-        return {TRAIN: [root]} if tables.suffix_of(root) else {}
+    names = visible_files(root)
+    if not root.is_dir() and names == [root.name]:
+        return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
     groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
-    for path in map(PurePosixPath, visible_files(root)):
+    candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
+    for path in candidates:
         folders = [part for part in path.parts[:-1] if part.lower() not in SPLIT_NAMES]
-        stem = path.name[: -len(path.suffix)] if tables.suffix_of(Path(path)) else ""
+        stem = stem_of(path)
         around = {SPLIT_NAMES[part.lower()] for part in path.parts[:-1] if part.lower() in SPLIT_NAMES}
         split = split_in(stem) or (around.pop() if len(around) == 1 else None)
-        if stem and split:
-            others = [word for word in words(stem.split(".")[0]) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
+        if split:
+            others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
             groups[(*folders, "/", *others)][split].append(path)
     of_train = [found for found in groups.values() if TRAIN in found]
+    if table is not None:
+        of_train = [found for found in of_train if any(fnmatch(str(path), table) for path in found[TRAIN])]
+        if not of_train:
+            chosen = [root / path for path in candidates if fnmatch(str(path), table)]
+            return {TRAIN: chosen} if chosen else {}
     depth = min((len(found[TRAIN][0].parts) for found in of_train), default=0)
     sets = [found for found in of_train if len(found[TRAIN][0].parts) == depth]
     if len(sets) > 1:
-        names = " or ".join(str(root / found[TRAIN][0]) for found in sets)
-        raise Refusal(f"source.root: {root}: has {len(sets)} tables of train: keep one, or read one alone: {names}")
+        ways = " or ".join(shlex.quote(f"source.table={found[TRAIN][0]}") for found in sets)
+        raise Refusal(f"source.root: {root}: has {len(sets)} tables of train: keep one, or add {ways}")
     if not sets:
         if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
             raise Refusal(
@@ -89,6 +100,20 @@ def find_tables(root: Path) -> dict[str, list[Path]]:
         if len(paths) > 1 and (not are_parts or len({path.suffix for path in paths}) > 1):
             raise Refusal(f"source.root: {root}: has two tables of {split} ({paths[0]}, {paths[1]}): keep one")
     return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
+
+
+def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
+    """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
+    known = bool(tables.suffix_of(Path(path)))
+    return not (known or lines.is_document(path) or path.name.lower().endswith((*IMAGE_SUFFIXES, *archives.SUFFIXES))) if of_lines else known
+
+
+def stem_of(path: PurePosixPath) -> str:
+    """Return the name of a table without its suffix, unless that is a split, as in `trec.train`."""
+    known = tables.suffix_of(Path(path))
+    if known:
+        return path.name[: path.name.lower().rindex(known)]
+    return path.name if path.suffix[1:].lower() in SPLIT_NAMES else path.stem
 
 
 def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
@@ -146,6 +171,17 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
                     split,
                 )
             )
+    return labelled(rows, (), [])
+
+
+def read_class_files(classes: Mapping[Path, str]) -> Labelled:
+    """Return a labelled row for each line that is not blank of the files of text `classes`, whose values are the labels of their lines."""
+    rows = list[LabelledRow]()
+    for path, label in classes.items():
+        place = f"source.root: {shown(path)}"
+        for number, line in enumerate(lines_of(path), 1):
+            if line.strip():
+                rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), tables.checked_label(label, place), TRAIN))
     return labelled(rows, (), [])
 
 

@@ -17,8 +17,9 @@ from pydantic import Field
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.reading import encodings, parquet
+from pipeline.prepare.reading import archives, encodings, lines, parquet
 from pipeline.prepare.reading.class_names import canonical
+from pipeline.prepare.reading.file_tree import errors_as_refusal
 from pipeline.prepare.reading.split_names import split_of_value
 
 MOST_BYTES = 256 * 2**20
@@ -28,11 +29,12 @@ MOST_BYTES = 256 * 2**20
 def read_text(path: Path, most_bytes: int | None = None) -> str:
     """Return the text of a file, decompressed if its name ends with `.gz`.
 
-    Raises Refusal if it cannot be read, has more than `most_bytes`, by default MOST_BYTES, or is not UTF-8.
+    The path may be that of a file in an archive, such as `data.zip/train.csv`. Raises Refusal if it cannot be read, has more than
+    `most_bytes`, by default MOST_BYTES, or is not UTF-8.
     """
     most = most_bytes or MOST_BYTES
     try:
-        content = untrusted.read(path, most)
+        content = content_of(path, most)
         if path.suffix.lower() == ".gz":
             content = decompressed(content, most)
     except OSError as error:
@@ -40,6 +42,14 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
             f"source.root: {shown(path)}: cannot be read ({error.strerror}): make it a readable file of at most {most} bytes"
         ) from None
     return decode(content, shown(path))
+
+
+def content_of(path: Path, most_bytes: int) -> bytes:
+    archive = next((folder for folder in path.parents if folder.is_file()), None)
+    if archive is None:
+        return untrusted.read(path, most_bytes)
+    with errors_as_refusal(archive), archives.open_tree(archive).contents([path.relative_to(archive).as_posix()]) as members:
+        return next(members).read()
 
 
 def decompressed(content: bytes, most_bytes: int) -> bytes:
@@ -131,7 +141,7 @@ def read(path: Path, columns: Columns) -> list[Row]:
         names = parquet.class_names(path, label)
         records = parquet.rows(path, [*columns.values()])
     else:
-        parsed = PARSERS[suffix_of(path)](read_text(path), place)
+        parsed = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path), place)
         records = json_rows(parsed, place, columns) if suffix_of(path) in (*JSON_LINES, ".json") else keyed(parsed, place, columns)
     found = list(records)
     if not found:

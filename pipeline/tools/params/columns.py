@@ -1,5 +1,8 @@
 """Finds out which columns of a table hold the texts or images, and which one the labels. Values decide, not the names of columns."""
 
+import json
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +12,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import parquet, tables
+from pipeline.prepare.reading import lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.split_names import split_of_value
 
@@ -48,21 +51,21 @@ def read(*paths: Path) -> Table:
 
 def read_text_table(path: Path) -> Table:
     place = f"source.root: {shown(path)}"
-    parsed = tables.PARSERS[tables.suffix_of(path)](tables.read_text(path), place)
+    parsed = tables.PARSERS.get(tables.suffix_of(path), lines.parsed)(tables.read_text(path), place)
     return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place)
 
 
-def table_of(lines: list[Any], place: str) -> Table:
-    """Return the columns of the rows `lines`, each a list of fields or a dict. `place` is the beginning of a message.
+def table_of(found: list[Any], place: str) -> Table:
+    """Return the columns of the rows `found`, each a list of fields or a dict. `place` is the beginning of a message.
 
     Raises Refusal if there are none.
     """
-    if any(isinstance(fields, dict) for fields in lines):
-        rows = sampled([fields for fields in lines if isinstance(fields, dict)])
+    if any(isinstance(fields, dict) for fields in found):
+        rows = sampled([fields for fields in found if isinstance(fields, dict)])
         return Table({key: [row.get(key) for row in rows] for key in rows[0]})
-    if len(lines) < 2:
+    if len(found) < 2:
         raise Refusal(f"{place}: has no rows: add some")
-    first, *others = lines
+    first, *others = found
     others = sampled(others)
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
     if has_names(first, columns):
@@ -181,6 +184,21 @@ def texts(table: Table) -> list[Name]:
     return [name for name, values in table.columns.items() if is_text(values)]
 
 
+def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
+    """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
+    split = split_column(path, table, given)
+    answers, questions = {SPLITS: split}, list[str]()
+    others = (*([given[key]] if key in given else found), split)
+    for wanted, fitting in ((key, found), (LABELS, label_columns(table, others))):
+        try:
+            answers[wanted] = chosen(path, table, wanted, given, fitting)
+        except Question as error:
+            questions.append(str(error).removeprefix(f"data={path}: " if questions else ""))
+    if questions:
+        raise Question("; and ".join(questions))
+    return answers
+
+
 def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: Sequence[Name]) -> Name:
     """Return the column for `key` of the section `source`: the one that `given` names, or else the only one of `found`, those that fit.
 
@@ -201,7 +219,7 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
     if len(found) == 1:
         return found[0]
     if found:
-        ways = " or ".join(f"source.{key}={described(name, table.columns.get(name, ()), key)}" for name in found[:MOST_LISTED])
+        ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
         several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
         hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
         raise Question(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
@@ -212,7 +230,13 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:
-    return f"{shown(name, 60)} ({len(set(values))} different values)" if key == LABELS else shown(name, 60)
+    return assignment(key, name) + (f" ({len(set(values))} different values)" if key == LABELS else "")
+
+
+def assignment(key: str, value: object) -> str:
+    """Return the word of a command that gives a value to a key of the section `source`."""
+    plain = re.fullmatch(r"[\w./-]+", str(value))
+    return shlex.quote(f"source.{key}={value if plain else json.dumps(shown(value, 60), ensure_ascii=False)}")
 
 
 def kind(table: Table, name: Name) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -17,7 +17,7 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
-from pipeline.prepare.reading import labelled_tables, tables
+from pipeline.prepare.reading import tables
 from pipeline.prepare.reading.images import MAX_16_BIT
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.split_names import split_in
@@ -194,7 +194,7 @@ def describe(values: Mapping[str, Any]) -> Finding:
     longest = 0
     if name == LABELLED:
         longest, line = described_lengths(dataset)
-        lines += [line, *quoted(settings.root, dataset)]
+        lines += [line, *quoted(files, dataset)]
     elif name == ARRAYS:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
@@ -231,9 +231,8 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
 def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[Path]:
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
-    found = [path for paths in settings.tables().values() for path in paths] if isinstance(settings, SOURCES.settings(TABLE)) else []
-    if settings.name == LABELLED:
-        found = [path for paths in labelled_tables.find_tables(root).values() for path in paths]
+    has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(LABELLED)))
+    found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
     return frozenset([*found, *(root / name for name in names)])
 
@@ -274,11 +273,11 @@ def described_lengths(dataset: "RawDataset") -> tuple[int, str]:
     return longest, f"texts of {lengths[0]} to {lengths[-1]} words, {lengths[len(lengths) // 2]} in the middle, 98% of at most {longest}"
 
 
-def quoted(root: Path, dataset: "RawDataset") -> list[str]:
+def quoted(used: Iterable[Path], dataset: "RawDataset") -> list[str]:
     """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
     assert dataset.drawing_keys is not None
     texts = dataset.drawing_keys()
-    tsv = [path for paths in labelled_tables.find_tables(root).values() for path in paths if tables.suffix_of(path) == ".tsv"]
+    tsv = [path for path in used if tables.suffix_of(path) == ".tsv"]
     if not tsv or 2 * sum(len(text) > 1 and text.startswith(b'"') and text.endswith(b'"') for text in texts) < len(texts):
         return []
     return [

@@ -1,24 +1,29 @@
 """For each source, a function that finds its values for the data at a path, or says why they cannot be read."""
 
-from collections import defaultdict
+import os.path
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, class_folders, labelled_tables, tables
+from pipeline.prepare.reading import archives, class_folders, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.labelled_tables import visible_files
-from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
 
 ARRAYS, FOLDER, TABLE, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "text_classification", "text"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
+MOST_BLANK = 0.05
+"""The share of blank lines in files whose lines are samples. Prose and verse have more."""
 Key = TypeVar("Key")
 Options = dict[Key, Sequence[Path]]
 """Tables that may be read, by what chooses each."""
@@ -79,7 +84,7 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
         lambda names: Question(
-            f"data={root}: {len(names)} tables list images: add " + " or ".join(f"source.table={name or 'null'}" for name in names)
+            f"data={root}: {len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names)
         ),
     )
     if not found and options and "image" in kinds:
@@ -162,26 +167,67 @@ def table_values(
 
 
 def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    options = dict[Path, Sequence[Path]]()
-    if not root.is_dir():
-        options = {root: [root]} if tables.suffix_of(root) else {}
-    elif of_splits := labelled_tables.find_tables(root):
-        options = {root: of_splits[TRAIN]}
-    else:
-        options = {root / name: [root / name] for name in visible_files(root) if kind_of(name) == "table"}
-    if options:
+    chosen, names = given.get("table"), visible_files(root)
+    of_splits = labelled_tables.find_tables(root, chosen)
+    if of_splits or any(kind_of(name) == "table" for name in names):
+        options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
         return attempted(
             options,
             lambda place, paths: text_values(place, paths, given),
             lambda places: Question(
-                f"data={root}: {len(places)} tables have labelled texts: write {' or '.join(f'data={place}' for place in places)}"
+                f"data={root}: {len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
             ),
         )
-    if values := of_line_files(root, given):
+    if values := of_line_files(root, given) or of_labelled_lines(root, given) or of_class_files(root, given):
         return values
     layout = class_layout(root, TEXT_SUFFIXES)
-    columns_of_files = {TEXTS: None, LABELS: None, SPLITS: None}
-    return columns_of_files if layout and not all(kind_of(sample.name) == "image" for sample in layout.samples) else None
+    return COLUMNS_OF_FILES if layout and not all(kind_of(sample.name) == "image" for sample in layout.samples) else None
+
+
+def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for files of text with a label in each line, or None if the lines of train have none.
+
+    Raises Question if several files have such lines, and their names have no word for a split.
+    """
+    of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+    if not of_splits and root.is_dir():
+        labelled = [name for name in visible_files(root) if "/" not in name and labelled_lines([root / name])]
+        if len(labelled) > 1:
+            pattern = os.path.commonprefix(labelled) + "*" + os.path.commonprefix([name[::-1] for name in labelled])[::-1]
+            ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
+            raise Question(f"data={root}: {len(labelled)} files have a label in each line: add {ways}")
+        of_splits = {TRAIN: [root / name] for name in labelled}
+    return text_values(root, of_splits[TRAIN], given) if TRAIN in of_splits and labelled_lines(of_splits[TRAIN]) else None
+
+
+def labelled_lines(paths: Sequence[Path]) -> bool:
+    """Return True if the lines of files that are no tables have labels beside other fields."""
+    if any(lines.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
+        return False
+    with suppress(Refusal):  # as other readings say that a file is no text
+        table = columns.read(*paths)
+        return len(table.columns) > 1 and bool(columns.label_columns(table))
+    return False
+
+
+def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for files with the texts of a class each, or None if they seem to be texts as a whole, with blank lines.
+
+    Raises Question if there are several sets of such files.
+    """
+    names = [name for name in visible_files(root) if "/" not in name] if root.is_dir() else []
+    stems = Counter(PurePosixPath(name).stem for name in names if kind_of(name) == "other" and not split_in(name))
+    sets = [stem for stem, count in stems.items() if count > 1]
+    if len(sets) > 1 and given.get("table") is None:
+        ways = " or ".join(columns.assignment("table", f"{stem}.*") for stem in sets[:MOST_LISTED])
+        raise Question(f"data={root}: has {len(sets)} sets of files whose suffixes may be classes: add {ways}")
+    found = lines.class_files(visible_files(root), given.get("table")) if root.is_dir() else {}
+    if not found or any(kind_of(name) in ("image", "array") or split_in(name) for name in found):
+        return None
+    several = [labelled_tables.lines_of(root / name) for name in found]
+    blank = sum(not line.strip() for content in several for line in content)
+    are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
+    return None if are_texts and blank > MOST_BLANK * sum(map(len, several)) and "name" not in given else COLUMNS_OF_FILES
 
 
 def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -191,10 +237,7 @@ def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> 
     found = columns.texts(table)
     if TEXTS not in given and has_images and not found:
         return None
-    text = columns.chosen(path, table, TEXTS, given, found)
-    split = columns.split_column(path, table, given)
-    label = columns.chosen(path, table, LABELS, given, columns.label_columns(table, (text, split)))
-    return {"root": root, TEXTS: text, LABELS: label, SPLITS: split}
+    return {"root": root, **columns.answered(path, table, given, TEXTS, found)}
 
 
 def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -229,18 +272,13 @@ def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def refuse_labelled_lines(path: Path) -> None:
-    """Raise Refusal if the lines of a file of text have labels: a corpus is only what nothing labels."""
-    lines = [line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path)) if line.strip()]
-    if columns.is_label(lines):
+    """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
+    if labelled_lines([path]):
+        raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
+    if columns.is_label([line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path)) if line.strip()]):
         raise Refusal(
             f"data={path}: has a label in each line: put a file with the texts beside it, line by line, such as train_text.txt beside "
             "train_labels.txt, and write as data=PATH their folder; or, if it is a text, add source=text"
-        )
-    fields = [line.split("\t") for line in lines]
-    if len({len(row) for row in fields}) == 1 and any(columns.is_label(column) for column in zip(*fields, strict=True)):
-        raise Refusal(
-            f"data={path}: has a label and a tab in each line: rename it to {path.with_suffix('.tsv').name}, so that it is read as a table; or, if "
-            "it is a text, add source=text"
         )
 
 
@@ -265,6 +303,7 @@ def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
     if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
         return None
     listing = archives.open_tree(root).listing()
-    if not any("/" in name and name.lower().endswith(suffixes) for name in listing.files if visible_parts(name)):
+    files = [name for name in listing.files if visible_parts(name) and not lines.is_document(name)]
+    if not any("/" in name and name.lower().endswith(suffixes) for name in files):
         return None
     return class_folders.find_classes(listing, str(root))

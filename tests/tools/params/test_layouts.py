@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ Files = dict[str, bytes]
 LABELS = ("cat", "dog")
 NUMBERS = range(12)
 HEIC = b"\0\0\0\x18ftypheic" + bytes(40)
-ADDED = re.compile(r"(?:add|or) (source[.=][^ ,;:\s]+)")
+ADDED = re.compile(r"(?:add|or) ('source[^']+'|source[.=][^ ,;:\s]+)")
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
@@ -184,6 +185,10 @@ LAYOUTS: dict[str, Files] = {
         "sample_submission.csv": table("id,label", *((number, 0) for number in NUMBERS)),
     },
     "`train.csv`, `train_more.csv`": {"train.csv": texts(), "train_more.csv": texts()},
+    "`a.csv` with two texts and two labels": {
+        "a.csv": table("title,body,kind,age", *((text(n), text(-n), LABELS[n % 2], ("old", "new", "used")[n % 3]) for n in NUMBERS)),
+    },
+    "`all.zip` with `train.csv` and `test.csv` of texts": {"train.csv": texts(), "test.csv": texts(numbers=range(4))},
     "`a.csv` with `;`, tabs or a bar": {"a.csv": texts(sep="|")},
     "`a.csv` that begins with `sep=`": {"a.csv": b"sep=;\n" + texts(sep=";")},
     "`a.csv.gz`": {"a.csv.gz": gzip.compress(texts())},
@@ -204,6 +209,16 @@ LAYOUTS: dict[str, Files] = {
         "mapping.txt": b"0\tgood\n1\tbad\n",
     },
     "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
+    "`a.txt` with `__label__cat` before each text": {"a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)}\n" for n in NUMBERS).encode()},
+    "`train.txt`, `dev.txt` with `3`, a space, three bars and a text": {
+        f"{split}.txt": "".join(f"{n % 2} ||| {text(n)}\n" for n in numbers).encode() for split, numbers in (("train", NUMBERS), ("dev", range(4)))
+    },
+    "`books.txt`, `films.txt` with a tab and `0` after each text": {
+        f"{name}.txt": "".join(f"{text(n)}\t{n % 2}\n" for n in NUMBERS).encode() for name in ("books", "films")
+    },
+    "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
+    "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
+    "`a.pos`, `a.neg`, `b.pos`, `b.neg`": {f"{name}.{label}": LINES for name in "ab" for label in ("pos", "neg")},
     "`labels.txt` with a label in each line": {"labels.txt": CLASSES},
     "`fold1/good/a.txt`, `fold2/good/b.txt`": {f"fold{n}/{name}/{n}.txt": LINES for n in (1, 2) for name in ("good", "bad")},
     "`a.npz` with `x_train`, `y_train`, `x_test`, `y_test`": {"a.npz": arrays("x_train", "y_train", "x_test", "y_test")},
@@ -213,7 +228,6 @@ LAYOUTS: dict[str, Files] = {
 FOLLOWED: dict[str, list[str]] = {
     "cat, dog), so it is not clear which are the classes: read one of these folders alone": ["data=data/x/fold1"],
     "new, old), so it is not clear which are the classes: read that folder alone": ["data=data/x/dogs"],
-    "read one alone": ["data=data/x/train.csv"],
 }
 """What users do who follow advice that names no key, as the next words of `set`."""
 
@@ -279,5 +293,6 @@ def followed(path: str, printed: str) -> list[list[str]]:
         Path("data/x/train_text.txt").write_bytes(LINES)
         Path(path).rename("data/x/train_labels.txt")
         return [["data=data/x"]]
-    named = [[f"data={path}", words] for words in ADDED.findall(printed)]
+    questions = [[shlex.split(word)[0] for word in ADDED.findall(question)] for question in printed.split("; and ")]
+    named = [[f"data={path}", *words] for words in product(*questions) if words]
     return named + [words for advice, words in FOLLOWED.items() if advice in printed]
