@@ -76,7 +76,7 @@ SETTINGS = {
             "model.depth": 1,
             "train.ema_decay": 0.9,
         },
-        removed=("divide",),
+        removed=("divide", "encoding"),
     ),
 }
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")

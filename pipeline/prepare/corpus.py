@@ -13,6 +13,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 
 BLOCK_TOKENS = 2**20
@@ -53,6 +54,9 @@ class CorpusSettings(TextSettings):
             print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens")
             for split, array in rows.items():
                 print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
+            known, new = ([document.text for document in documents.get(split, ())] for split in (TRAIN, VALID if VALID in rows else TEST))
+            if warning := token_counts.warning(self, tokenizer, known, new):
+                print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
         statistics = Statistics(self.max_length, tokenizer.description)

@@ -14,6 +14,7 @@ from pipeline.prepare.image_files import ImageFileSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, Sample, visible_parts
+from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import Tree
 from pipeline.prepare.reading.labelled_tables import LabelledRow, Tables
 from pipeline.prepare.reading.parquet import ParquetImages
@@ -46,6 +47,8 @@ class Settings(ImageFileSettings):
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
+    encoding: Encoding
+    """The encoding of the tables, by its name for Python. A byte order mark counts more."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/images",
@@ -53,8 +56,9 @@ class Settings(ImageFileSettings):
         "image_column": "image",
         "label_column": "label",
         "split_column": None,
+        "encoding": UTF8,
     }
-    ADDED: ClassVar = {"split_column": None}
+    ADDED: ClassVar = {"split_column": None, "encoding": UTF8}
 
     @field_validator("table")
     @classmethod
@@ -76,12 +80,12 @@ class Settings(ImageFileSettings):
         tree: Tree
         if not self.root.is_dir() or (tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))):
             ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
-            labelled = labelled_tables.read(found, columns)
+            labelled = labelled_tables.read(found, columns, self.encoding)
             read = list(dict.fromkeys(row.path for row in labelled.rows))
             tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(path) for path in read))
             names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
-            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns})
+            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.encoding)
             tree = Folder(self.root)
             names = located(labelled.rows, tree.listing().files, self.root)
         positions: Counter[str] = Counter()

@@ -15,13 +15,14 @@ from pipeline.prepare.corpus import CorpusSettings, Document
 from pipeline.prepare.reading import tables
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
+from pipeline.prepare.reading.encodings import UTF8, Encoding
 
 MOST_BYTES = 2**30
 """Upper bound for the text of all files, which is held in memory."""
 
 
 class Settings(CorpusSettings):
-    """Reads a corpus in UTF-8. `root` is a file or a folder. The files of a folder and of its subfolders are read in the order of their
+    """Reads a corpus. `root` is a file or a folder. The files of a folder and of its subfolders are read in the order of their
     paths.
 
     Hidden and empty files are left out. The whole text is held in memory.
@@ -34,20 +35,24 @@ class Settings(CorpusSettings):
     divide: Literal["position", "files"]
     """How the text is divided. `position`: train is its beginning, then valid, then test. `files`: each file belongs to one split, chosen by
     the SHA-256 of its path."""
+    encoding: Encoding
+    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/text",
         "pattern": "*",
         "divide": "position",
+        "encoding": UTF8,
         "tokenizer": "character",
         "vocabulary": 200,
         "min_count": 1,
         "valid": 0.05,
         "test": 0.05,
     }
+    ADDED: ClassVar = {"encoding": UTF8}
 
     def open(self, *, workers: int) -> RawDataset:
-        documents = list(read(self.root, self.pattern))
+        documents = list(read(self.root, self.pattern, self.encoding))
         if not documents:
             raise Refusal(
                 f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change source.pattern, or add files"
@@ -56,17 +61,17 @@ class Settings(CorpusSettings):
         return self.dataset(divide(documents, valid=self.valid, test=self.test))
 
 
-def read(root: Path, pattern: str) -> Iterator[Document]:
+def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:
     """Yield a document for each file with text. `root` is the only file, or a folder whose files are read if their paths match `pattern`.
 
-    Empty files are left out, and so are the hidden files of a folder. Raises Refusal if a file cannot be read or is not UTF-8 text, or if
+    Empty files are left out, and so are the hidden files of a folder. Raises Refusal if a file cannot be read or is not text in `encoding`, or if
     all files together have more than MOST_BYTES bytes of text.
     """
     names = Folder(root).listing().files if root.is_dir() else [""]
     total_bytes = 0
     for name in names:
         if not name or (visible_parts(name) and fnmatch(name, pattern)):
-            content = tables.read_text(root / name)
+            content = tables.read_text(root / name, encoding=encoding)
             total_bytes += len(content.encode())
             if total_bytes > MOST_BYTES:
                 raise Refusal(f"source.root: {root}: has more than {MOST_BYTES} bytes of text: choose fewer files by source.pattern")

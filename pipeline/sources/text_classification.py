@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import reason, shown
+from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import archives, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
+from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.labelled_tables import TABLES, Labelled, Tables, find_line_files, find_tables
 from pipeline.prepare.reading.tables import Column
@@ -40,7 +42,7 @@ Samples = Mapping[str, list[Sample]]
 
 
 class Settings(TextSettings):
-    """Reads labelled texts in UTF-8. All texts are held in memory. `root` is one of:
+    """Reads labelled texts. All texts are held in memory. `root` is one of:
 
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
     - a folder or archive with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
@@ -69,6 +71,8 @@ class Settings(TextSettings):
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
+    encoding: Encoding
+    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/texts",
@@ -77,8 +81,9 @@ class Settings(TextSettings):
         "text_column": None,
         "label_column": None,
         "split_column": None,
+        "encoding": UTF8,
     }
-    ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None}
+    ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None, "encoding": UTF8}
 
     @field_validator("split_column")
     @classmethod
@@ -99,11 +104,12 @@ class Settings(TextSettings):
     def open(self, *, workers: int) -> RawDataset:
         if paths := self.tables():
             return self.open_tables(paths)
-        if isinstance(self.text_column, str) and (files := find_line_files(self.root)):
+        if isinstance(self.text_column, str) and (files := find_line_files(self.root, self.encoding)):
             columns = {"text_column": self.text_column, "label_column": str(self.label_column)}
-            return self.of_rows(labelled_tables.read_lines(files, columns, self.root))
+            return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding))
         if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
-            return self.of_rows(labelled_tables.read_class_files({self.root / name: label for name, label in classes.items()}))
+            files_of_classes = {self.root / name: label for name, label in classes.items()}
+            return self.of_rows(labelled_tables.read_class_files(files_of_classes, self.encoding))
         return self.open_files()
 
     def tables(self) -> Tables:
@@ -119,7 +125,8 @@ class Settings(TextSettings):
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         columns = {"text_column": self.text_column, "label_column": self.label_column}
-        labelled = labelled_tables.read(paths, columns | ({"split_column": self.split_column} if self.split_column else {}))
+        columns |= {"split_column": self.split_column} if self.split_column else {}
+        labelled = labelled_tables.read(paths, columns, self.encoding)
         if isinstance(self.text_column, int):
             refuse_names(labelled)
         return self.of_rows(labelled)
@@ -143,7 +150,7 @@ class Settings(TextSettings):
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
-        load = partial(read_files, tree, layout, self.root)
+        load = partial(read_files, tree, layout, self.root, self.encoding)
         return self.dataset(layout.classes, layout.targets, load, layout.names, paths, notes=layout.notes)
 
     def dataset(
@@ -193,15 +200,16 @@ class TokenizedTexts:
         return [sample.text.encode("utf-8", "surrogatepass") for sample in self.samples[TRAIN]]
 
     def fit(self, assigned: Assigned) -> None:
-        """Fit the tokenizer to the samples that are assigned to train."""
-        self.tokenizer = self.settings.fit_tokenizer(
-            sample.text
-            for split, samples in self.samples.items()
-            for sample, destination in zip(samples, assigned[split], strict=True)
-            if destination == TRAIN
-        )
+        """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
+        texts: dict[str, list[str]] = {TRAIN: [], VALID: [], TEST: []}
+        for split, samples in self.samples.items():
+            for sample, destination in zip(samples, assigned[split], strict=True):
+                texts[destination].append(sample.text)
+        self.tokenizer = self.settings.fit_tokenizer(texts[TRAIN])
         self.statistics.tokenizer = self.tokenizer.description
         print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
+        if warning := tokens.warning(self.settings, self.tokenizer, texts[TRAIN], texts[VALID] or texts[TEST]):
+            print(f"prepare: {warning}")
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all samples, block by block; each is a row of token numbers. At the end, print how many texts were truncated, if any were.
@@ -237,10 +245,10 @@ def refuse_names(labelled: Labelled) -> None:
         )
 
 
-def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
+def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Samples:
     """Return the samples of each split: one for each file that `layout` lists.
 
-    `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not UTF-8,
+    `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not in `encoding`,
     or has an empty or too long text. Raises Refusal if all texts together have more than MOST_CHARACTERS characters.
     """
     samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
@@ -254,7 +262,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path) -> Samples:
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            found = Sample(place, tables.checked_text(tables.decode(content, place), f"source.root: {place}"))
+            found = Sample(place, tables.checked_text(tables.decode(content, place, encoding=encoding), f"source.root: {place}"))
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(

@@ -28,7 +28,14 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "test": 0.0,
         "seed": 1,
     }
-    fields |= {"duplicates": "together", "table": None, "image_column": "image", "label_column": "label", "split_column": None}
+    fields |= {
+        "duplicates": "together",
+        "table": None,
+        "image_column": "image",
+        "label_column": "label",
+        "split_column": None,
+        "encoding": "utf-8",
+    }
     return image_table.Settings(name="image_table", root=root, **{**fields, **changes})  # type: ignore[arg-type]
 
 

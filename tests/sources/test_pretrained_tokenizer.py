@@ -75,9 +75,9 @@ def params(root: Path, **changes: Any) -> PrepareParams:
     name = changes.get("name", "text_classification")
     fields: dict[str, Any] = {"name": name, "root": str(root), "valid": 0.0, "test": 0.4, "seed": 1, "max_length": 8}
     fields |= (
-        {"pattern": "*", "divide": "position"}
+        {"pattern": "*", "divide": "position", "encoding": "utf-8"}
         if name == "text"
-        else {"duplicates": "keep", "table": None, "text_column": 2, "label_column": 1, "split_column": None}
+        else {"duplicates": "keep", "table": None, "text_column": 2, "label_column": 1, "split_column": None, "encoding": "utf-8"}
     )
     return from_data({"source": fields | changes}, PrepareParams, "test")
 

@@ -20,7 +20,16 @@ CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 
 def params(root, **changes):
-    fields = {"name": "text", "root": str(root), "valid": 0.25, "test": 0.2, "seed": 1, "pattern": "*.txt", "divide": "position"}
+    fields = {
+        "name": "text",
+        "root": str(root),
+        "valid": 0.25,
+        "test": 0.2,
+        "seed": 1,
+        "pattern": "*.txt",
+        "divide": "position",
+        "encoding": "utf-8",
+    }
     return from_data({"source": fields | BYTE | changes}, PrepareParams, "test")
 
 

@@ -1,6 +1,7 @@
 """Labelled texts from tables and files by class: what is read, and what is refused with its line."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,7 @@ def params(root, **changes):
         "duplicates": "keep",
         "table": None,
         "split_column": None,
+        "encoding": "utf-8",
     }
     return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")
 
@@ -165,6 +167,48 @@ def test_equal_inputs_give_equal_bytes(tmp_path):
         assert len(digests) == 1
 
 
+def unspaced(number):
+    """Return 20 to 22 Chinese characters without white space, which differ from those of other numbers."""
+    return "".join(chr(0x4E00 + (number * 7919 + 31 * at * at) % 60) for at in range(20 + number % 3))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (WORD, "makes one token of 4 of 4 texts with 20 characters or more"),
+        (WORD | {"tokenizer": "character", "vocabulary": 9}, "does not know "),
+    ],
+)
+def test_a_tokenizer_that_does_not_suit_the_texts_is_named_and_the_advice_works(tmp_path, capsys, settings, words):
+    path = write(tmp_path / "a.tsv", "".join(f"{'ab'[number % 2]}\t{unspaced(number)}\n" for number in range(30)))
+    run(path, tmp_path / "before", valid=0.2, test=0.2, **settings)
+    [warning] = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
+    assert words in warning
+    [command] = re.findall("`python -m pipeline set (.*?)`", warning)
+    advised = {
+        key.removeprefix("source."): json.loads(value) if value.isdigit() else value
+        for key, value in (word.split("=") for word in command.split())
+    }
+    prepared = run(path, tmp_path / "after", valid=0.2, test=0.2, **settings | advised)
+    assert "warning" not in capsys.readouterr().out
+    assert (prepared.spec.inputs.tokenizer.kind, prepared.spec.inputs.length) == ("character", 22)
+
+
+def test_files_in_another_encoding_are_read_by_its_name(tmp_path):
+    for name, content in {
+        "train_text.txt": "caf\xe9 a\nth\xe9 b\n" * 3,
+        "train_labels.txt": "0\n1\n" * 3,
+        "mapping.txt": "0\tn\xe9\n1\tb\n",
+    }.items():
+        write(tmp_path / "lines" / name, content.encode("cp1252"))
+    for number in range(6):
+        write(tmp_path / "files" / "ab"[number % 2] / f"{number}.txt", f"caf\xe9 {number}".encode("cp1252"))
+    lines = run(tmp_path / "lines", tmp_path / "1", text_column="text", label_column="labels", encoding="cp1252")
+    files = run(tmp_path / "files", tmp_path / "2", encoding="cp1252", **FILES)
+    assert lines.spec.targets.classes == ("b", "n\xe9")
+    assert all("caf\xe9" in prepared.spec.inputs.tokenizer.vocabulary for prepared in (lines, files))
+
+
 GOOD = "good\tfine\nbad\train\n"
 REFUSED = {
     "an empty text": ("a.tsv", GOOD + "good\t \n", {}, "a.tsv:3: has an empty text"),
@@ -176,7 +220,7 @@ REFUSED = {
         "a.tsv",
         GOOD.encode() + b"good\tcaf\xe9\n",
         {},
-        'a.tsv:3: is not UTF-8 (byte 0xE9): convert the file by `iconv -f ENCODING -t UTF-8`, where ENCODING is CP1252 if it says "\u00e9" or',
+        'a.tsv:3: is not UTF-8 (byte 0xE9): to `python -m pipeline set` add source.encoding=cp1252 if it says "\u00e9" or',
     ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),

@@ -1,38 +1,87 @@
-"""Texts that are not UTF-8: those with a byte order mark are read, and for others the refusal shows what they say in several encodings."""
+"""Texts that are not UTF-8: a byte order mark or the user names the encoding, and a refusal shows what the text says in several."""
 
 import codecs
 import re
+from typing import Annotated
 
+from pydantic import AfterValidator
+
+from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 
-MARKS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 """The longer marks come first: that of UTF-32 begins with that of UTF-16."""
-ENCODINGS = ("CP1252", "CP1250", "CP1251", "GBK", "BIG5", "CP932", "CP949")
-"""Usual encodings, by their names for Python and for iconv. Most texts are valid in several, so a person must recognise their own."""
+UTF8 = "utf-8"
+USUAL = ("cp1252", "cp1250", "cp1251", "gbk", "big5", "cp932", "cp949")
+"""Usual encodings, by their names for Python. Most texts are valid in several, so a person must recognise their own."""
+SPECIAL = {"idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape"}
+"""Codecs of Python that are not encodings of files."""
 SAMPLED_BYTES = 2**16
-SHOWN = 20
+SHOWN = 10
 
 
-def with_mark(content: bytes) -> str | None:
-    """Return the text of a file that begins with a byte order mark of UTF-16 or UTF-32, or None. Raises UnicodeDecodeError if it is damaged."""
-    codec = next((codec for mark, codec in MARKS.items() if content.startswith(mark)), None)
-    return content.decode(codec) if codec else None
+def known(name: str) -> str:
+    """Return the name of an encoding unchanged. Raises ValueError if Python does not know it."""
+    try:
+        codec = codecs.lookup(name)
+        "".encode(name)
+    except (LookupError, ValueError):
+        codec = None
+    if codec is None or codec.name in SPECIAL:
+        raise ValueError(f"is no encoding that Python knows: write {UTF8}, or for example {', '.join(USUAL)} or utf-16")
+    return name
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Return what is wrong with bytes that are not UTF-8, the command that converts their file, and what they say in each of ENCODINGS."""
-    choices = [f'{name} if it says "{shown(text)}"' for name, text in readings(error.object).items()]
-    encodings = f", where ENCODING is {' or '.join(choices)}, or another one (`iconv -l` lists them)" if choices else ""
-    return f"is not UTF-8 (byte 0x{error.object[error.start]:02X}): convert the file by `iconv -f ENCODING -t UTF-8`{encodings}"
+Encoding = Annotated[str, AfterValidator(known)]
 
 
-def readings(content: bytes) -> dict[str, str]:
-    """Return the first characters beyond ASCII and those after them in each of ENCODINGS in which the text is valid, by its name."""
+class NotDecoded(Refusal):
+    """Raised for bytes that are no text in the encoding that was expected. `place` is that of the first of them."""
+
+    def __init__(self, place: str, error: UnicodeDecodeError, encoding: str) -> None:
+        self.problem = f"{place}is not {encoding.upper()} (byte 0x{error.object[error.start]:02X})"
+        self.readings = readings(error.object, encoding)
+        super().__init__(self.advising("source.encoding=", "python -m pipeline set"))
+
+    def advising(self, option: str, command: str = "") -> str:
+        """Return the message with the words that name other encodings: `option` and their names, which the user adds to `command`."""
+        ways = [f'{option}{name} if it says "{shown(text)}"' for name, text in self.readings.items()] or [f"{option}NAME"]
+        return f"{self.problem}: {f'to `{command}` ' if command else ''}add {' or '.join(ways)}, or another encoding that Python knows"
+
+
+def marked(content: bytes) -> str | None:
+    """Return the encoding that the byte order mark of a file names, or None."""
+    return next((codec for mark, codec in MARKS.items() if content.startswith(mark)), None)
+
+
+def decoded(content: bytes, encoding: str, place: str = "") -> str:
+    """Return the text of a file or line. A byte order mark of UTF-8, UTF-16 or UTF-32 counts more than `encoding`, and is removed.
+
+    Raises NotDecoded if the bytes are not valid. `place` is that of the file, to which the message adds the line; "" adds none.
+    """
+    codec = marked(content) or encoding
+    try:
+        return content.decode(codec)
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise NotDecoded(f"{place}:{line}: " if place else "", error, codec.removesuffix("-sig")) from None
+
+
+def readings(content: bytes, refused: str) -> dict[str, str]:
+    """Return the first characters beyond ASCII and those after them in each of USUAL but `refused` in which the text is valid, by its name."""
     first = re.search(rb"[^\x00-\x7f]", content)
     start = first.start() if first else 0
     sample = content[start : start + SAMPLED_BYTES].rpartition(b"\n")[0] or content[start : start + SAMPLED_BYTES]
     found: dict[str, str] = {}
-    for name in ENCODINGS:
+    for name in USUAL:
+        if name == refused:
+            continue
         try:
             text = sample.decode(name)
         except UnicodeDecodeError:

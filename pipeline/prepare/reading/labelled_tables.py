@@ -116,7 +116,7 @@ def stem_of(path: PurePosixPath) -> str:
     return path.name if path.suffix[1:].lower() in SPLIT_NAMES else path.stem
 
 
-def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
+def find_line_files(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
     """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
 
     Such are `train_text.txt` and `train_labels.txt`, whose columns are `text` and `labels`, or `texts.txt` and `labels.txt`, which belong to
@@ -129,15 +129,15 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
         words_left = [word for word in words(path.stem) if word not in SPLIT_NAMES]
         found[split_in(str(path.with_suffix(""))) or TRAIN]["_".join(words_left) or path.stem] = root / path
     of_train = found.get(TRAIN, {})
-    counts = {len(lines_of(path)) for path in of_train.values()}
+    counts = {len(lines_of(path, encoding)) for path in of_train.values()}
     return {split: found[split] for split in SPLITS if split in found} if len(of_train) > 1 and len(counts) == 1 else {}
 
 
-def lines_of(path: Path) -> list[str]:
-    return tables.read_text(path).removesuffix("\n").split("\n")
+def lines_of(path: Path, encoding: str) -> list[str]:
+    return tables.read_text(path, encoding=encoding).removesuffix("\n").split("\n")
 
 
-def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path) -> Labelled:
+def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> Labelled:
     """Return the labelled rows of files whose lines belong together. `columns` has the columns of the texts and labels, as in `read`.
 
     A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
@@ -152,14 +152,15 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
                 raise Refusal(
                     f"source.{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
                 )
-        path, texts, labels = files[str(text)], lines_of(files[str(text)]), lines_of(files[str(label)])
+        path = files[str(text)]
+        texts, labels = lines_of(path, encoding), lines_of(files[str(label)], encoding)
         if len(texts) != len(labels):
             raise Refusal(
                 f"source.root: {shown(path)}: has {len(texts)} lines, but {shown(files[str(label)])} has {len(labels)}: make them equal"
             )
         mapping = path.with_name("mapping.txt")
         if split == TRAIN and mapping.exists():
-            names = dict(line.split(maxsplit=1) for line in lines_of(mapping) if len(line.split(maxsplit=1)) == 2)
+            names = dict(line.split(maxsplit=1) for line in lines_of(mapping, encoding) if len(line.split(maxsplit=1)) == 2)
         for number, (written, name) in enumerate(zip(texts, labels, strict=True), 1):
             place = f"source.root: {shown(path)}:{number}"
             rows.append(
@@ -174,18 +175,18 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
     return labelled(rows, (), [])
 
 
-def read_class_files(classes: Mapping[Path, str]) -> Labelled:
+def read_class_files(classes: Mapping[Path, str], encoding: str) -> Labelled:
     """Return a labelled row for each line that is not blank of the files of text `classes`, whose values are the labels of their lines."""
     rows = list[LabelledRow]()
     for path, label in classes.items():
         place = f"source.root: {shown(path)}"
-        for number, line in enumerate(lines_of(path), 1):
+        for number, line in enumerate(lines_of(path, encoding), 1):
             if line.strip():
                 rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), tables.checked_label(label, place), TRAIN))
     return labelled(rows, (), [])
 
 
-def read(found: Tables, columns: Columns) -> Labelled:
+def read(found: Tables, columns: Columns, encoding: str) -> Labelled:
     """Return the labelled rows of the tables `found`. `columns` is that of `tables.read`; a column of splits takes precedence over names.
 
     A table of the test split without labels is left out. Raises Refusal like `tables.read`, or if a label does not occur in train.
@@ -194,7 +195,8 @@ def read(found: Tables, columns: Columns) -> Labelled:
     for split, paths in found.items():
         for path in paths:
             try:
-                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in tables.read(path, columns)]
+                read = tables.read(path, columns, encoding=encoding)
+                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in read]
             except Unlabelled:
                 if split != TEST:
                     raise

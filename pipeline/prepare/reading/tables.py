@@ -1,4 +1,4 @@
-"""Reads texts: whole files in UTF-8, and tables (CSV, TSV, JSON, Parquet) row by row."""
+"""Reads texts: whole files, and tables (CSV, TSV, JSON, Parquet) row by row."""
 
 import csv
 import errno
@@ -26,11 +26,11 @@ MOST_BYTES = 256 * 2**20
 """Upper bound for a file of text, which is read into memory as a whole."""
 
 
-def read_text(path: Path, most_bytes: int | None = None) -> str:
+def read_text(path: Path, most_bytes: int | None = None, *, encoding: str = encodings.UTF8) -> str:
     """Return the text of a file, decompressed if its name ends with `.gz`.
 
     The path may be that of a file in an archive, such as `data.zip/train.csv`. Raises Refusal if it cannot be read, has more than
-    `most_bytes`, by default MOST_BYTES, or is not UTF-8.
+    `most_bytes`, by default MOST_BYTES, or is not in `encoding`.
     """
     most = most_bytes or MOST_BYTES
     try:
@@ -41,7 +41,7 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
         raise Refusal(
             f"source.root: {shown(path)}: cannot be read ({error.strerror}): make it a readable file of at most {most} bytes"
         ) from None
-    return decode(content, shown(path))
+    return decode(content, shown(path), encoding=encoding)
 
 
 def content_of(path: Path, most_bytes: int) -> bytes:
@@ -63,16 +63,12 @@ def decompressed(content: bytes, most_bytes: int) -> bytes:
     return data
 
 
-def decode(content: bytes, place: str) -> str:
-    """Return `content`, the bytes of a file, as text. A byte order mark, also of UTF-16 or UTF-32, is removed. `place` names the file in messages.
+def decode(content: bytes, place: str, *, encoding: str = encodings.UTF8) -> str:
+    """Return `content`, the bytes of a file, as text, like `encodings.decoded`. `place` names the file in messages.
 
-    Raises Refusal, which names the line, if the bytes are not valid UTF-8 or contain a NUL character.
+    Raises Refusal, which names the line, if the bytes are not valid or contain a NUL character.
     """
-    try:
-        text = encodings.with_mark(content) or content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise Refusal(f"source.root: {place}:{line}: {encodings.not_utf8(error)}") from None
+    text = encodings.decoded(content, encoding, f"source.root: {place}")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise Refusal(f"source.root: {place}:{line}: has a NUL character, so it is no text: remove it, or leave out the file")
@@ -120,7 +116,7 @@ def suffix_of(path: Path) -> str:
     return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
-def read(path: Path, columns: Columns) -> list[Row]:
+def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> list[Row]:
     """Return the labelled texts of a table. Blank lines are skipped.
 
     `columns` has LABEL and optionally SPLIT; any other key is that of the text, without which the texts are "". All are names, or all
@@ -141,7 +137,7 @@ def read(path: Path, columns: Columns) -> list[Row]:
         names = parquet.class_names(path, label)
         records = parquet.rows(path, [*columns.values()])
     else:
-        parsed = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path), place)
+        parsed = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path, encoding=encoding), place)
         records = json_rows(parsed, place, columns) if suffix_of(path) in (*JSON_LINES, ".json") else keyed(parsed, place, columns)
     found = list(records)
     if not found:

@@ -12,9 +12,10 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import lines, parquet, tables
+from pipeline.prepare.reading import encodings, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.split_names import split_of_value
+from pipeline.tools.params.texts import num_words
 
 MOST_ROWS = 20_000
 """The number of rows that are looked at, over the whole length of the table."""
@@ -41,17 +42,17 @@ class Table(NamedTuple):
     """The columns of a Parquet file that store names for their numbers: labels for certain."""
 
 
-def read(*paths: Path) -> Table:
+def read(*paths: Path, encoding: str = encodings.UTF8) -> Table:
     """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row."""
-    parts = [read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path) for path in paths]
+    parts = [read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path, encoding) for path in paths]
     first = parts[0]
     joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
     return Table({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
 
 
-def read_text_table(path: Path) -> Table:
+def read_text_table(path: Path, encoding: str) -> Table:
     place = f"source.root: {shown(path)}"
-    parsed = tables.PARSERS.get(tables.suffix_of(path), lines.parsed)(tables.read_text(path), place)
+    parsed = tables.PARSERS.get(tables.suffix_of(path), lines.parsed)(tables.read_text(path, encoding=encoding), place)
     return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place)
 
 
@@ -105,7 +106,7 @@ def is_text(values: Sequence[Any]) -> bool:
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if len(texts) <= len(values) / 2 or are_image_names(texts):
         return False
-    return sum(len(text.split()) for text in texts) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
+    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
 
 
 def is_label(values: Sequence[Any]) -> bool:

@@ -5,6 +5,7 @@
 
 import hashlib
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -94,16 +95,21 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
 
     Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
     """
+    from pipeline.prepare.reading.encodings import NotDecoded
     from pipeline.tools.params.data import look  # late: it imports NumPy, which no other `set` needs
     from pipeline.tools.params.recommending import recommendation
 
     parsed = [Assignment.parse(given) for given in assignments if not is_pretrained(given)]
     # of `source=NAME`, and of `source.KEY=VALUE`
     given = {str((*each.location, "name")[1]): each.value for each in parsed if each.location[0] == "source"}
-    finding = look(root, given)
+    try:
+        finding = look(root, given)
+    except NotDecoded as error:
+        words = [word for word in (f"data={root}", *assignments) if not word.startswith("source.encoding=")]
+        raise Refusal(error.advising("source.encoding=", f"python -m pipeline set {shlex.join(words)}")) from None
     for line in finding.lines:
         print(f"set: {line}")
-    assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.longest_words)
+    assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.texts)
     parsed = [Assignment.parse(given) for given in assignments]
     preset, recommended = recommendation(finding)
     replaced = {str(each.location[0]) for each in parsed if len(each.location) == 1} - {"source"}
@@ -125,10 +131,10 @@ def is_pretrained(given: str) -> bool:
     return bool(re.match("model=[a-z]+:", given))
 
 
-def with_pretrained(assignments: Sequence[str], text: str, longest_words: int = 0, *, replaces: bool = True) -> Sequence[str]:
+def with_pretrained(assignments: Sequence[str], text: str, measured: Sequence[str] = (), *, replaces: bool = True) -> Sequence[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
 
-    `text` is that of the parameters to change, and `longest_words` the number of words of a long text, or 0 if it is not known.
+    `text` is that of the parameters to change, and `measured` some texts of the data, () if they are not known.
     `replaces` is True if all of params.yaml will be replaced. A value that is given, too, takes precedence.
     """
     if not any(map(is_pretrained, assignments)):
@@ -142,7 +148,7 @@ def with_pretrained(assignments: Sequence[str], text: str, longest_words: int = 
     own = {given.partition("=")[0] for given in assignments}
     return [
         given
-        for given in expanded(list(assignments), source, longest_words)
+        for given in expanded(list(assignments), source, measured)
         if given in assignments or given.partition("=")[0] not in own - {"model"}
     ]
 

@@ -17,18 +17,21 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
-from pipeline.prepare.reading import tables
+from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.images import MAX_16_BIT
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, Question
 from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
-from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, kind_of
+from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, encoding_of, kind_of
+from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_values
 
 if TYPE_CHECKING:
     from pipeline.core.raw_dataset import RawDataset
     from pipeline.prepare.image_files import ImageFileSettings
+    from pipeline.prepare.inputs.text import TextSettings
     from pipeline.prepare.params import SourceSettings
 
 READINGS = {
@@ -67,8 +70,8 @@ class Finding:
     """The splits that the data have."""
     class_counts: tuple[int, ...] = ()
     """The train samples of each class; () for a corpus."""
-    longest_words: int = 0
-    """The number of words that 98% of the texts do not exceed; 0 for images."""
+    texts: tuple[str, ...] = ()
+    """Some texts of train, to measure them; () for images and for a corpus."""
     image_shape: tuple[int, int] = (0, 0)
     """The side in pixels and the channels of the prepared images; (0, 0) for texts."""
 
@@ -84,8 +87,14 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
         raise Refusal(f"data={root}: there is no such file or folder: correct the path")
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
+    try:
+        encodings.known(encoding_of(given))
+    except ValueError as error:
+        raise Refusal(f"source.encoding={shown(given['encoding'], 60)}: {error}") from None
     found, refusals = attempts(root, given)
     names = visible_files(root)
+    if not found and (undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None)):
+        raise undecoded
     if not found:
         raise nearest(root, given, refusals, {kind_of(name) for name in names})
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
@@ -113,7 +122,7 @@ def attempts(root: Path, given: Mapping[str, Any]) -> tuple[dict[str, Finding], 
     for name in [given["name"]] if "name" in given else having_keys or READERS:
         try:
             if (values := READERS[name](root, given)) is not None:
-                found[name] = describe({"name": name, "root": root, **values, **given})
+                found[name] = describe({"name": name, "root": root, **values, **given}, given)
         except Refusal as error:
             refusals[name] = error
     return found, refusals
@@ -157,24 +166,26 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
     found: tuple[list[str], list[str]] = ([], [])
     for name in names:
         if kind_of(name) in ("image", "table") and root / name not in finding.files:
-            found[is_unlabelled(root, name)].append(name)
+            found[is_unlabelled(root, name, encoding_of(finding.source))].append(name)
     return found
 
 
-def is_unlabelled(root: Path, name: str) -> bool:
+def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
     if kind_of(name) == "image":
         return any(split_in(part) == TEST for part in name.split("/")[:-1])
     try:
-        return not columns.label_columns(columns.read(root / name)) if root.is_dir() else False
+        return not columns.label_columns(columns.read(root / name, encoding=encoding)) if root.is_dir() else False
     except Refusal:
         return tables.suffix_of(Path(name)) == ".json"  # which is often no table
 
 
-def describe(values: Mapping[str, Any]) -> Finding:
-    """Open the dataset that `values`, the section `source`, describe, and return what it has."""
+def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
+    """Open the dataset that `values`, the section `source`, describe, and return what it has. The user has set `given` of them."""
     name, root = str(values["name"]), Path(values["root"])
     if name == CORPUS:
         return describe_corpus(values)
+    if name == LABELLED:
+        values = {**VALUES.get(str(given.get("tokenizer", "word")), {}), **values}
     facts, cropped = image_facts(values) if name in (FOLDER, TABLE) else ({}, [])
     # equal samples are found by their contents, which are the keys for `together`
     settings = settings_of({**values, **facts, "duplicates": "together"})
@@ -191,10 +202,13 @@ def describe(values: Mapping[str, Any]) -> Finding:
     for part, numbers in targets.items():
         absent = [shown(label, 40) for at, label in enumerate(dataset.task.output_names) if at not in numbers]
         lines += [f"{part} has no samples of {listed(absent, MOST_CLASSES)}"] if absent else []
-    longest = 0
+    texts: list[str] = []
     if name == LABELLED:
-        longest, line = described_lengths(dataset)
-        lines += [line, *quoted(files, dataset)]
+        assert dataset.drawing_keys is not None
+        texts = [text.decode("utf-8", "surrogatepass") for text in dataset.drawing_keys()]
+        chosen, described = tokenizer_values(cast("TextSettings", settings), given, texts)
+        values = {**values, **chosen}
+        lines += [*described, *quoted(files, texts)]
     elif name == ARRAYS:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
@@ -213,19 +227,20 @@ def describe(values: Mapping[str, Any]) -> Finding:
         len(targets[TRAIN]),
         frozenset(targets),
         class_counts,
-        longest,
+        tuple(measured(texts)),
         shape,
     )
 
 
 def describe_corpus(values: Mapping[str, Any]) -> Finding:
     settings = settings_of(values)
-    documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*")))
+    documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*"), encoding_of(values)))
     num_characters = sum(len(document.text) for document in documents)
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    line = f"{settings.root}: {READINGS[CORPUS]}: {num_characters} characters in {len(documents)} files"
-    return Finding(values, (line,), frozenset(), num_characters, frozenset())
+    lines = [f"{settings.root}: {READINGS[CORPUS]}: {num_characters} characters in {len(documents)} files"]
+    sizes, described = vocabulary_values(values, [document.text for document in documents])
+    return Finding({**values, **sizes}, (*lines, *described), frozenset(), num_characters, frozenset())
 
 
 def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[Path]:
@@ -265,20 +280,10 @@ def described_classes(names: tuple[str, ...], counts: tuple[int, ...]) -> str:
     return f"{len(names)} classes: {listed(shares, MOST_CLASSES)}"
 
 
-def described_lengths(dataset: "RawDataset") -> tuple[int, str]:
-    """Return the number of words that 98% of the texts do not exceed, and a line about the lengths of the texts."""
-    assert dataset.drawing_keys is not None
-    lengths = sorted(len(text.split()) for text in dataset.drawing_keys())
-    longest = lengths[int(0.98 * (len(lengths) - 1))]
-    return longest, f"texts of {lengths[0]} to {lengths[-1]} words, {lengths[len(lengths) // 2]} in the middle, 98% of at most {longest}"
-
-
-def quoted(used: Iterable[Path], dataset: "RawDataset") -> list[str]:
+def quoted(used: Iterable[Path], texts: Sequence[str]) -> list[str]:
     """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
-    assert dataset.drawing_keys is not None
-    texts = dataset.drawing_keys()
     tsv = [path for path in used if tables.suffix_of(path) == ".tsv"]
-    if not tsv or 2 * sum(len(text) > 1 and text.startswith(b'"') and text.endswith(b'"') for text in texts) < len(texts):
+    if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
         return []
     return [
         f"warning: most texts are in quotes, which are kept in a .tsv: rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,9 @@ from typing import Any, NamedTuple
 from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS, SOURCES
+from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.library import library
+from pipeline.prepare import tokens
 from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.weights import CONFIG, TOKENIZER, Values, fetched, placed
@@ -17,8 +20,6 @@ from pipeline.tools.params.weights import CONFIG, TOKENIZER, Values, fetched, pl
 GIVEN = re.compile(r"model=(timm|transformers):(.+?)(?:@([^@/]+))?")
 """`model=LIBRARY:NAME` or `model=LIBRARY:NAME@REVISION`. NAME is a repository of the hub, the name of weights in timm, or a folder."""
 CONFIG_BYTES = 2**20
-LONGEST = 512
-"""The largest recommended number of tokens of a text."""
 FINE_TUNING = {
     "optimizer": "adamw",
     "optimizer.weight_decay": 0.05,
@@ -36,20 +37,20 @@ OF_TEXTS = {"optimizer.learning_rate": 5e-5, "train.epochs": 4}
 class Request(NamedTuple):
     """Holds what a user asks for: the name of a model, its revision or None, and the source of the data.
 
-    `longest_words` is the number of words of a long text, or 0 if it is not known.
+    `texts` are some texts of the data, () if they are not known.
     """
 
     name: str
     revision: str | None
     source: str
-    longest_words: int
+    texts: Sequence[str]
 
 
-def expanded(assignments: list[str], source: str, longest_words: int) -> list[str]:
+def expanded(assignments: list[str], source: str, texts: Sequence[str]) -> list[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those of all parameters that belong to this model.
 
-    `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. `longest_words` is the number of
-    words of a long text, or 0 if it is not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be
+    `source` is the name of the dataset or format, in which the size of images or the tokenizer is set, too. `texts` are some
+    texts of the data, () if they are not known. Weights that are not in `data/weights/` are fetched. Raises Refusal if the model cannot be
     used, and Unavailable if it cannot be fetched; then nothing is kept.
     """
     result = []
@@ -66,7 +67,7 @@ def expanded(assignments: list[str], source: str, longest_words: int) -> list[st
                 f"{given}: is a model of {kind}s, which source.name={source} does not read: choose another model, or another source"
             )
         try:
-            folder, values = find(Request(match[2], match[3], source, longest_words))
+            folder, values = find(Request(match[2], match[3], source, texts))
         except Refusal:
             raise
         except ValueError as error:  # an unknown architecture
@@ -142,10 +143,10 @@ def of_transformers(request: Request) -> tuple[Path, Values]:
         module.Settings.exists(architecture)
         config = module.differences_from_defaults(architecture, content)
         tokenizer = of_tokenizer(draft / TOKENIZER, folder / TOKENIZER, request.name)
-        if request.longest_words:
-            positions = module.longest_text(module.configuration(architecture, config)) or LONGEST
-            # a word has one to three tokens; batches are cut to their longest text
-            tokenizer["source.max_length"] = min(LONGEST, positions, 3 * request.longest_words + 16)
+        if request.texts:
+            positions = module.longest_text(module.configuration(architecture, config)) or tokens.MOST_TOKENS
+            description = tokenizer_json.read(draft / TOKENIZER, tokenizer["source.tokenizer_digest"])
+            tokenizer["source.max_length"] = min(positions, tokens.row_length(Tokenizer(description), request.texts))
         model = {"model": "transformers", "model.architecture": architecture, "model.config": config, "model.weights": folder.name}
         return {**tokenizer, **model, **FINE_TUNING, **OF_TEXTS}
 

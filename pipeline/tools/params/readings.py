@@ -12,7 +12,7 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, class_folders, labelled_tables, lines, tables
+from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
@@ -35,6 +35,10 @@ def kind_of(name: str) -> str:
     if tables.suffix_of(Path(name)):
         return "table"
     return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
+
+
+def encoding_of(given: Mapping[str, Any]) -> str:
+    return str(given.get("encoding", encodings.UTF8))
 
 
 def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -131,7 +135,7 @@ def attempted(
 
 def of_single_table(path: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
-    table = columns.read(path)
+    table = columns.read(path, encoding=encoding_of(given))
     if table.holds_images and given.get(IMAGES) not in table.columns:
         return {**table_values(path.parent, Path(path.name), [path], {}, given), "root": path, "table": None}  # type: ignore[dict-item]
     folders = [path.parent]
@@ -149,7 +153,7 @@ def table_values(
 
     `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
     """
-    table, path = columns.read(*paths), paths[0]
+    table, path = columns.read(*paths, encoding=encoding_of(given)), paths[0]
     existing = dict[columns.Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
     if not existing and IMAGES not in given:
         return None
@@ -191,23 +195,31 @@ def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
     """
     of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
     if not of_splits and root.is_dir():
-        labelled = [name for name in visible_files(root) if "/" not in name and labelled_lines([root / name])]
+        labelled = []
+        for name in visible_files(root):
+            with suppress(encodings.NotDecoded):  # as it is no text
+                labelled += [name] if "/" not in name and labelled_lines([root / name], encoding_of(given)) else []
         if len(labelled) > 1:
             pattern = os.path.commonprefix(labelled) + "*" + os.path.commonprefix([name[::-1] for name in labelled])[::-1]
             ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
             raise Question(f"data={root}: {len(labelled)} files have a label in each line: add {ways}")
         of_splits = {TRAIN: [root / name] for name in labelled}
-    return text_values(root, of_splits[TRAIN], given) if TRAIN in of_splits and labelled_lines(of_splits[TRAIN]) else None
+    if TRAIN not in of_splits or not labelled_lines(of_splits[TRAIN], encoding_of(given)):
+        return None
+    return text_values(root, of_splits[TRAIN], given)
 
 
-def labelled_lines(paths: Sequence[Path]) -> bool:
-    """Return True if the lines of files that are no tables have labels beside other fields."""
+def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
+    """Return True if the lines of files that are no tables have labels beside other fields. Raises NotDecoded if they are not in `encoding`."""
     if any(lines.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
         return False
-    with suppress(Refusal):  # as other readings say that a file is no text
-        table = columns.read(*paths)
-        return len(table.columns) > 1 and bool(columns.label_columns(table))
-    return False
+    try:
+        table = columns.read(*paths, encoding=encoding)
+    except encodings.NotDecoded:
+        raise
+    except Refusal:  # as other readings say that a file cannot be read
+        return False
+    return len(table.columns) > 1 and bool(columns.label_columns(table))
 
 
 def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -224,7 +236,7 @@ def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     found = lines.class_files(visible_files(root), given.get("table")) if root.is_dir() else {}
     if not found or any(kind_of(name) in ("image", "array") or split_in(name) for name in found):
         return None
-    several = [labelled_tables.lines_of(root / name) for name in found]
+    several = [labelled_tables.lines_of(root / name, encoding_of(given)) for name in found]
     blank = sum(not line.strip() for content in several for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several)) and "name" not in given else COLUMNS_OF_FILES
@@ -232,7 +244,7 @@ def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
 
 def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the values for the table `paths` (its parts) of texts in `root`, or None if it holds or lists images, and no texts."""
-    table, path = columns.read(*paths), paths[0]
+    table, path = columns.read(*paths, encoding=encoding_of(given)), paths[0]
     has_images = table.holds_images or any(map(columns.are_image_names, table.columns.values()))
     found = columns.texts(table)
     if TEXTS not in given and has_images and not found:
@@ -242,8 +254,8 @@ def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> 
 
 def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
-    files = labelled_tables.find_line_files(root).get(TRAIN, {})
-    table = columns.Table({name: list(labelled_tables.lines_of(path)) for name, path in files.items()})
+    files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
+    table = columns.Table({name: list(labelled_tables.lines_of(path, encoding_of(given))) for name, path in files.items()})
     labels = columns.label_columns(table)
     if not labels:
         return None
@@ -267,15 +279,15 @@ def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     if (layout and len(layout.classes) > 1) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
         return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
-        refuse_labelled_lines(path)
+        refuse_labelled_lines(path, encoding_of(given))
     return {}
 
 
-def refuse_labelled_lines(path: Path) -> None:
+def refuse_labelled_lines(path: Path, encoding: str) -> None:
     """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
-    if labelled_lines([path]):
+    if labelled_lines([path], encoding):
         raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
-    if columns.is_label([line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path)) if line.strip()]):
+    if columns.is_label([line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path, encoding)) if line.strip()]):
         raise Refusal(
             f"data={path}: has a label in each line: put a file with the texts beside it, line by line, such as train_text.txt beside "
             "train_labels.txt, and write as data=PATH their folder; or, if it is a text, add source=text"

@@ -6,6 +6,7 @@ from pipeline.core.raw_dataset import VALID
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import LARGE, Finding
 from pipeline.tools.params.readings import CORPUS
+from pipeline.tools.params.texts import IDEOGRAPHS, share
 
 IMAGES_PRESET, TEXTS_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "shakespeare-transformer"
 FEW = 1000
@@ -24,25 +25,20 @@ def recommendation(finding: Finding) -> tuple[str, list[str]]:
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
     shares = 1.0 if VALID in finding.splits else 0.8
-    values |= of_texts(finding) if finding.longest_words else of_images(finding)
-    values |= of_length(round(shares * finding.num_samples), large=finding.image_shape[0] > LARGE, texts=finding.longest_words > 0)
+    values |= of_texts(finding) if finding.texts else of_images(finding)
+    values |= of_length(round(shares * finding.num_samples), large=finding.image_shape[0] > LARGE, texts=bool(finding.texts))
     counts = finding.class_counts
     if max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
-    return (TEXTS_PRESET if finding.longest_words else IMAGES_PRESET), written(values)
+    return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
 
 
 def of_texts(finding: Finding) -> dict[str, object]:
-    """Return the values for labelled texts."""
-    # punctuation makes more tokens than words
-    return {
-        "source.max_length": min(512, max(8, 3 * finding.longest_words // 2)),
-        "source.tokenizer": "word",
-        "source.vocabulary": 50_000,
-        "source.min_count": 1,
-        "source.normalization": ["lowercase"],
-    }
+    """Return the values for labelled texts beside those of `finding.source`."""
+    # a pair of ideographs is a word, but a pair of letters is not
+    is_alphabetic = finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5
+    return {"model.max_n": 4} if is_alphabetic else {}
 
 
 def of_images(finding: Finding) -> dict[str, object]:

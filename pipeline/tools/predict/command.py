@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.progress import Advance, progress
+from pipeline.prepare.reading import encodings
 
 if TYPE_CHECKING:
     from pipeline.tools.predict.protocols import Prediction, Predictor
@@ -18,11 +19,11 @@ TABLE_ROWS = 64
 """Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
 
 
-def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
+def run(model: str, inputs: list[str], batch_size: int, top_k: int, encoding: str | None) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
-    pass, and `top_k` the number of most likely classes to name. Returns 1 if an input could not be read, else 0.
+    pass, and `top_k` the number of most likely classes to name. `encoding` is that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
     for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
         if number < 1:
@@ -34,8 +35,17 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int) -> int:
     from pipeline.tools.predict.model import load_model
     from pipeline.tools.predict.protocols import LineReader
 
+    if encoding is not None:
+        try:
+            encodings.known(encoding)
+        except ValueError as error:
+            raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
     machine = Machine.set_up(Environment.read())
     loaded = load_model(model, device=str(machine.device))
+    if encoding is not None:
+        if not hasattr(loaded.reader, "encoding"):
+            raise Refusal("--encoding: the model reads no texts: leave it out")
+        loaded.reader.encoding = encoding
     set_determinism(loaded.manifest.inference.train.deterministic)
     problems = list[str]()
 

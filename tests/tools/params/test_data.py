@@ -1,6 +1,9 @@
 """`set data=PATH`: what it takes data for, what it asks, and that it loses nothing."""
 
 import json
+import random
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -38,6 +41,12 @@ def text(number: int) -> str:
 def rows(count: int = 12, *, label: str = "label") -> list[dict[str, Any]]:
     """Return rows with a number, one label of two, and a text."""
     return [{"id": f"r{number}", label: ("fruit", "metal")[number % 4 == 0], "about": text(number)} for number in range(count)]
+
+
+def unspaced(letters: str, size: int) -> list[str]:
+    """Return 60 different texts of `size` to `size + 2` letters without white space."""
+    draw = random.Random(1)
+    return ["".join(draw.choices(letters, k=size + number % 3)) for number in range(60)]
 
 
 def csv(path: str, found: list[dict[str, Any]], *, names: bool = True) -> Path:
@@ -111,9 +120,48 @@ def test_texts_by_class_are_measured_whatever_is_done_with_equal_ones() -> None:
     for number in range(24):
         path = Path(f"data/files/{'ab'[number % 2]}/{number}.txt")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("word " * 40)
+        path.write_text("other word " * 20)
     found = source("data=data/files", "source.duplicates=keep")
-    assert (found["duplicates"], found["max_length"], found["text_column"]) == ("keep", 60, None)
+    assert (found["duplicates"], found["max_length"], found["text_column"]) == ("keep", 40, None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (unspaced("\u7535\u5f71\u5f88\u597d\u6211\u4eec", 12), ("character", 14, 2)),
+        (unspaced("\u0e01\u0e02\u0e04\u0e07\u0e08", 30), ("character", 32, 4)),
+        (unspaced("ACGT", 40), ("character", 42, 4)),
+        ([text(number) for number in range(60)], ("word", 8, 2)),
+        ([f"{text(number)} \U0001f600" for number in range(60)], ("word", 9, 2)),
+        ([f"{each} {text(number)}" for number, each in enumerate(unspaced("\u7535\u5f71\u5f88\u597d", 12))], ("character", 43, 4)),
+    ],
+    ids=["Chinese", "Thai", "DNA", "English", "emoji", "mixed"],
+)
+def test_the_tokenizer_suits_the_texts_and_their_length_is_in_its_tokens(texts: list[str], expected: tuple[str, int, int]) -> None:
+    csv("data/a.csv", [{"text": each, "label": "ab"[number % 2]} for number, each in enumerate(texts)])
+    found = source("data=data/a.csv", "source.text_column=text")
+    model = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data["model"]
+    assert (found["tokenizer"], found["max_length"], model["max_n"]) == expected
+    assert source("data=data/a.csv", "source.text_column=text", "source.tokenizer=byte")["vocabulary"] is None
+
+
+def test_a_corpus_of_many_characters_gets_a_vocabulary_for_them() -> None:
+    Path("data/a.txt").write_text("".join(chr(0x4E00 + number * number % 997) for number in range(5000)), encoding="utf-8")
+    assert source("data=data/a.txt")["vocabulary"] == 502
+    Path("data/a.txt").write_text("once upon a time " * 99, encoding="utf-8")
+    assert source("data=data/a.txt")["vocabulary"] == 200
+
+
+def test_the_command_that_names_an_encoding_works_when_pasted(refused: Refused) -> None:
+    content = "label,text\n" + "".join(f"{'ab'[number % 2]},\u5f88\u597d {number} \u7684 film\n" for number in range(12))
+    Path("data/a.csv").write_bytes(content.encode("gbk"))
+    [message] = refused("set", "data=data/a.csv", "train.epochs=3")
+    [command] = re.findall("`python -m pipeline (.*?)`", message)
+    [option] = re.findall(r'(source.encoding=\S+) if it says "\u5f88', message)
+    assert main([*shlex.split(command), option]) == 0
+    written = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data
+    assert (written["source"]["encoding"], written["train"]["epochs"]) == ("gbk", 3)
+    assert "is no encoding that Python knows" in refused("set", "data=data/a.csv", "source.encoding=gbkk")[0]
 
 
 def test_arrays_and_plain_text_are_found() -> None:

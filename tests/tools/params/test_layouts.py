@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import random
 import re
 import shlex
 import shutil
@@ -102,6 +103,13 @@ def rows(numbers: Any) -> list[dict[str, str]]:
     return [{"text": text(number), "label": LABELS[number % 2]} for number in numbers]
 
 
+def unspaced(letters: str, size: int) -> list[str]:
+    """Return 60 different texts of `size` letters without white space."""
+    draw = random.Random(1)
+    return ["".join(draw.choices(letters, k=size)) for _ in range(60)]
+
+
+CHINESE, THAI = unspaced("电影很好我们都喜欢看天气不坏", 12), unspaced("กขคงจฉชซฌญ", 30)
 LINES = b"".join(f"{text(number)}\n".encode() for number in NUMBERS)
 CLASSES = b"".join(f"{number % 2}\n".encode() for number in NUMBERS)
 TRAIN_TEST = {"train.csv": listing(), "test.csv": listing(range(4)), **images()}
@@ -201,6 +209,10 @@ LAYOUTS: dict[str, Files] = {
     "`a.tsv` with texts in quotes": {
         "a.tsv": "".join(f'"{text(n)} ""x"""\t{LABELS[n % 2]}\n' for n in NUMBERS).encode(),
     },
+    "`a.csv` of Chinese texts": {"a.csv": table("text,label", *((each, LABELS[n % 2]) for n, each in enumerate(CHINESE)))},
+    "`a.tsv` of Thai texts, without names": {"a.tsv": "".join(f"{LABELS[n % 2]}\t{each}\n" for n, each in enumerate(THAI)).encode()},
+    "`a.csv` in GBK": {"a.csv": table("text,label", *((f"很好 {text(n)}", LABELS[n % 2]) for n in NUMBERS)).decode().encode("gbk")},
+    "`a.csv` in UTF-16, with its mark": {"a.csv": texts().decode().encode("utf-16")},
     "`a.csv` with the labels `1` and `1.0`": {"a.csv": texts(labels=("1", "2", "1.0", "2"))},
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {

@@ -89,8 +89,8 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model
     assert done.errors == [
         "error: mixed.txt:2: is empty: write a text",
         (
-            'error: mixed.txt:3: is not UTF-8 (byte 0xE9): convert the file by `iconv -f ENCODING -t UTF-8`, where ENCODING is CP1252 if it says "\u00e9" or CP1250 if it says "\u00e9" '
-            'or CP1251 if it says "\u0439", or another one (`iconv -l` lists them)'
+            'error: mixed.txt:3: is not UTF-8 (byte 0xE9): add --encoding cp1252 if it says "\u00e9" or --encoding cp1250 if it says "\u00e9" '
+            'or --encoding cp1251 if it says "\u0439", or another encoding that Python knows'
         ),
         "error: mixed.txt:4: has no tokens: write a text",
         "error: mixed.txt:5: has more than 100 bytes: divide the line",
@@ -120,13 +120,35 @@ def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_mo
     ]
 
 
+def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark(text_model: Path, predict: Predict) -> None:
+    content = "the caf\u00e9 cat\nwhen is the cat ?\n"
+    Path("a.txt").write_text(content, encoding="utf-8")
+    Path("a.csv").write_text("id,text\n1," + content.replace("\n", "\n2,", 1), encoding="cp1252")
+    Path("marked.txt").write_text(content, encoding="utf-16")
+    Path("b.txt").write_text(content, encoding="cp1252")
+    Path("wide.txt").write_text(content, encoding="utf-16-be")
+    [expected, *others] = [
+        [record["top"] for record in predict(*words).records]
+        for words in (
+            ["a.txt"],
+            ["marked.txt"],
+            ["--encoding", "cp1252", "b.txt"],
+            ["--encoding", "utf-16-be", "wide.txt"],
+            ["--encoding", "cp1252", "a.csv"],
+        )
+    ]
+    assert others == [expected] * 4
+    assert "add --encoding cp1252 if it says" in predict("a.csv").errors[0]
+    assert "is no encoding that Python knows: write utf-8" in predict("--encoding", "cp", "a.txt").errors[0]
+
+
 def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MOST_LINE_BYTES", 100)
     Path("folder").mkdir()
     PIL.Image.new("RGB", (9, 9)).save("folder/a.png")
     Path("folder/late").write_bytes(b"the cat\n" * 100 + b"the\0cat\nwhen ?\n")
     Path("folder/text").write_text("the cat\n", encoding="utf-8")
-    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`"
+    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, such as by `--encoding utf-16-le`"
     done = predict("folder", "folder/late")
     assert [record["input"] for record in done.records] == ["folder/text:1"]
     assert (done.code, done.errors) == (1, [f"error: {name}: {reason}" for name in ("folder/a.png", "folder/late", "folder/late")])

@@ -1,5 +1,6 @@
 """Turns texts, and the lines of text files, into stored samples, to use a model with nothing but its model file."""
 
+import codecs
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -31,6 +32,7 @@ class Reader:
     def __init__(self, inputs: TextInputs) -> None:
         self.inputs, self.tokenizer = inputs, Tokenizer(inputs.tokenizer)
         self.num_truncated, self.first_truncated = 0, ""
+        self.encoding = encodings.UTF8
 
     def read(self, file: Member) -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the texts of a file that fits into memory. Raises what `file.read` raises."""
@@ -42,15 +44,17 @@ class Reader:
         A file with the suffix of a table is held as a whole, and the text of each of its rows is read. Raises Refusal like `table_texts`, or if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
         """
         if tables.suffix_of(Path(name)):
-            for row, value in table_texts(name, stream.read(tables.MOST_BYTES + 1)):
+            for row, value in table_texts(name, stream.read(tables.MOST_BYTES + 1), self.encoding):
                 yield f"{name}:{row}", self.attempt(f"{name}:{row}", value)
             return
+        encoding = self.encoding
         if stream.seekable():
+            stream, encoding = with_lines_of_bytes(stream, encoding)
             refuse_binary(stream)
         for number, line in enumerate(bounded_lines(stream), start=1):
             place = f"{name}:{number}"
             try:
-                yield place, self.tokenized(decoded(line, is_first=number == 1), place)
+                yield place, self.tokenized(decoded(line, encoding), place)
             except Refusal as refusal:
                 yield place, refusal
 
@@ -91,7 +95,7 @@ class Reader:
         return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
 
 
-def table_texts(name: str, content: bytes) -> Iterator[tuple[int, Any]]:
+def table_texts(name: str, content: bytes, encoding: str) -> Iterator[tuple[int, Any]]:
     """Yield the line number and the text of each row of the table `name`, whose text column is the only one with values like texts.
 
     Raises Refusal if the table is Parquet or cannot be parsed, or if no column or several look like texts.
@@ -99,7 +103,11 @@ def table_texts(name: str, content: bytes) -> Iterator[tuple[int, Any]]:
     suffix = tables.suffix_of(Path(name))
     if suffix not in tables.PARSERS or len(content) > tables.MOST_BYTES:
         raise Refusal(f"is Parquet, or has more than {tables.MOST_BYTES} bytes: write its texts into a `.csv` file")
-    parsed = [each for each in tables.PARSERS[suffix](tables.decode(content, name), name) if isinstance(each[1], dict) or any(each[1])]
+    try:
+        text = tables.decode(content, name, encoding=encoding)
+    except encodings.NotDecoded as error:
+        raise Refusal(error.advising("--encoding ")) from None
+    parsed = [each for each in tables.PARSERS[suffix](text, name) if isinstance(each[1], dict) or any(each[1])]
     table = columns.table_of([fields for _, fields in parsed], name)
     found = columns.texts(table)
     if len(found) != 1:
@@ -115,12 +123,38 @@ def table_texts(name: str, content: bytes) -> Iterator[tuple[int, Any]]:
         yield line, fields[key] if is_list and key < len(fields) else None if is_list else fields.get(key)
 
 
+def text_of(content: bytes, encoding: str) -> str:
+    """Return the text of a file or line. Raises Refusal, which advises the option --encoding, if the bytes are not valid."""
+    try:
+        return encodings.decoded(content, encoding)
+    except encodings.NotDecoded as error:
+        raise Refusal(error.advising("--encoding ")) from None
+
+
+def with_lines_of_bytes(stream: IO[bytes], encoding: str) -> tuple[IO[bytes], str]:
+    """Return the stream and its encoding or, if the end of a line has several bytes in it as in UTF-16, its text in UTF-8.
+
+    Raises Refusal if the text is then too long for memory or not valid.
+    """
+    start = stream.tell()
+    found = encodings.marked(stream.read(4)) or encoding
+    stream.seek(start)
+    if len("\n".encode(found).removeprefix(codecs.BOM_UTF8)) == 1:
+        return stream, encoding
+    content = stream.read(tables.MOST_BYTES + 1)
+    if len(content) > tables.MOST_BYTES:
+        raise Refusal(f"is {found.upper()} of more than {tables.MOST_BYTES} bytes: convert it to UTF-8")
+    return BytesIO(text_of(content, encoding).encode()), encodings.UTF8
+
+
 def refuse_binary(stream: IO[bytes]) -> None:
     """Raise Refusal if the rest of the stream has a NUL byte. The position in the stream stays as it is."""
     start = stream.tell()
     while block := stream.read(MOST_LINE_BYTES):
         if b"\0" in block:
-            raise Refusal("has a NUL byte, so it is no text in UTF-8: leave it out, or convert it, such as by `iconv -f UTF-16 -t UTF-8`")
+            raise Refusal(
+                "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, such as by `--encoding utf-16-le`"
+            )
     stream.seek(start)
 
 
@@ -135,14 +169,11 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
         yield None
 
 
-def decoded(line: bytes | None, *, is_first: bool) -> str:
-    """Return a line as text, without a byte order mark if it is the first. Raises Refusal if it is too long or no text."""
+def decoded(line: bytes | None, encoding: str) -> str:
+    """Return a line as text, without a byte order mark. Raises Refusal if it is too long or no text."""
     if line is None:
         raise Refusal(f"has more than {MOST_LINE_BYTES} bytes: divide the line")
-    try:
-        text = line.decode("utf-8-sig" if is_first else "utf-8")
-    except UnicodeDecodeError as error:
-        raise Refusal(encodings.not_utf8(error)) from None
+    text = text_of(line, encoding)
     if "\0" in text:
         raise Refusal("has a NUL character, so it is no text: remove it")
     return text

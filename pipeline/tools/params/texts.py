@@ -1,0 +1,90 @@
+"""Looks at texts: how many words they have in any script, and which tokenizer and length suit them."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from pipeline.core.inputs.text import NUM_SPECIAL
+from pipeline.core.registry import SOURCES
+from pipeline.prepare import tokens
+from pipeline.prepare.inputs.text import TextSettings
+
+IDEOGRAPHS = re.compile(
+    "[\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U0001f300-\U0001faff\U00020000-\U0003ffff]"
+)
+"""Characters of scripts without spaces between words, a word of which has about two: Chinese and Japanese. Emoji count, too."""
+SYLLABLES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\ua9e0-\ua9ff\uaa60-\uaadf]")
+"""Characters of scripts without spaces between words, a word of which has about five: Thai, Lao, Burmese, Khmer and their relatives."""
+MOST_UNSPACED = 0.2
+"""If such scripts have a larger share of the characters, words are no tokens."""
+MOST_RARE = 0.01
+"""A corpus with a larger share of characters outside the usual vocabulary gets a larger one."""
+VALUES: dict[str, dict[str, Any]] = {
+    **{kind: {**tokens.LARGEST, "normalization": ["lowercase"]} for kind in ("word", "character")},
+    "bpe": {"vocabulary": 8192, "min_count": 2, "normalization": ["lowercase"]},
+    "byte": {"vocabulary": None, "min_count": None, "normalization": []},
+    "pretrained": {"vocabulary": None, "min_count": None, "normalization": []},
+}
+"""The recommended values of the section `source` for each tokenizer."""
+
+
+def num_words(text: str) -> float:
+    """Return the number of words: runs between white space and, in scripts without it, what usually is one."""
+    if text.isascii():
+        return len(text.split())
+    others, num_ideographs = IDEOGRAPHS.subn(" ", text)
+    others, num_syllables = SYLLABLES.subn(" ", others)
+    return len(others.split()) + num_ideographs / 2 + num_syllables / 5
+
+
+def share(texts: Sequence[str], *scripts: re.Pattern[str]) -> float:
+    """Return the share of the characters, white space not counted, that belong to `scripts`."""
+    text = "".join("".join(texts).split())
+    return sum(len(script.findall(text)) for script in scripts) / max(1, len(text))
+
+
+def tokenizer_values(settings: TextSettings, given: Mapping[str, Any], texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the tokenizer and the length for `texts` as values of the section `source`, and lines about them.
+
+    `settings` are those of the source. `given` has the keys that the user has set: another tokenizer is not chosen, but measured.
+    """
+    sample = tokens.measured(texts)
+    new, known = sample[::5], [text for at, text in enumerate(sample) if at % 5] or sample
+    unspaced, reason = share(sample, IDEOGRAPHS, SYLLABLES), ""
+    if "tokenizer" in given:
+        tokenizer = settings.fit_tokenizer(known)
+    elif unspaced > MOST_UNSPACED:
+        tokenizer, _ = tokens.first_suitable(["character"], known, new, settings.normalization)
+        reason = f"{unspaced:.0%} of the characters are of scripts without spaces between words"
+    else:
+        tokenizer, reason = tokens.first_suitable(["word", "character"], known, new, settings.normalization)
+    kind = str(given.get("tokenizer", tokenizer.description.kind))
+    lengths = tokens.lengths(tokenizer, sample)
+    values = {"tokenizer": kind, **VALUES[kind], "max_length": tokens.row_length(tokenizer, sample)}
+    values |= {key: given[key] for key in values if key in given}
+    lines = [
+        f"tokenizer: {kind}{f', because {reason}' if reason else ''}",
+        f"texts of {lengths[0]} to {lengths[-1]} tokens, {lengths[len(lengths) // 2]} in the middle, 98% of at most {tokens.long_text(tokenizer, sample)}",
+    ]
+    truncated = sum(length > values["max_length"] for length in lengths) / len(lengths)
+    if truncated > 1 - tokens.MOST:
+        lines.append(f"{truncated:.0%} of the texts are truncated to {values['max_length']} tokens (source.max_length)")
+    return values, lines
+
+
+def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the vocabulary for a corpus as a value of the section `source`, and a line about it: {} and none if the usual one is enough.
+
+    `given` has the keys that the user has set: with a tokenizer or a vocabulary, nothing is chosen.
+    """
+    counts = Counter(chain.from_iterable(texts))
+    usual = SOURCES.settings("text").recommended(name="text", task="language_modeling")["vocabulary"]
+    rare = sum(count for _, count in counts.most_common()[usual - NUM_SPECIAL :])
+    if {"tokenizer", "vocabulary"} & set(given) or rare <= MOST_RARE * sum(counts.values()):
+        return {}, []
+    size = min(len(counts) + NUM_SPECIAL, tokens.LARGEST["vocabulary"])
+    return {"vocabulary": size}, [
+        f"vocabulary: {size}, because {rare / sum(counts.values()):.0%} of the characters are none of the {usual - NUM_SPECIAL} most frequent"
+    ]
