@@ -220,7 +220,7 @@ REFUSED = {
         "a.tsv",
         GOOD.encode() + b"good\tcaf\xe9\n",
         {},
-        'a.tsv:3: is not UTF-8 (byte 0xE9): to `python -m pipeline set` add source.encoding=cp1252 if it says "\u00e9" or',
+        'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=NAME`, where NAME is what reads it right: cp1252 for "\u00e9",',
     ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),

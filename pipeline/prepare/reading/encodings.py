@@ -47,12 +47,17 @@ class NotDecoded(Refusal):
     def __init__(self, place: str, error: UnicodeDecodeError, encoding: str) -> None:
         self.problem = f"{place}is not {encoding.upper()} (byte 0x{error.object[error.start]:02X})"
         self.readings = readings(error.object, encoding)
-        super().__init__(self.advising("source.encoding=", "python -m pipeline set"))
+        super().__init__(self.advising("python -m pipeline set source.encoding="))
 
-    def advising(self, option: str, command: str = "") -> str:
-        """Return the message with the words that name other encodings: `option` and their names, which the user adds to `command`."""
-        ways = [f'{option}{name} if it says "{shown(text)}"' for name, text in self.readings.items()] or [f"{option}NAME"]
-        return f"{self.problem}: {f'to `{command}` ' if command else ''}add {' or '.join(ways)}, or another encoding that Python knows"
+    def advising(self, command: str) -> str:
+        """Return the message with the end of the command by which a user names another encoding, such as `--encoding `."""
+        ways = ", ".join(f'{name} for "{shown(text)}"' for name, text in self.readings.items())
+        where = (
+            f", where NAME is what reads it right: {ways}, or another encoding that Python knows"
+            if ways
+            else ", an encoding that Python knows"
+        )
+        return f"{self.problem}: name its encoding by `{command}NAME`{where}"
 
 
 def marked(content: bytes) -> str | None:

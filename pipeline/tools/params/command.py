@@ -106,7 +106,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
         finding = look(root, given)
     except NotDecoded as error:
         words = [word for word in (f"data={root}", *assignments) if not word.startswith("source.encoding=")]
-        raise Refusal(error.advising("source.encoding=", f"python -m pipeline set {shlex.join(words)}")) from None
+        raise Refusal(error.advising(f"python -m pipeline set {shlex.join(words)} source.encoding=")) from None
     for line in finding.lines:
         print(f"set: {line}")
     assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.texts)

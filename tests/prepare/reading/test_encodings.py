@@ -27,7 +27,7 @@ def test_the_encoding_whose_text_reads_right_reads_the_file(tmp_path: Path, name
     with pytest.raises(Refusal, match=r"a\.csv:2: is not UTF-8 ") as caught:
         tables.read_text(path)
     foreign = re.findall(r"[^\x00-\x7f].*", TEXTS[name])[0][:10]
-    assert f'source.encoding={name} if it says "{foreign}' in str(caught.value)
+    assert f'{name} for "{foreign}' in str(caught.value)
     assert tables.read_text(path, encoding=name) == "text,label\n" + TEXTS[name]
 
 
@@ -41,7 +41,7 @@ def test_a_byte_order_mark_says_the_encoding(tmp_path: Path) -> None:
 def test_bytes_of_no_known_encoding_name_none(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(bytes(range(128, 256)) * 3)
-    with pytest.raises(Refusal, match=r"byte 0x80\): to `python -m pipeline set` add source.encoding=NAME, or"):
+    with pytest.raises(Refusal, match=r"byte 0x80\): name its encoding by `python -m pipeline set source.encoding=NAME`, an encoding"):
         tables.read_text(path)
 
 

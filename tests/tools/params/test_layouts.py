@@ -301,6 +301,8 @@ def followed(path: str, printed: str) -> list[list[str]]:
         for image in Path(path).rglob("*.png"):
             Image.fromarray(np.asarray(Image.open(image)).astype(np.uint16) * int(factor[1])).save(image)
         return [[f"data={path}"]]
+    if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)NAME`", printed):
+        return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+) for "', printed)]
     if "train_text.txt beside" in printed:
         Path("data/x/train_text.txt").write_bytes(LINES)
         Path(path).rename("data/x/train_labels.txt")
