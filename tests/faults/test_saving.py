@@ -22,18 +22,18 @@ CHANGES = {**COMMON, "model": CONVNET}
 
 
 class Disk:
-    """`tensor_file.save` with a gate that stays shut until it is opened."""
+    """`Checkpoints.save` with a gate that stays shut until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened, self.reached = threading.Event(), threading.Event()
-        save = tensor_file.save
+        save = Checkpoints.save
 
         def slow(*arguments) -> None:
             self.reached.set()
             assert self.opened.wait(timeout=60)
             save(*arguments)
 
-        monkeypatch.setattr(tensor_file, "save", slow)
+        monkeypatch.setattr(Checkpoints, "save", slow)
 
 
 def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_file_is_of_the_moment_it_was_asked_for(

@@ -32,7 +32,8 @@ class HistoryFile:
     """The hash object of the first `size_bytes` bytes. Appended bytes are added to it, so no byte is read again."""
 
     def append(self, rows: Sequence[Row], num_rows: int) -> dict[str, object]:
-        """Write those of the first `num_rows` rows that the file lacks. Once they are on disk, return the record for the checkpoint.
+        """Write those of the first `num_rows` rows that the file lacks. Once they are on disk, return the record for the checkpoint. The name
+        of a new file is on disk when that of the checkpoint is, in the same folder.
 
         If the file was removed or cut, all rows are written again. If writing fails, raises OSError, and the next call repeats it. Without
         rows, no file is written.
@@ -51,8 +52,6 @@ class HistoryFile:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        if not self.size_bytes:
-            files.sync(self.path.parent)  # the file may be new
         self.num_rows, self.size_bytes = num_rows, self.size_bytes + len(content)
         self.digest.update(content)
 
