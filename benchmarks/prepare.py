@@ -130,7 +130,7 @@ def run_stage(root: Path, top: Path, size: int) -> None:
         "image_size": size,
         "channels": 3,
     }
-    params = from_data({"source": {**source, "on_corrupt": "fail", "max_pixels": 10**8}}, PrepareParams, "benchmark")
+    params = from_data({"source": {**source, "on_corrupt": "fail", "max_pixels": 10**8, "white": None}}, PrepareParams, "benchmark")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         prepare(params, Paths(top), Environment())
 

@@ -158,10 +158,10 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
     """Raise Refusal unless the model can read the inputs of the prepared data, and has the same targets.
 
     `expected` describes the data that the model was trained on, and `found` describes the prepared data. Mean and standard deviation of
-    images may differ; the tokenizers of texts must be equal. `model` and `data` are paths for the message.
+    images may differ; the tokenizers of texts and the white of images must be equal. `model` and `data` are paths for the message.
     """
     if not expected.inputs.reads_samples_of(found.inputs) or expected.targets != found.targets:
-        more = "" if shown(expected) != shown(found) else ", in another form, such as that of another tokenizer"
+        more = "" if shown(expected) != shown(found) else ", in another form, such as that of another tokenizer or another source.white"
         raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}{more}: run `dvc repro`")
 
 

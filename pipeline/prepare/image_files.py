@@ -3,6 +3,7 @@
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.image import ImageInputs, WhitePoint
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import ValueOf
@@ -24,7 +25,7 @@ from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
-from pipeline.prepare.reading.images import Chunk, Decoder
+from pipeline.prepare.reading.images import MAX_16_BIT, MOST_LEVELS, Chunk, Decoder, FewLevels, white_point
 from pipeline.prepare.reading.workers import on_processes, on_threads
 
 Result = TypeVar("Result")
@@ -32,7 +33,7 @@ CHUNK_BYTES = 2 * 2**20
 CHUNK_SAMPLES = 128
 CLUSTER_CHUNK = 8
 """How many times larger the chunks for a cluster are: its scheduler needs milliseconds for each."""
-MOST_NAMED = 3
+MOST_NAMED, MOST_RANGES = 10, 3
 MANY, WORKERS_OF_MANY = 4096, 4
 """From MANY samples on, worker processes replace threads: WORKERS_OF_MANY processes per MANY samples. For fewer samples, starting
 processes takes more time than they save. Threads contend for the GIL in Pillow's Python code, which takes most of the time of
@@ -53,14 +54,26 @@ class ImageFileSettings(SourceSettings):
     channels: Literal[1, 3]
     """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
     on_corrupt: Literal["fail", "skip"]
-    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first three; `skip` leaves the image out, prints its name and counts it."""
+    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first ten; `skip` leaves the image out, prints its name and counts it."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
     """Largest number of pixels of an image. A larger image is refused before it is decoded, because a file of kilobytes can decompress to
     gigabytes.
     """
 
-    RECOMMENDED: ClassVar = {"duplicates": "together", "image_size": 224, "channels": 3, "on_corrupt": "fail", "max_pixels": 100_000_000}
-    ADDED: ClassVar = {"image_size": ValueOf("source.size")}
+    white: WhitePoint | None
+    """The value that means white in files with more than 8 bits per pixel, grey integers or floating-point numbers: 4095 for 12 bits in files of 16. It becomes
+    255, and a file with a value above it cannot be decoded. Null means 65535; floating-point numbers then cannot be decoded. Files with 8 bits or with colours do not need it.
+    """
+
+    RECOMMENDED: ClassVar = {
+        "duplicates": "together",
+        "image_size": 224,
+        "channels": 3,
+        "on_corrupt": "fail",
+        "max_pixels": 100_000_000,
+        "white": None,
+    }
+    ADDED: ClassVar = {"image_size": ValueOf("source.size"), "white": None}
 
     def example_inputs(self, example: ImageInputs) -> ImageInputs:
         common = (0.5,) * self.channels
@@ -75,10 +88,10 @@ class ImageFileSettings(SourceSettings):
     def open(self, *, workers: int) -> RawDataset:
         tree, layout = self.files()
         decode_and_store = partial(self.decode_and_store, tree, layout, workers)
-        task, statistics = described(layout.classes, str(self.root)), Statistics((self.image_size, self.image_size, self.channels))
+        statistics = Statistics((self.image_size, self.image_size, self.channels), self.white)
         together = self.duplicates == "together"
         return RawDataset(
-            task,
+            described(layout.classes, str(self.root)),
             statistics,
             layout.targets,
             partial(decode_and_store, InMemory),
@@ -108,9 +121,10 @@ class ImageFileSettings(SourceSettings):
     ) -> Generator[Result]:
         """Yield what the destinations of all images return, or of those that are decoded when `time.monotonic()` reaches `until_s`.
 
-        Raises Refusal at the end if `on_corrupt` is `fail` and images cannot be decoded, so that one message tells of all of them.
+        Raises Refusal at the end if `on_corrupt` is `fail` and images cannot be decoded, so that one message tells of all of them, and like
+        `few_levels`. After all images, prints what `few_levels` returns.
         """
-        decoder = Decoder(self.place, self.image_size, self.channels, self.max_pixels)
+        decoder = Decoder(self.place, self.image_size, self.channels, self.max_pixels, self.white)
         decoder.prepare()
         ordered, larger = partial(on_threads, workers=workers), 1
         if cluster:
@@ -124,10 +138,11 @@ class ImageFileSettings(SourceSettings):
             ordered = partial(on_processes, workers=enough, prepare=decoder.prepare)
         with tree.contents([sample.name for sample in layout.samples]) as members:
             chunks = placed(chunked(members, self.image_size**2 * self.channels, larger), layout.samples, place)
-            num_decoded, problems = 0, list[str]()
-            for chunk, (results, corrupt) in ordered(decoder.decode_and_store, chunks):
+            num_decoded, problems, notable = 0, list[str](), list[tuple[str, FewLevels]]()
+            for chunk, (results, corrupt, found) in ordered(decoder.decode_and_store, chunks):
                 num_decoded += len(chunk.members)
                 problems += self.report(chunk.members, corrupt)
+                notable += [(chunk.members[number].name, found[number]) for number in sorted(found)]
                 yield from results
                 if time.monotonic() > until_s:
                     break
@@ -136,6 +151,43 @@ class ImageFileSettings(SourceSettings):
                 f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}: "
                 "repair or remove them, or write `source.on_corrupt: skip`"
             )
+        sentences = self.few_levels(notable, num_decoded - len(problems))
+        if until_s == math.inf:
+            for sentence in sentences:
+                print(f"prepare: {sentence}")
+
+    def few_levels(self, notable: Sequence[tuple[str, FewLevels]], num_images: int) -> list[str]:
+        """Return a sentence about the images that have lost their contents, and one about other images of one colour.
+
+        `notable` has the names of such images. Raises Refusal if most of `num_images` images have lost their contents, or if most have the
+        same single colour.
+        """
+        lost = [(name, image) for name, image in notable if image.lost]
+        single = [(name, image) for name, image in notable if not image.lost]
+        sentences = list[str]()
+        if lost:
+            few = "one grey level" if all(image.colour is not None for _, image in lost) else f"{MOST_LEVELS} grey levels or fewer"
+            remedy = self.remedy_for_lost([image for _, image in lost])
+            sentences.append(
+                f"{len(lost)} of {num_images} images have {few} as they are stored, but more in their files: {ranges(lost)}: {remedy}"
+            )
+            if 2 * len(lost) > num_images:
+                raise Refusal(f"{self.place}: {sentences[-1]}")
+        if single:
+            sentences.append(
+                f"{len(single)} of {num_images} images have only one colour: {ranges(single)}: replace or remove them, if they should have more"
+            )
+            if 2 * max(Counter(image.colour for _, image in single).values()) > num_images:
+                raise Refusal(f"{self.place}: {sentences[-1]}")
+        return sentences
+
+    def remedy_for_lost(self, images: Sequence[FewLevels]) -> str:
+        if not all(image.deep for image in images):
+            return "raise source.image_size, or crop the images to their contents"
+        suggested = white_point(max(image.highest for image in images))
+        if suggested and suggested < (self.white or MAX_16_BIT):
+            return f"set source.white to the value that means white, such as source.white={suggested}"
+        return "stretch their contrast (a few high values may decide the scale: clip them), and store them with 8 bits"
 
     def report(self, members: Sequence[Member], corrupt: Mapping[int, str]) -> list[str]:
         """Return a text for each file of a chunk that cannot be decoded, and print its name if `on_corrupt` is `skip`.
@@ -151,6 +203,15 @@ class ImageFileSettings(SourceSettings):
     @property
     def place(self) -> str:
         return f"source.root: {self.root}"
+
+
+def ranges(images: Sequence[tuple[str, FewLevels]]) -> str:
+    """Return the names of the first images, with the range of the values in their files."""
+
+    def values(image: FewLevels) -> str:
+        return f"value {image.lowest:.10g}" if image.lowest == image.highest else f"values {image.lowest:.10g} to {image.highest:.10g}"
+
+    return listed([f"{shown(name)} ({values(image)})" for name, image in images], MOST_RANGES)
 
 
 def contents(tree: Tree, names: Sequence[str], workers: int) -> list[bytes]:

@@ -51,7 +51,8 @@ def expected(inputs: Inputs) -> str:
         return f"a list of texts, of which the model reads at most {inputs.length} tokens each"
     shape = f"of shape (n, {', '.join(map(str, inputs.row_shape))})"
     if isinstance(inputs, ImageInputs):
-        return f"raw images, integers from 0 to 255 {shape}: the model normalises them itself"
+        scale = f" (255 is white, which was {inputs.white} in the files of the training)" if inputs.white else ""
+        return f"raw images, integers from 0 to 255{scale} {shape}: the model normalises them itself"
     return f"{np.dtype(inputs.dtype).name} arrays {shape}"
 
 

@@ -19,6 +19,9 @@ def test_a_spec_is_read_by_the_kinds_of_its_parts_and_survives_json() -> None:
     assert spec.targets == ClassTargets(**TARGETS)
     assert (spec.inputs.row_shape, spec.num_outputs, spec.targets.output_names) == ((4, 6, 3), 2, ("a", "b"))
     assert Spec.model_validate_json(spec.model_dump_json()) == spec
+    assert "white" not in spec.model_dump_json(), "digests of earlier files stay"
+    scaled = Spec.model_validate({"inputs": {**INPUTS, "white": 4095}, "targets": TARGETS})
+    assert Spec.model_validate_json(scaled.model_dump_json()) == scaled != spec
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,14 @@ def test_texts_of_another_tokenizer_are_refused_though_their_shape_is_equal() ->
         refuse_other_data(texts, other, model=Path("m"), data=Path("d"))
 
 
+def test_images_of_another_white_are_refused() -> None:
+    spec = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
+    other = spec.model_copy(update={"inputs": spec.inputs.model_copy(update={"white": 4095})})
+    refuse_other_data(other, other, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=r"or another source\.white: run `dvc repro`"):
+        refuse_other_data(other, spec, model=Path("m"), data=Path("d"))
+
+
 @pytest.mark.parametrize("other", [None, "step", "parameters"])
 def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(here: Path, tmp_path: Path, monkeypatch, other: str | None) -> None:
     """But not with those of the training of another model."""

@@ -140,6 +140,7 @@ def decoded(path: Path) -> int:
         channels=1,
         on_corrupt="skip",
         max_pixels=10_000,
+        white=None,
         valid=0.0,
         test=0.0,
         seed=1,

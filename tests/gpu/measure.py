@@ -63,6 +63,7 @@ CIFAR10 = {
     "channels": 3,
     "on_corrupt": "fail",
     "max_pixels": 1_000_000,
+    "white": None,
     "valid": 0.04,
     "test": 0.1,
     "seed": 1,

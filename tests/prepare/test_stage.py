@@ -58,7 +58,7 @@ def broken(*_):
 
 def run(root, top, *, workers=None, **changes):
     fields = (
-        {"image_size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "valid": 0.1, "test": 0.2}
+        {"image_size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "white": None, "valid": 0.1, "test": 0.2}
         | {"seed": 1, "duplicates": "keep"}
         | changes
     )
@@ -85,13 +85,54 @@ def test_images_are_split_and_stored(root, tmp_path, capsys):
     assert sorted(everything.tolist()) == [*range(10), *range(100, 110)]
     for split in prepared.splits.values():
         assert np.array_equal(split.inputs[:, 0, 0, 0] >= 100, split.targets == 1)
-    *splits, result = capsys.readouterr().out.splitlines()
+    single, *splits, result = capsys.readouterr().out.splitlines()
+    assert single.startswith(
+        "prepare: 20 of 20 images have only one colour: cat/0.png (value 0), cat/1.png (value 1), cat/2.png (value 2) and 17"
+    )
     assert splits == [
         "prepare: train: 14 samples, from 7 of class cat to 7 of class dog",
         "prepare: valid: 2 samples",
         "prepare: test: 4 samples",
     ]
     assert result == "prepare: 20 samples of image inputs (6, 6, 1), 2 outputs"
+
+
+def deep(folder, factor):
+    """Write 20 images of 16 bits with values from 1000 to 4095, times `factor`. Most have a narrow contrast."""
+    for number in range(20):
+        noise = np.random.default_rng(number).integers(0, 90 if number % 4 else 3095, (6, 6))
+        path = folder / "ab"[number // 10] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((factor * (1000 + noise)).astype(np.uint16)).save(path)
+    return folder
+
+
+def test_deep_images_are_stored_by_white_and_refused_where_nothing_is_left_of_them(tmp_path):
+    root = deep(tmp_path / "deep", 1)
+    message = refusal(root, tmp_path)
+    assert "15 of 20 images have one grey level as they are stored, but more in their files: a/1.png (values 10" in message
+    assert message.endswith("set source.white to the value that means white, such as source.white=4095")
+    prepared = run(root, tmp_path, white=4095)
+    assert prepared.spec.inputs.white == 4095
+    control = run(deep(tmp_path / "control", 16), tmp_path / "other")
+    assert control.spec.inputs.white is None
+    assert np.abs(prepared.train.inputs.astype(int) - control.train.inputs).max() <= 1
+    Image.fromarray(np.full((6, 6), 5000, np.uint16)).save(root / "a/bright.png")
+    assert "1 of 21 images cannot be used: a/bright.png: cannot be decoded (has values up to 5000, but white is 4095" in refusal(
+        root, tmp_path, white=4095
+    )
+
+
+def test_images_of_one_colour_are_named_and_refused_if_most_are_equal(root, tmp_path, capsys):
+    run(deep(tmp_path / "deep", 1), tmp_path, white=4095)
+    assert "one colour" not in capsys.readouterr().out
+    for number in range(12):
+        (tmp_path / f"deep/a/black{number}.png").write_bytes(picture(0))
+    run(tmp_path / "deep", tmp_path, white=4095)
+    assert "prepare: 12 of 32 images have only one colour: a/black0.png (value 0)," in capsys.readouterr().out
+    for number in range(10):
+        (tmp_path / f"deep/b/black{number}.png").write_bytes(picture(0))
+    assert "22 of 42 images have only one colour: a/black0.png (value 0)," in refusal(tmp_path / "deep", tmp_path, white=4095)
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "together"])
@@ -203,7 +244,7 @@ def test_a_needless_share_is_said(tmp_path, capsys):
         for name in ("cat", "dog"):
             (tmp_path / "split" / split / name).mkdir(parents=True)
             for number in range(4):
-                (tmp_path / "split" / split / name / f"{number}.png").write_bytes(picture(1))
+                (tmp_path / "split" / split / name / f"{number}.png").write_bytes(picture(number))
     prepared = run(tmp_path / "split", tmp_path)
     assert {name: len(split) for name, split in prepared.splits.items()} == {"train": 6, "valid": 2, "test": 8}
     said = capsys.readouterr().out

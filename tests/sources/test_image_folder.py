@@ -19,7 +19,7 @@ from .pictures import FILES, dataset, encoded, gathered, picture, write_folder, 
 
 def settings(root: Path, **changes: object) -> image_folder.Settings:
     fields = (
-        {"image_size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "valid": 0.0, "test": 0.0}
+        {"image_size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "white": None, "valid": 0.0, "test": 0.0}
         | {"seed": 1, "duplicates": "keep"}
         | changes
     )
@@ -165,7 +165,7 @@ READ = {
 @pytest.mark.parametrize("case", READ)
 def test_layouts_of_published_data_are_read(tmp_path, case):
     names, expected = READ[case]
-    dataset = settings(write_zip(tmp_path / "data.zip", dict.fromkeys(names, picture(1)))).open(workers=1)
+    dataset = settings(write_zip(tmp_path / "data.zip", {name: picture(number) for number, name in enumerate(names)})).open(workers=1)
     assert {split: [dataset.task.classes[number] for number in sorted(numbers)] for split, numbers in dataset.targets.items()} == expected
     assert dataset.task.classes == tuple(dict.fromkeys(expected[TRAIN])), "the order of the classes"
     assert len(gathered(dataset)[TRAIN]) == len(expected[TRAIN])
@@ -298,8 +298,8 @@ def test_links_in_a_folder_are_followed(tmp_path):
 
 def test_memory_is_bounded_by_the_blocks_in_flight(tmp_path):
     """100 MB decoded pass through, while a few blocks are in memory."""
-    contents = {f"{'ab'[i % 2]}/{i}.jpg": b"" for i in range(512)}
-    root = write_tar(tmp_path / "all.tar", dict.fromkeys(contents, picture(1, "JPEG", side=32)))
+    pictures = [picture(value, "JPEG", side=32) for value in (1, 2, 3)]
+    root = write_tar(tmp_path / "all.tar", {f"{'ab'[i % 2]}/{i}.jpg": pictures[i % 3] for i in range(512)})
     raw_dataset = settings(root, image_size=256).open(workers=2)
     tracemalloc.start()
     decoded_bytes = sum(block.inputs.nbytes for block in raw_dataset.blocks())

@@ -24,6 +24,7 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "channels": 1,
         "on_corrupt": "fail",
         "max_pixels": 10_000,
+        "white": None,
         "valid": 0.0,
         "test": 0.0,
         "seed": 1,

@@ -14,8 +14,14 @@ Deviation = Annotated[float, Field(gt=0, le=1)]
 """Standard deviation of a channel whose values are scaled to [0, 1]. It is at most 1/2; a constant channel has 1 instead of 0."""
 
 
+WhitePoint = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
 class ImageInputs(spec.Inputs):
-    """Describes uint8 images (height, width, channels). `mean` and `std` normalise each channel; they refer to pixel values divided by 255."""
+    """Describes uint8 images (height, width, channels). `mean` and `std` normalise each channel; they refer to pixel values divided by 255.
+
+    `white` is the value that became 255 when files with more than 8 bits per pixel were decoded; None means the largest value of 16 bits.
+    """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
 
@@ -25,6 +31,8 @@ class ImageInputs(spec.Inputs):
     channels: Extent
     mean: tuple[Mean, ...]
     std: tuple[Deviation, ...]
+    # left out if None, as in the files of earlier versions, so that their digests stay
+    white: WhitePoint | None = Field(default=None, exclude_if=lambda white: white is None)
 
     @field_validator("mean", "std")
     @classmethod
@@ -43,6 +51,10 @@ class ImageInputs(spec.Inputs):
     def row_shape(self) -> tuple[int, int, int]:
         """Return height, width and channels."""
         return self.height, self.width, self.channels
+
+    def reads_samples_of(self, other: spec.Inputs) -> bool:
+        """Return True if a model for these images can read the stored images that `other` describes: their white is the same, too."""
+        return super().reads_samples_of(other) and self.white == getattr(other, "white", None)
 
     def refuse_smaller(self, side: int, *, model: str, instead: str) -> None:
         """Raise Refusal if a side is shorter than `side`, which `model` needs. `instead` is a model for smaller images."""

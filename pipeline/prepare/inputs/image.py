@@ -26,8 +26,9 @@ class Statistics:
 
     dtype: ClassVar[type[np.generic]] = np.uint8
 
-    def __init__(self, row_shape: tuple[int, int, int]) -> None:
-        self.row_shape = row_shape
+    def __init__(self, row_shape: tuple[int, int, int], white: int | None = None) -> None:
+        """Begin without samples. `white` is the value of `source.white`, which the description keeps."""
+        self.row_shape, self.white = row_shape, white
         self.count = 0
         self.sums = np.zeros(row_shape[2], dtype=np.int64)
         self.squares = np.zeros(row_shape[2], dtype=np.int64)
@@ -74,4 +75,5 @@ class Statistics:
             channels=channels,
             mean=tuple(float(m / BYTE) for m in mean),
             std=tuple(float(s / BYTE) for s in std),
+            white=self.white,
         )

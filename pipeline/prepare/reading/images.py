@@ -1,12 +1,13 @@
 """Decodes images to arrays: checks the size before decoding, resizes and crops. One image must not hold up or end the others."""
 
+import math
 import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,12 @@ COMMON_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 ASCII_FORMATS = (b"P1", b"P2", b"P3")
 MODES: dict[int, str] = {1: "L", 3: "RGB"}
 MAX_16_BIT = 65_535
+WHITE_POINTS = tuple(2**bits - 1 for bits in (1, 4, 8, 10, 12, 14, 16, 20, 24, 28, 31))
+"""The largest values of pixels of so many bits."""
+FLOAT_ROUNDING = 1e-3
+"""The share by which floating-point pixels may exceed white, because of the rounding of what computed them."""
+FEW_LEVELS, MOST_LEVELS, LOST_LEVELS = 3, 17, 4
+"""See `few_levels`. 12 bits that are read as 16 leave 17 levels."""
 HEIC = re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL)
 PNG_DEPTH = 24
 """Offset in a PNG of the byte with the number of bits per channel."""
@@ -71,7 +78,7 @@ class ImageStrip:
         return np.asarray(self.image).reshape(-1, *self.shape)[: self.count]
 
 
-def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max_pixels: int) -> Image.Image:
+def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max_pixels: int, white: int | None) -> Image.Image:
     """Decode the first frame of an image file, and return it with exactly `height`, `width` and `channels`, as `fitted` describes.
 
     `data` is the contents of the file. Raises Corrupt if the image cannot be decoded. Raises Oversized, before decoding, if it has more
@@ -87,7 +94,7 @@ def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max
             image.load()
             if image.format == "PNG" and "transparency" in image.info:
                 scale_transparency(image, depth=data[PNG_DEPTH])
-            return fitted(image, height=height, width=width, channels=channels)
+            return fitted(image, height=height, width=width, channels=channels, white=white)
     except (Oversized, Corrupt, MemoryError):
         raise
     except Image.DecompressionBombError:
@@ -100,13 +107,13 @@ def decode(data: bytes, *, height: int, width: int, channels: Literal[1, 3], max
         raise Corrupt(reason(error)) from None
 
 
-def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3]) -> Image.Image:
+def fitted(image: Image.Image, *, height: int, width: int, channels: Literal[1, 3], white: int | None) -> Image.Image:
     """Return an image of exactly `height`, `width` and `channels`, made from `image`.
 
     The image is rotated upright, and its transparent parts become white. It is then resized until it just covers `height` and `width`, and
-    what extends beyond them is cropped equally on both sides. Raises Corrupt if the pixels are floats, or integers outside 0 to MAX_16_BIT.
+    what extends beyond them is cropped equally on both sides. `white` is described in `eight_bits`, whose Corrupt is raised.
     """
-    converted = to_mode(upright(image), MODES[channels])
+    converted = to_mode(upright(image), MODES[channels], white)
     return converted if converted.size == (width, height) else ImageOps.fit(converted, (width, height), Image.Resampling.BICUBIC)
 
 
@@ -145,15 +152,10 @@ def scale_transparency(image: Image.Image, *, depth: int) -> None:
         image.info["transparency"] = tuple(part >> 8 for part in value)
 
 
-def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert the image to `mode` with 8 bits per channel. Transparent parts become white.
-
-    Raises Corrupt if the pixels are floats, or integers outside 0 to MAX_16_BIT.
-    """
-    if image.mode.startswith("I"):
-        image = eight_bits(image)
-    elif image.mode == "F":
-        raise Corrupt("has floating-point pixels of unknown scale: store it with 8 or 16 bits")
+def to_mode(image: Image.Image, mode: str, white: int | None) -> Image.Image:
+    """Convert the image to `mode` with 8 bits per channel. Transparent parts become white. Raises Corrupt like `eight_bits`."""
+    if is_deep(image):
+        image = eight_bits(image, white)
     elif image.has_transparency_data:
         rgba = image.convert("RGBA")
         image = Image.new("RGBA", rgba.size, "white")
@@ -161,24 +163,81 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """Scale 16-bit grey to 8 bits; transparent pixels become white. Raises Corrupt if a pixel does not fit in 16 bits.
+def is_deep(image: Image.Image) -> bool:
+    """Return True if the pixels have more than 8 bits: integers of 16 or 32 bits, or floating-point numbers, of one channel."""
+    return image.mode.startswith(("I", "F"))
 
-    Pillow's own conversion is not used, because it would turn all values above 255 into 255.
+
+def eight_bits(image: Image.Image, white: int | None) -> Image.Image:
+    """Scale the pixels of a deep image so that `white` becomes 255; transparent pixels become white. None means MAX_16_BIT, for integers.
+
+    Raises Corrupt if a pixel is below 0 or above white, or if the scale of floating-point pixels is not given. Pillow's own conversion is
+    not used, because it would turn all values above 255 into 255.
     """
-    pixels = np.asarray(image).astype(np.int64)
-    if pixels.min() < 0 or pixels.max() > MAX_16_BIT:
-        raise Corrupt(f"has pixels outside 0 to {MAX_16_BIT}: store it with 8 or 16 bits")
+    is_float, largest = image.mode == "F", white or MAX_16_BIT
+    pixels = np.asarray(image).astype(np.float64)
+    lowest, highest = pixels.min(), pixels.max()
+    if not lowest >= 0:  # also NaN
+        raise Corrupt(f"has values from {lowest:.10g} on, but black is 0: shift them, so that none is negative, or store it with 8 bits")
+    if is_float and white is None:
+        raise Corrupt("has floating-point pixels of unknown scale: store it with 8 or 16 bits, or set source.white to the value of white")
+    if highest > largest * (1 + FLOAT_ROUNDING * is_float):
+        raise Corrupt(f"has values up to {highest:.10g}, but white is {largest}: store it on this scale, or raise source.white")
     if "transparency" in image.info:
-        pixels[pixels == image.info["transparency"]] = MAX_16_BIT
-    return Image.fromarray(((pixels * 255 + MAX_16_BIT // 2) // MAX_16_BIT).astype(np.uint8))
+        pixels[pixels == image.info["transparency"]] = largest
+    return Image.fromarray(np.rint(np.minimum(pixels, largest) * 255 / largest).astype(np.uint8))
+
+
+def white_point(highest: float) -> int | None:
+    """Return the smallest of WHITE_POINTS that is not below `highest`, the largest value of some pixels, or None if all are below."""
+    return next((white for white in WHITE_POINTS if highest <= white * (1 + FLOAT_ROUNDING * (highest % 1 > 0))), None)
+
+
+class FewLevels(NamedTuple):
+    """A decoded image with few grey levels. `lowest` and `highest` are the extreme values of its file, and `deep` that of `is_deep`.
+
+    `lost` is True if it has lost its contents. `colour` is that of all its pixels, or None if they have several.
+    """
+
+    lowest: float
+    highest: float
+    deep: bool
+    lost: bool
+    colour: float | tuple[int, ...] | None
+
+
+def few_levels(decoded: Image.Image, data: bytes, white: int | None) -> FewLevels | None:
+    """Return a description of the image `decoded` if it has lost its contents, or if all its pixels have one colour; otherwise None.
+
+    Contents are lost if one colour is left of several in the file `data`, or if few levels are left of LOST_LEVELS times as many: of a deep
+    file FEW_LEVELS, or MOST_LEVELS if the file has a smaller `white_point` than `white`. Drawings in black and white lose nothing.
+    """
+    colours = decoded.getcolors(MOST_LEVELS)
+    if colours is None:
+        return None
+    with Image.open(BytesIO(data), formats=formats()) as image:
+        deep, single = is_deep(image), len(colours) == 1
+        if not deep and not single:
+            return None
+        levels = np.unique(np.asarray(image if deep else image.convert("L")))
+    lowest, highest = float(levels[0]), float(levels[-1])
+    most = MOST_LEVELS if (white_point(highest) or math.inf) < (white or MAX_16_BIT) else FEW_LEVELS
+    lost = len(levels) > 1 if single else len(colours) <= most and len(levels) >= LOST_LEVELS * len(colours)
+    return FewLevels(lowest, highest, deep, lost, colours[0][1] if single else None) if lost or single else None
 
 
 Result = TypeVar("Result")
-Decoded = tuple[NDArray[np.uint8], dict[int, str]]
-"""The decoded images (n, size, size, channels), without the corrupt ones; and a dict from the position of each corrupt file in the chunk
-to the reason why it cannot be decoded.
-"""
+
+
+class Decoded(NamedTuple):
+    """The decoded `images` (n, size, size, channels), without the corrupt ones.
+
+    `corrupt` has the reason why a file cannot be decoded, and `few_levels` what is notable about an image, by the position in the chunk.
+    """
+
+    images: NDArray[np.uint8]
+    corrupt: dict[int, str]
+    few_levels: dict[int, FewLevels]
 
 
 @dataclass(frozen=True)
@@ -194,13 +253,14 @@ class Chunk(Generic[Result]):
 class Decoder:
     """Decodes images to `size` x `size` pixels of `channels` channels. `place` names the dataset in messages.
 
-    An image of more than `max_pixels` pixels is refused.
+    An image of more than `max_pixels` pixels is refused. `white` is described in `eight_bits`.
     """
 
     place: str
     size: int
     channels: Literal[1, 3]
     max_pixels: int
+    white: int | None
 
     def prepare(self) -> None:
         """Set the largest number of pixels that Pillow accepts, and configure malloc. Call this method once in every process."""
@@ -208,15 +268,18 @@ class Decoder:
         keep_freed_memory()
 
     def decode(self, members: Sequence[Member]) -> Decoded:
-        """Decode image files. Return an array of the decoded images, and a dict of the files that cannot be decoded (see Decoded).
+        """Decode image files.
 
         Raises Refusal if an image has more than `max_pixels` pixels, or if `Member.read` refuses a file, such as one that is too large.
         """
         strip = ImageStrip(len(members), self.size, self.channels)
-        corrupt: dict[int, str] = {}
+        corrupt, notable = dict[int, str](), dict[int, FewLevels]()
         for number, member in enumerate(members):
             try:
-                square = decode(member.read(), height=self.size, width=self.size, channels=self.channels, max_pixels=self.max_pixels)
+                data = member.read()
+                square = decode(
+                    data, height=self.size, width=self.size, channels=self.channels, max_pixels=self.max_pixels, white=self.white
+                )
             except Oversized as error:
                 raise Refusal(f"{self.place}: {shown(member.name)}: {error}: remove it, or raise source.max_pixels") from None
             except Corrupt as error:
@@ -227,19 +290,21 @@ class Decoder:
                 corrupt[number] = reason(error)
             else:
                 strip.add(square)
-        return strip.pixels(), corrupt
+                if found := few_levels(square, data, self.white):
+                    notable[number] = found
+        return Decoded(strip.pixels(), corrupt, notable)
 
-    def decode_and_store(self, chunk: Chunk[Result]) -> tuple[list[Result], dict[int, str]]:
+    def decode_and_store(self, chunk: Chunk[Result]) -> tuple[list[Result], dict[int, str], dict[int, FewLevels]]:
         """Decode the files of a chunk, and store each image at its destination.
 
-        Returns what the destinations returned, and a dict of the files that cannot be decoded (see Decoded). A destination of which no file
-        can be decoded returns nothing. Raises Refusal like `decode`.
+        Returns what the destinations returned, and the two dicts of Decoded. A destination of which no file can be decoded returns nothing.
+        Raises Refusal like `decode`.
         """
-        inputs, corrupt = self.decode(chunk.members)
+        inputs, corrupt, notable = self.decode(chunk.members)
         kept = np.array([number not in corrupt for number in range(len(chunk.members))])
         results = []
         for number, destination in enumerate(chunk.destinations):
             chosen = chunk.numbers[kept] == number
             if chosen.any():
                 results.append(destination.store(inputs if chosen.all() else inputs[chosen], kept[chunk.numbers == number]))
-        return results, corrupt
+        return results, corrupt, notable

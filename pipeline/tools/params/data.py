@@ -1,6 +1,7 @@
 """`set data=PATH`: looks at data of the user's own, and finds the section `source` that reads them, and facts about them for a recommendation."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
 from pipeline.prepare.reading import encodings, tables
-from pipeline.prepare.reading.images import MAX_16_BIT
+from pipeline.prepare.reading.images import is_deep
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.tokens import measured
@@ -27,6 +28,7 @@ from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, Question
 from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
 from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, encoding_of, kind_of
 from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_values
+from pipeline.tools.params.white import described_white, find_white
 
 if TYPE_CHECKING:
     from pipeline.core.raw_dataset import RawDataset
@@ -50,8 +52,6 @@ MEASURED = 100
 MOST_CLASSES = 6
 MOST_CROPPED = 0.3
 """The crop of a photograph of 4:3 cuts off a quarter."""
-FEWEST_LEVELS = 32
-"""Images of 16 bits that use so small a part of their range keep fewer than FEWEST_LEVELS of 256 grey levels."""
 LARGE, RESIZED = 96, 224
 """Images whose shorter sides are mostly longer than LARGE pixels are resized to RESIZED, the size of pretrained models."""
 
@@ -186,7 +186,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         return describe_corpus(values)
     if name == LABELLED:
         values = {**VALUES.get(str(given.get("tokenizer", "word")), {}), **values}
-    facts, cropped = image_facts(values) if name in (FOLDER, TABLE) else ({}, [])
+    facts, image_lines = image_facts(values) if name in (FOLDER, TABLE) else ({}, [])
     # equal samples are found by their contents, which are the keys for `together`
     settings = settings_of({**values, **facts, "duplicates": "together"})
     dataset = settings.open(workers=1)
@@ -213,13 +213,13 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
     else:
-        lines += [*described_images(cast("ImageFileSettings", settings), facts), *cropped]
+        lines += [*described_images(cast("ImageFileSettings", settings), facts), *image_lines]
     if (name == LABELLED or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
         repeated = len(targets[TRAIN]) - len(set(dataset.drawing_keys()))
         lines.append(f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal")
         lines += contradictions(dataset)
     lines += dataset.notes
-    shape = (int(facts["image_size"]), int(facts["channels"])) if facts else (0, 0)
+    shape = (facts["image_size"], facts["channels"]) if facts else (0, 0)
     return Finding(
         {**values, **(facts if name != ARRAYS else {})},
         tuple(lines),
@@ -290,28 +290,30 @@ def quoted(used: Iterable[Path], texts: Sequence[str]) -> list[str]:
     ]
 
 
-def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """Return the size and the number of channels to which the images should be converted, from the headers of some of them.
+def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the size and the number of channels to which the images should be converted, and the value that means white, from some of them.
 
-    Also returns a line about what the centre crop cuts off, if it is more than MOST_CROPPED of most images, and one about dark images of 16
-    bits. Raises Refusal if no image can
-    be read.
+    Also returns a line about what the centre crop cuts off, if it is more than MOST_CROPPED of most images, and one about white. Raises
+    Refusal if no image can be read, and Question like `find_white`.
     """
     from PIL import Image, ImageMode
 
-    brightest = 0
     settings = cast("ImageFileSettings", settings_of(values))
     tree, layout = settings.files()
     names = [sample.name for sample in layout.samples][:: max(1, len(layout.samples) // MEASURED)]
     sides, modes, reasons = list[tuple[int, int]](), set[str](), list[str]()
+    brightest, shallow = dict[str, float](), list[str]()
     with tree.contents(names) as members:
         for member in members:
             try:
                 with Image.open(BytesIO(member.read())) as image:
                     sides.append((min(image.size), max(image.size)))
                     modes.add(ImageMode.getmode(image.mode).basemode)
-                    if image.mode.startswith("I") and image.width * image.height <= settings.max_pixels:
-                        brightest = max(brightest, int(np.asarray(image).max()))
+                    if not is_deep(image):
+                        shallow.append(member.name)
+                    elif image.width * image.height <= settings.max_pixels:
+                        highest = float(np.asarray(image).max())
+                        brightest |= {member.name: highest} if math.isfinite(highest) else {}  # the decoder reports it
             except Exception as error:  # Pillow may raise any exception; `described_images` names the damaged ones
                 reasons.append(f"{shown(member.name)} ({reason(error)})")
     if not sides:
@@ -320,18 +322,15 @@ def image_facts(values: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
     side = sorted(sides)[len(sides) // 2][0]
     shares = sorted(1 - short / long for short, long in sides)
     cropped = shares[len(shares) // 2]
-    facts = {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes == {"L"} else 3}
+    white = values["white"] if "white" in values else find_white(settings.root, brightest, shallow)
+    facts = {"image_size": side if side <= LARGE else RESIZED, "channels": 1 if modes == {"L"} else 3, "white": white}
     line = f"images are not square: a crop to the middle cuts off {cropped:.0%} of an image (median), {shares[-1]:.0%} at most"
     lines = [line] if cropped > MOST_CROPPED else []
-    if 0 < brightest < MAX_16_BIT * FEWEST_LEVELS // 256:
-        lines.append(
-            f"warning: pixels of 16 bits have values up to {brightest} of {MAX_16_BIT}, so they are stored as {round(brightest * 255 / MAX_16_BIT)} or less of 255: "
-            f"multiply them by {MAX_16_BIT // brightest}"
-        )
+    lines += described_white(white, brightest)
     return facts | {key: values[key] for key in facts if key in values}, lines
 
 
-def described_images(settings: "ImageFileSettings", facts: Mapping[str, int]) -> list[str]:
+def described_images(settings: "ImageFileSettings", facts: Mapping[str, Any]) -> list[str]:
     lines = [
         f"images are stored as {facts['image_size']}x{facts['image_size']} with {facts['channels']} channels (source.image_size, source.channels)"
     ]

@@ -65,7 +65,8 @@ def task_name(spec: Spec) -> str:
 def describe_inputs(spec: Spec) -> str:
     inputs = spec.inputs
     if isinstance(inputs, ImageInputs):
-        return f"images of {inputs.height} x {inputs.width} pixels, {inputs.channels} channel{'' if inputs.channels == 1 else 's'}"
+        white = f"; in files of more than 8 bits per pixel, {inputs.white} is white" if inputs.white else ""
+        return f"images of {inputs.height} x {inputs.width} pixels, {inputs.channels} channel{'' if inputs.channels == 1 else 's'}{white}"
     if isinstance(inputs, TextInputs):
         return f"texts of up to {inputs.length} tokens; {inputs.tokenizer.kind} tokenizer with {inputs.num_tokens:,} tokens"
     return f"{inputs.kind}, shape {inputs.row_shape}"

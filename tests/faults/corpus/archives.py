@@ -28,7 +28,7 @@ def source(path: Path, make: Callable[[], object]) -> Callable[[], None]:
     """Images in what `make` puts at `path`."""
 
     def put() -> None:
-        use(name="image_folder", root=str(path), image_size=4, channels=1, on_corrupt="fail", max_pixels=10_000)
+        use(name="image_folder", root=str(path), image_size=4, channels=1, on_corrupt="fail", max_pixels=10_000, white=None)
         made = make()
         if isinstance(made, bytes):
             path.write_bytes(made)

@@ -25,9 +25,9 @@ def encoded(image, kind="PNG", **options):
     return stream.getvalue()
 
 
-def decode(data, size=8, channels=3, max_pixels=10**6):
+def decode(data, size=8, channels=3, max_pixels=10**6, white=None):
     strip = images.ImageStrip(1, size, channels)
-    strip.add(images.decode(data, height=size, width=size, channels=channels, max_pixels=max_pixels))
+    strip.add(images.decode(data, height=size, width=size, channels=channels, max_pixels=max_pixels, white=white))
     return strip.pixels()[0]
 
 
@@ -60,6 +60,47 @@ def test_sixteen_bits_are_scaled_and_not_clipped(mode, kind):
     raw = ramp.astype({"I;16": "<u2", "I;16B": ">u2", "I": "<i4"}[mode]).tobytes()
     pixels = decode(encoded(Image.frombytes(mode, (8, 8), raw), kind), channels=1)
     assert np.array_equal(pixels[..., 0], np.round(ramp / 257).astype(np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("white", "image", "expected"),
+    [
+        (4095, np.array([[0, 2048], [1000, 4095]], np.uint16), [0, 128, 62, 255]),
+        (255, np.array([[0, 1], [200, 255]], np.int32), [0, 1, 200, 255]),
+        (1, np.array([[0, 0.25], [0.5, 1.0001]], np.float32), [0, 64, 128, 255]),
+    ],
+)
+def test_white_is_the_value_that_becomes_255(white, image, expected):
+    data = encoded(Image.fromarray(image), "TIFF")
+    assert decode(data, size=2, channels=1, white=white).ravel().tolist() == expected
+    with pytest.raises(images.Corrupt, match=r"has values up to .*, but white is"):
+        decode(encoded(Image.fromarray((image * 1.5).astype(image.dtype)), "TIFF"), size=2, channels=1, white=white)
+    with pytest.raises(images.Corrupt, match="has values from nan on"):
+        decode(encoded(Image.fromarray(np.full((2, 2), np.nan, np.float32)), "TIFF"), size=2, channels=1, white=white)
+
+
+def test_white_changes_no_image_of_eight_bits():
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    assert np.array_equal(decode(encoded(Image.fromarray(pixels)), white=4095), pixels)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "white", "lost"),
+    [
+        (np.arange(1000, 1064), None, True),  # one grey level is left
+        (np.arange(0, 4096, 16), None, True),  # 17 of 256, and white could be 4095
+        (np.arange(0, 4096, 16), 4095, None),
+        (np.arange(17_000, 18_280, 20), 65_535, None),  # 6 of 64, but no smaller white
+        (np.arange(17_000, 17_320, 5), 65_535, True),
+        (np.arange(64) % 2 * 65_535, None, None),  # black and white
+        (np.full(64, 700), None, False),
+    ],
+)
+def test_contents_are_lost_where_few_levels_are_left_of_many(pixels, white, lost):
+    image = Image.fromarray(pixels.astype(np.uint16).reshape(8, -1))
+    found = images.few_levels(images.fitted(image, height=image.height, width=image.width, channels=1, white=white), encoded(image), white)
+    assert (found and found.lost) == lost
+    assert not found or (found.lowest, found.highest) == (pixels.min(), pixels.max())
 
 
 def test_transparent_pixels_are_white_whatever_colour_they_hide():
@@ -171,7 +212,7 @@ def test_a_sheet_gives_the_squares_in_the_order_in_which_they_came(channels, cou
 
 def test_an_image_is_fitted_to_a_size_that_is_not_square():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8))
-    fitted = images.fitted(image, height=6, width=18, channels=3)
+    fitted = images.fitted(image, height=6, width=18, channels=3, white=None)
     assert np.array_equal(fitted, ImageOps.fit(image, (18, 6), Image.Resampling.BICUBIC))
-    decoded = images.decode(encoded(image), height=6, width=18, channels=3, max_pixels=10**6)
+    decoded = images.decode(encoded(image), height=6, width=18, channels=3, max_pixels=10**6, white=None)
     assert np.array_equal(decoded, fitted)

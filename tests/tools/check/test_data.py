@@ -20,6 +20,7 @@ SOURCE = {
     "channels": 3,
     "on_corrupt": "fail",
     "max_pixels": 10_000,
+    "white": None,
     "valid": 0.2,
     "test": 0.2,
     "seed": 1,
@@ -61,16 +62,16 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
     assert not (tmp_path / "data/prepared").exists()
 
 
-def test_check_and_prepare_count_corrupt_images_and_name_the_first_three(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_check_and_prepare_count_corrupt_images_and_name_the_first_ten(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
-    images(tmp_path, {"cat": 9, "dog": 9})
-    for number in range(5):
+    images(tmp_path, {"cat": 15, "dog": 15})
+    for number in range(12):
         (tmp_path / f"images/cat/{number}.png").write_bytes(b"<html>")
     for verb in ("check", "prepare"):
         assert main([verb]) == 2
         error = capsys.readouterr().err
-        assert "source.root: images: 5 of 18 images cannot be used: cat/0.png: cannot be decoded (is not an image" in error
-        assert "cat/2.png: cannot be decoded (is not an image that Pillow can read); and 2 more: repair or remove them" in error
+        assert "source.root: images: 12 of 30 images cannot be used: cat/0.png: cannot be decoded (is not an image" in error
+        assert "cat/7.png: cannot be decoded (is not an image that Pillow can read); and 2 more: repair or remove them" in error
     monkeypatch.setattr(check, "would_run", lambda _: False)
     assert main(["check"]) == 0
 

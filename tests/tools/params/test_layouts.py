@@ -128,6 +128,14 @@ LAYOUTS: dict[str, Files] = {
     "`10/1.png`, `9/2.png`": by_class("10", "9"),
     "`cat/1.tif` of 16 bits, grey, big-endian": {name: grey(at, 5000) for at, name in enumerate(by_class("cat", "dog", suffix="tif"))},
     "`cat/1.png` of 16 bits with values of 12 bits": {name: grey(at, 1, "PNG") for at, name in enumerate(by_class("cat", "dog"))},
+    "`cat/1.tif` of floating-point numbers from 0 to 1": {
+        name: encoded(Image.fromarray(np.random.default_rng(at).random((12, 12), np.float32)), "TIFF")
+        for at, name in enumerate(by_class("cat", "dog", suffix="tif"))
+    },
+    "`cat/1.png` of 16 bits, some with values of 12 bits": {
+        name: grey(at, 5000 * (at % 2), "PNG") for at, name in enumerate(by_class("cat", "dog"))
+    },
+    "`cat/1.png` of 16 bits beside 8 bits": by_class("dog", "cat") | {name: grey(at, 1, "PNG") for at, name in enumerate(by_class("cat"))},
     "`labels.csv` with `images/1.png,cat`": {"labels.csv": listing(), **images()},
     "`labels.csv` with `IMAGES\\1.PNG;cat`": {"labels.csv": listing(path="IMAGES\\{}.PNG", sep=";"), **images()},
     "`labels.tsv` with `1.png`, a tab and `cat`, without names of columns": {
@@ -297,10 +305,6 @@ def followed(path: str, printed: str) -> list[list[str]]:
     if unpacked := re.search(r"`python (-m \S+ -e \S+) FOLDER` unpacks", printed):
         subprocess.run([sys.executable, *shlex.split(unpacked[1]), "data/unpacked"], check=True)
         return [["data=data/unpacked"]]
-    if factor := re.search(r"multiply them by (\d+)", printed):
-        for image in Path(path).rglob("*.png"):
-            Image.fromarray(np.asarray(Image.open(image)).astype(np.uint16) * int(factor[1])).save(image)
-        return [[f"data={path}"]]
     if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)NAME`", printed):
         return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+) for "', printed)]
     if "train_text.txt beside" in printed:

@@ -35,8 +35,9 @@ def write_model(tmp_path: Path, monkeypatch, train_params: Callable[[dict[str, A
     """Return a function: `write_model((8, 8, 1))` writes `model.safetensors` to a new folder, which becomes the working folder."""
     monkeypatch.chdir(tmp_path)
 
-    def write(shape: Shape = (8, 8, 1), name: str = "model.safetensors", **changes: Any) -> Path:
+    def write(shape: Shape = (8, 8, 1), name: str = "model.safetensors", white: int | None = None, **changes: Any) -> Path:
         spec = image_spec(shape=shape, classes=CLASSES, mean=(0.4,) * shape[2], std=(0.2,) * shape[2])
+        spec = spec.model_copy(update={"inputs": spec.inputs.model_copy(update={"white": white})})
         torch.manual_seed(0)
         params = train_params({"model": {**MLP, "width": 64}})
         weights = params.model.build(spec).state_dict()

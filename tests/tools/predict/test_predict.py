@@ -26,6 +26,7 @@ from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
 from pipeline.tools.predict import command
 from pipeline.tools.predict.inputs.image import Reader
+from pipeline.tools.predict.model import load_model
 from tests.conftest import preset
 from tests.models.text_models import LANGUAGE_MODELS
 from tests.specs import text_spec
@@ -115,10 +116,25 @@ def test_folders_archives_arrays_files_and_standard_input_give_equal_answers(wri
 def test_images_of_another_size_are_prepared_as_in_training(write_model: WriteModel, predict: Predict) -> None:
     write_model((8, 8, 3))
     Image.fromarray(random_images(1, (40, 30, 3))[0]).save("photograph.png")
-    trained, _ = Decoder("", 8, 3, 10**6).decode([Member("photograph.png", Path("photograph.png").read_bytes())])
-    np.save("trained.npy", trained)
+    trained = Decoder("", 8, 3, 10**6, None).decode([Member("photograph.png", Path("photograph.png").read_bytes())])
+    np.save("trained.npy", trained.images)
     first, second = predict("photograph.png", "trained.npy", "--batch-size", 1).records
     assert first["top"] == second["top"]
+
+
+def test_images_of_more_than_eight_bits_are_scaled_as_in_training(write_model: WriteModel, predict: Predict) -> None:
+    path = write_model((8, 8, 1), white=4095)
+    grey = random_images(2, (8, 8, 1))[1, ..., 0]
+    deep = np.rint(grey / 255 * 4095).astype(np.uint16)
+    Image.fromarray(grey).save("eight.png")
+    Image.fromarray(deep).save("twelve.png")
+    Image.fromarray(deep * 2).save("thirteen.png")
+    done = predict("eight.png", "thirteen.png", "twelve.png")
+    first, second = done.records
+    assert first["top"] == second["top"]
+    assert any("thirteen.png: cannot be decoded: has values up to" in line and "but white is 4095" in line for line in done.errors)
+    opened = next(iter(load_model(path).predict([Image.open("twelve.png")], top_k=1)))
+    assert opened.record()["class"] == first["class"]
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_predicted(write_model: WriteModel, predict: Predict) -> None:

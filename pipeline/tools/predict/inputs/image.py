@@ -1,6 +1,6 @@
 """Turns image files, PIL images and arrays into stored samples, to use a model with nothing but its model file.
 
-`ImageInputs` describes this completely: height, width and number of channels. A file is decoded as the source `image_folder` decodes it: upright,
+`ImageInputs` describes this completely: height, width, number of channels, and white. A file is decoded as the source `image_folder` decodes it: upright,
 on white, resized so that it just covers height and width, centre-cropped. An image that already has this size keeps its pixels.
 """
 
@@ -72,7 +72,7 @@ class Reader:
 
     @property
     def size(self) -> dict[str, Any]:
-        """Return the height, width and number of channels of the model's images, as keyword arguments for the functions that decode images.
+        """Return the height, width, channels and white of the model's images, as keyword arguments for the functions that decode images.
 
         Raises Refusal unless the number of channels is 1 or 3: image files are decoded to grey or RGB.
         """
@@ -81,7 +81,7 @@ class Reader:
                 f"the model takes images of {self.inputs.channels} channels, but image files give only 1 or 3: give an array or a .npy file"
             )
         channels = cast("Literal[1, 3]", self.inputs.channels)
-        return {"height": self.inputs.height, "width": self.inputs.width, "channels": channels}
+        return {"height": self.inputs.height, "width": self.inputs.width, "channels": channels, "white": self.inputs.white}
 
     def pixels(self, image: Image.Image) -> Row:
         return np.asarray(image).reshape(self.inputs.row_shape)
