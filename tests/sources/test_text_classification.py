@@ -212,6 +212,13 @@ def test_files_in_another_encoding_are_read_by_its_name(tmp_path):
 GOOD = "good\tfine\nbad\train\n"
 REFUSED = {
     "an empty text": ("a.tsv", GOOD + "good\t \n", {}, "a.tsv:3: has an empty text"),
+    "several bad rows": (
+        "a.csv",
+        "good,fine\n,fine\nbad,awful\n,bad\ngood,\n",
+        {},
+        'a.csv: 3 of 5 rows cannot be used: line 2, 4: has the label "": write printable text or a whole number, at most 255 characters; '
+        "line 5: has an empty text",
+    ),
     "no label": ("a.tsv", GOOD + "\tfine\n", {}, 'a.tsv:3: has the label ""'),
     "an unprintable label": ("a.tsv", GOOD + "go\x1bod\tfine\n", {}, "a.tsv:3: has the label"),
     "a label of 256 characters": ("a.tsv", GOOD + "g" * 256 + "\tfine\n", {}, "at most 255 characters"),
@@ -264,6 +271,8 @@ def test_a_label_that_train_lacks_is_refused(tmp_path):
     write(tmp_path / "train.tsv", GOOD)
     write(tmp_path / "test.tsv", GOOD + "fair\tmild\n")
     assert "test.tsv:3: has the label fair, which no row of train has: correct it, or add such rows" in refusal(tmp_path)
+    write(tmp_path / "test.tsv", GOOD + "fair\tmild\npoor\tgrim\nfair\tcool\n")
+    assert "test.tsv:3: has the label fair, which no row of train has (3 rows have such labels, also poor): correct" in refusal(tmp_path)
 
 
 def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):

@@ -286,6 +286,8 @@ class Decoder:
                 corrupt[number] = str(error)
             except Refusal:
                 raise
+            except FileNotFoundError:
+                corrupt[number] = "there is no such file"
             except READ_ERRORS as error:
                 corrupt[number] = reason(error)
             else:

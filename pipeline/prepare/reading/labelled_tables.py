@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
@@ -218,9 +218,12 @@ def labelled(rows: list[LabelledRow], stored: Sequence[str], notes: Sequence[str
     else:
         classes = joined(found)
     known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
-    if unseen := next((row for row in rows if classes.numbers[row.label] not in known), None):
+    if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
+        others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})
+        also = f", also {listed(others, tables.MOST_NAMED)}" if others else ""
+        more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:] else ""
         raise Refusal(
-            f"source.root: {unseen.place}: has the label {shown(unseen.label)}, which no row of train has: correct it, or add such rows to train"
+            f"source.root: {unseen[0].place}: has the label {shown(unseen[0].label)}, which no row of train has{more}: correct it, or add such rows to train"
         )
     splits = [split for split in SPLITS if any(row.split == split for row in rows)]
     targets = {split: np.array([classes.numbers[row.label] for row in rows if row.split == split], np.int64) for split in splits}

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, lines, parquet
 from pipeline.prepare.reading.class_names import canonical
@@ -78,6 +79,8 @@ def decode(content: bytes, place: str, *, encoding: str = encodings.UTF8) -> str
 LONGEST_FIELD = 2**20
 """Upper bound for the number of characters of a field."""
 LONGEST_LABEL = 255
+MOST_NAMED = 10
+"""How many faulty rows of a table a message lists."""
 JSON_LINES = (".jsonl", ".ndjson")
 NAMED_SUFFIXES = (*JSON_LINES, parquet.SUFFIX)
 """Tables whose columns always have names."""
@@ -121,7 +124,7 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
 
     `columns` has LABEL and optionally SPLIT; any other key is that of the text, without which the texts are "". All are names, or all
     numbers. Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, and Unlabelled if it has no label. Raises Refusal
-    with the line if a row has more or fewer columns than the first row, or if its text, label or split is invalid.
+    with the line if a row has more or fewer columns than the first row, and with all lines if texts, labels or splits are invalid.
     """
     place = f"source.root: {shown(path)}"
     label, split = columns[LABEL], columns.get(SPLIT)
@@ -144,14 +147,34 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
         raise Refusal(f"{place}: has no rows: add some, or remove the file")
     if all(fields[label] in NO_LABEL for _, fields in found):
         raise Unlabelled(f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column")
-    rows = []
+    rows, problems = list[Row](), list[str]()
     for line, fields in found:
-        text = checked_text(fields[columns[text_key]], f"{place}:{line}") if text_key else ""
-        number = fields[label]
-        known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
-        part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
-        rows.append(Row(line, text, checked_label(known, f"{place}:{line}"), part))
+        try:
+            text = checked_text(fields[columns[text_key]], f"{place}:{line}") if text_key else ""
+            number = fields[label]
+            known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
+            part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
+            rows.append(Row(line, text, checked_label(known, f"{place}:{line}"), part))
+        except Refusal as error:
+            problems.append(str(error))
+    refuse_rows(problems, len(found), place)
     return rows
+
+
+def refuse_rows(problems: Sequence[str], num_rows: int, place: str) -> None:
+    """Raise Refusal if there are problems of rows, each a message that begins with `place`, the file, and a line.
+
+    Rows with the same problem are listed together. At most MOST_NAMED problems, and lines of each, are listed.
+    """
+    if len(problems) == 1:
+        raise Refusal(problems[0])
+    lines = defaultdict[str, list[str]](list)
+    for problem in problems:
+        line, _, text = problem.removeprefix(f"{place}:").partition(": ")
+        lines[text].append(line)
+    if problems:
+        texts = [f"line {listed(numbers, MOST_NAMED)}: {text}" for text, numbers in lines.items()]
+        raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
 def checked_text(text: object, place: str) -> str:

@@ -249,6 +249,8 @@ def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[P
     has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(LABELLED)))
     found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
+    if settings.name == FOLDER:  # a table in a class folder is no image
+        names = [name for name in names if kind_of(name) != "table"]
     return frozenset([*found, *(root / name for name in names)])
 
 

@@ -178,6 +178,11 @@ LAYOUTS: dict[str, Files] = {
         "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
         **images(),
     },
+    "`patient1/1.png`, `patient1/labels.csv` that lists them": {
+        f"patient{at}/{name.removeprefix('images/')}": data
+        for at in (1, 2)
+        for name, data in {"images/labels.csv": listing(path="{}.png"), **images(numbers=[*NUMBERS])}.items()
+    },
     "`all.zip` with `labels.csv`": {"labels.csv": listing(), **images()},
     "`all.zip` with names like `cat\\1.png`": {name.replace("/", "\\"): data for name, data in by_class("cat", "dog").items()},
     "`data/train-00000-of-00002.parquet`, names of classes inside": {
