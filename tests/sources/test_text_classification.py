@@ -216,8 +216,7 @@ REFUSED = {
         "a.csv",
         "good,fine\n,fine\nbad,awful\n,bad\ngood,\n",
         {},
-        'a.csv: 3 of 5 rows cannot be used: line 2, 4: has the label "": write printable text or a whole number, at most 255 characters; '
-        "line 5: has an empty text",
+        '3 of 5 rows cannot be used: line 2, 4: has the label "": write printable text or a whole number, at most 255 characters; line 5: has an',
     ),
     "no label": ("a.tsv", GOOD + "\tfine\n", {}, 'a.tsv:3: has the label ""'),
     "an unprintable label": ("a.tsv", GOOD + "go\x1bod\tfine\n", {}, "a.tsv:3: has the label"),
