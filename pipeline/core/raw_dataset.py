@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:  # pipeline.prepare.params imports this module and must load fast, so numpy is not imported here
@@ -122,6 +122,7 @@ class RawDataset:
     `drawing_keys()` returns a key of each train sample, such as its path: missing splits are then drawn in the order of a hash of the keys
     (see `pipeline.prepare.split`). If `together`, samples with equal keys go to one split. `sample_keys()` returns where each sample of each
     split was found, which `prepare` writes beside the arrays. `notes` are sentences about what is not used, which it prints.
+    `described` has fields of the description of the inputs that say how they were read, such as `{"column": "text"}`.
     """
 
     task: "spec.Targets"
@@ -134,6 +135,7 @@ class RawDataset:
     together: bool = False
     sample_keys: "Callable[[], Mapping[str, Sequence[str]]] | None" = None
     notes: tuple[str, ...] = ()
+    described: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raise Refusal if a split has an unknown name, if there is no train split, or if targets are not those of the task."""

@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, SerializeAsAny, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS, Registry
+from pipeline.core.section import Column
 
 Direction = Literal["max", "min"]
 MOST_BYTES = 34 * 2**20
@@ -45,6 +46,11 @@ class Inputs(Description):
 
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored inputs."""
+
+    # A description without a column has the bytes that it had before this field existed.
+    column: Column | None = Field(default=None, exclude_if=lambda column: column is None)
+    """The column of a table from which the samples were read, which `predict` reads from other tables. None if they were in no table, or if
+    an earlier version wrote the description."""
 
     @property
     def row_shape(self) -> tuple[int, ...]:

@@ -100,7 +100,8 @@ def store(
     splits = {name: finish(progress[name], targets[name], folder, planned=planned[name], also_in=counted[name]) for name in planned}
     if not task.per_token:
         write_keys(folder, raw_dataset, assigned, kept, splits)
-    return PreparedRecord(format=FORMAT, spec=Spec(inputs=statistics.inputs(), targets=task), splits=splits)
+    inputs_read = statistics.inputs().model_copy(update=raw_dataset.described)
+    return PreparedRecord(format=FORMAT, spec=Spec(inputs=inputs_read, targets=task), splits=splits)
 
 
 class StoredRows:

@@ -1,25 +1,24 @@
 """Images that a table lists with their labels: their paths in a folder, or the encoded images themselves in Parquet files."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import field_validator
 
-from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
-from pipeline.core.untrusted import shown
+from pipeline.core.section import Column
 from pipeline.prepare.image_files import ImageFileSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, Sample, visible_parts
+from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import Tree
-from pipeline.prepare.reading.labelled_tables import LabelledRow, Tables
+from pipeline.prepare.reading.labelled_tables import Tables
+from pipeline.prepare.reading.listed_images import located
 from pipeline.prepare.reading.parquet import ParquetImages
-from pipeline.prepare.reading.split_names import split_in
-from pipeline.prepare.reading.tables import Column
 
 
 class Settings(ImageFileSettings):
@@ -73,6 +72,9 @@ class Settings(ImageFileSettings):
             return found
         raise Refusal(f"source.table: {self.root} has no table called train: write the path of a table in it")
 
+    def open(self, *, workers: int) -> RawDataset:
+        return replace(super().open(workers=workers), described={"column": self.image_column})
+
     def files(self) -> tuple[Tree, ClassFolders]:
         found = self.tables()
         paths = [path for several in found.values() for path in several]
@@ -97,74 +99,3 @@ class Settings(ImageFileSettings):
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""
-
-
-def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> list[str]:
-    """Return the name among `files`, those of the folder `root`, of each image that a row lists. That of a missing image is as written.
-
-    Raises Refusal if a path leads out of the folder to an image that is not in it, or if several images fit equally well.
-    """
-    known = set(files)
-    written = [path_in(row, root) for row in rows]
-    if known.issuperset(written):
-        return written
-    by_stem = images_by_stem(files)
-    fitting = [candidates(row.text, by_stem) for row in rows]
-    in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
-
-    def chosen(path: str, row: LabelledRow, names: Sequence[str]) -> str:
-        if not names or ".." in path.split("/"):
-            refuse_outside(path, row)
-        if path in known or not names:
-            return path
-        ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
-        best = [name for name in names if ranks[name] == max(ranks.values())]
-        if len(best) > 1:
-            raise Refusal(
-                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(best[0])} or {shown(best[1])}: write the path relative to the folder of "
-                "the table, or move one of them to another place"
-            )
-        return best[0]
-
-    return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
-
-
-def path_in(row: LabelledRow, root: Path) -> str:
-    """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
-    return (PurePosixPath(row.path.parent.relative_to(root).as_posix()) / row.text.strip().replace("\\", "/")).as_posix()
-
-
-def refuse_outside(path: str, row: LabelledRow) -> None:
-    """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
-    if path.startswith("/") or ".." in PurePosixPath(path).parts:
-        raise Refusal(
-            f"source.root: {row.place}: {shown(row.text.strip())} is not below the folder of the table, so DVC would not see its changes: "
-            "put the images beside the table, and write their paths relative to it"
-        )
-
-
-def images_by_stem(files: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names of the images among `files`, by their last parts without the suffix, in lower case."""
-    found = defaultdict[str, list[str]](list)
-    for name in files:
-        if name.lower().endswith(IMAGE_SUFFIXES) and visible_parts(name):
-            found[PurePosixPath(name.lower()).stem].append(name)
-    return found
-
-
-def candidates(written: str, by_stem: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the images whose paths end as written, or whose whole paths are the end of what is written."""
-    tail = PurePosixPath(written.strip().replace("\\", "/").lower())
-    has_suffix = tail.name.endswith(IMAGE_SUFFIXES)
-    found = []
-    for name in by_stem.get(tail.stem if has_suffix else tail.name, []):
-        image = PurePosixPath(name.lower())
-        parts, expected = (image if has_suffix else image.with_suffix("")).parts, tail.parts
-        shared = min(len(parts), len(expected))
-        if parts[-shared:] == expected[-shared:]:
-            found.append(name)
-    return found
-
-
-def parent(name: str) -> str:
-    return name.rpartition("/")[0]

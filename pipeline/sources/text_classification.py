@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -12,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
+from pipeline.core.section import Column
 from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import tokens
@@ -22,7 +24,6 @@ from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.labelled_tables import TABLES, Labelled, Tables, find_line_files, find_tables
-from pipeline.prepare.reading.tables import Column
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30
@@ -129,7 +130,7 @@ class Settings(TextSettings):
         labelled = labelled_tables.read(paths, columns, self.encoding)
         if isinstance(self.text_column, int):
             refuse_names(labelled)
-        return self.of_rows(labelled)
+        return replace(self.of_rows(labelled), described={"column": self.text_column})
 
     def of_rows(self, labelled: Labelled) -> RawDataset:
         samples: dict[str, list[Sample]] = {split: [] for split in labelled.targets}
@@ -151,7 +152,8 @@ class Settings(TextSettings):
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
         load = partial(read_files, tree, layout, self.root, self.encoding)
-        return self.dataset(layout.classes, layout.targets, load, layout.names, paths, notes=layout.notes)
+        dataset = self.dataset(layout.classes, layout.targets, load, layout.names, paths, notes=layout.notes)
+        return replace(dataset, described={"whole_files": True})
 
     def dataset(
         self,

@@ -47,14 +47,19 @@ VERBS = {
     "train": Verb("stage: train on data/prepared/ and write models/model.safetensors"),
     "evaluate": Verb("stage: evaluate the model file on the test split"),
     "predict": Verb(
-        "predict images or texts, in files, folders or archives, with a trained model",
+        "predict images or texts, in files, tables, folders or archives, with a trained model",
         "predict.command:run",
         {
             "model": value("a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION", "MODEL"),
             "inputs": value(
-                "an image, a text file (each line is an input), a folder, a zip or tar archive, an .npy array, or - for standard input",
+                "an image, a text file (each line is an input), a table (CSV, TSV, JSON, Parquet: each row is an input), a folder, a zip or tar archive, an .npy array, or - for standard input",
                 "INPUT",
                 nargs="+",
+            ),
+            "--column": value(
+                "the column of a table that has the texts, the paths of the images or the images, by its name, or by its number from 1 if the "
+                "first line has no names (default: that of the training)",
+                "NAME",
             ),
             "--batch-size": value("inputs per forward pass (default: %(default)s)", "N", type=int, default=64),
             "--top-k": value("name the K most likely classes (default: %(default)s)", "K", type=int, default=3),

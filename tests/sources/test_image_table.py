@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.labelled_tables import LabelledRow
+from pipeline.prepare.reading.listed_images import located
 from pipeline.sources import image_table
 
 from .pictures import gathered, picture, write_folder
@@ -93,9 +94,9 @@ def test_an_image_is_the_one_whose_path_ends_as_written(written: str, files: lis
         with pytest.raises(
             Refusal, match=r"all.csv:0: 1.png may be a/1.png or b/1.png: write the path relative to the folder of the table"
         ):
-            image_table.located(rows, files, Path("data"))
+            located(rows, files, Path("data"))
     else:
-        assert image_table.located(rows, files, Path("data"))[0] == expected
+        assert located(rows, files, Path("data"))[0] == expected
 
 
 def test_a_missing_image_is_told_as_a_corrupt_one(tmp_path: Path) -> None:

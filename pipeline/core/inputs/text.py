@@ -113,6 +113,8 @@ class TextInputs(spec.Inputs):
     kind: Literal["text"] = "text"
     length: Annotated[int, Field(ge=1, le=65_536)]
     tokenizer: AnyDescription
+    whole_files: bool = Field(default=False, exclude_if=lambda whole: not whole)
+    """True if each file was one text. `predict` then reads files in the same way, else line by line."""
 
     @field_validator("tokenizer")
     @classmethod
@@ -147,7 +149,7 @@ class TextInputs(spec.Inputs):
         return self.model_copy(update={"tokenizer": TokenizerDescription.model_construct(kind="word", vocabulary=tokens)})
 
     def reads_samples_of(self, other: spec.Inputs) -> bool:
-        return self == other
+        return isinstance(other, TextInputs) and (self.length, self.tokenizer) == (other.length, other.tokenizer)
 
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of tokens of each row that are not padding, (n,)."""

@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import Field
+from typing import Any, NamedTuple
 
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, lines, parquet
 from pipeline.prepare.reading.class_names import canonical
@@ -92,10 +91,8 @@ EXCEL = re.compile(r"sep=(.)\r?\n")
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
 LABEL, SPLIT = "label_column", "split_column"
-Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
-"""A column by its name in the first line, or by its number from 1 in a file without such a line."""
 Columns = Mapping[str, Column]
-"""Columns to read, by the key of the section `source` that names each."""
+"""Columns to read, by the key of the section `source`, or the option of a command, that names each."""
 Record = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
 
@@ -129,22 +126,8 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
     place = f"source.root: {shown(path)}"
     label, split = columns[LABEL], columns.get(SPLIT)
     text_key = next((key for key in columns if key not in (LABEL, SPLIT)), None)
-    if suffix_of(path) in NAMED_SUFFIXES and isinstance(label, int):
-        key = text_key or LABEL
-        raise Refusal(
-            f"source.{key}: the columns of {shown(path)} have names, not numbers: "
-            f"set source.{key} and source.{LABEL} to names of its columns"
-        )
-    names: Sequence[str] = ()
-    if suffix_of(path) == parquet.SUFFIX:
-        names = parquet.class_names(path, label)
-        records = parquet.rows(path, [*columns.values()])
-    else:
-        parsed = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path, encoding=encoding), place)
-        records = json_rows(parsed, place, columns) if suffix_of(path) in (*JSON_LINES, ".json") else keyed(parsed, place, columns)
-    found = list(records)
-    if not found:
-        raise Refusal(f"{place}: has no rows: add some, or remove the file")
+    found = records(path, columns, encoding=encoding)
+    names = parquet.class_names(path, label) if suffix_of(path) == parquet.SUFFIX else ()
     if all(fields[label] in NO_LABEL for _, fields in found):
         raise Unlabelled(f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column")
     rows, problems = list[Row](), list[str]()
@@ -175,6 +158,30 @@ def refuse_rows(problems: Sequence[str], num_rows: int, place: str) -> None:
     if problems:
         texts = [f"line {listed(numbers, MOST_NAMED)}: {text}" for text, numbers in lines.items()]
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
+
+
+def records(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> list[Record]:
+    """Return the number of the line of each row of a table, and its values in `columns`, a dict by column. Blank lines are skipped.
+
+    Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, or if a row has more or fewer fields than the first row.
+    """
+    place, suffix = f"source.root: {shown(path)}", suffix_of(path)
+    if suffix in NAMED_SUFFIXES and (numbered := [key for key, column in columns.items() if isinstance(column, int)]):
+        keys = " and ".join(setting(key) for key in numbered)
+        raise Refusal(f"{setting(numbered[0])}: the columns of {shown(path)} have names, not numbers: set {keys} to names of its columns")
+    if suffix == parquet.SUFFIX:
+        found = list(parquet.rows(path, [*columns.values()]))
+    else:
+        parsed = PARSERS.get(suffix, lines.parsed)(read_text(path, encoding=encoding), place)
+        found = list(json_rows(parsed, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(parsed, place, columns))
+    if not found:
+        raise Refusal(f"{place}: has no rows: add some, or remove the file")
+    return found
+
+
+def setting(key: str) -> str:
+    """Return what sets a column, for a message: an option such as `--column`, or a key of the section `source`."""
+    return key if key.startswith("--") else f"source.{key}"
 
 
 def checked_text(text: object, place: str) -> str:
@@ -252,7 +259,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     for key, column in sorted(columns.items(), key=lambda item: item[0] == LABEL):
         if known.count(column) != 1:
             raise (Unlabelled if key == LABEL else Refusal)(
-                f"source.{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
+                f"{setting(key)}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
             )
     positions = {column: known.index(column) for column in columns.values()}

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
-from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import split_of_value
 from pipeline.tools.params.texts import num_words
 
@@ -136,7 +136,7 @@ def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]
 
     In such a column most values are images there and no labels, or have the names of image files.
     """
-    candidates, found = SOURCES.module("image_table").candidates, dict[Name, int]()
+    found = dict[Name, int]()
     for name, values in table.columns.items():
         distinct = sampled(
             list(dict.fromkeys(str(value) for value in values if value not in (None, "") and not isinstance(value, float))), SAMPLED_PATHS

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
-from pipeline.core.registry import SOURCES
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
@@ -83,7 +83,7 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
         options: Options[Path | None] = {Path(given["table"]): [root / given["table"]]}
     else:
         options = folder_tables(root, given)
-    by_stem = SOURCES.module(TABLE).images_by_stem(visible_files(root))
+    by_stem = images_by_stem(visible_files(root))
     found = attempted(
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
@@ -141,7 +141,7 @@ def of_single_table(path: Path, given: Mapping[str, Any]) -> dict[str, Any] | No
     folders = [path.parent]
     if any(map(columns.are_image_names, table.columns.values())) and len(path.parts) > 2:
         folders.append(path.parent.parent)
-    by_stem = {folder: SOURCES.module(TABLE).images_by_stem(visible_files(folder)) for folder in folders}
+    by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
     most = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
     return table_values(most, path.relative_to(most), [path], by_stem[most], given)
 

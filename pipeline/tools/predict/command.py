@@ -1,4 +1,4 @@
-"""`python -m pipeline predict`: predict images or texts, in files, folders and archives, with a trained model, as a table or as JSON lines."""
+"""`python -m pipeline predict`: predict images or texts, in files, tables, folders and archives, as a table or as JSON lines."""
 
 import json
 import sys
@@ -19,11 +19,11 @@ TABLE_ROWS = 64
 """Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
 
 
-def run(model: str, inputs: list[str], batch_size: int, top_k: int, encoding: str | None) -> int:
+def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str | None, encoding: str | None) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
-    pass, and `top_k` the number of most likely classes to name. `encoding` is that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
+    pass, and `top_k` the number of most likely classes to name. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
     for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
         if number < 1:
@@ -34,18 +34,10 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, encoding: st
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tools.predict.model import load_model
     from pipeline.tools.predict.protocols import LineReader
+    from pipeline.tools.predict.table_column import parsed
 
     if encoding is not None:
-        try:
-            encodings.known(encoding)
-        except ValueError as error:
-            raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
-    machine = Machine.set_up(Environment.read())
-    loaded = load_model(model, device=str(machine.device))
-    if encoding is not None:
-        if not hasattr(loaded.reader, "encoding"):
-            raise Refusal("--encoding: the model reads no texts: leave it out")
-        loaded.reader.encoding = encoding
+        loaded.use_encoding(encoding)
     set_determinism(loaded.manifest.inference.train.deterministic)
     problems = list[str]()
 
@@ -56,7 +48,9 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, encoding: st
     # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
     is_table, output = sys.stdout.isatty(), sys.stdout
     predictor = loaded.predictor(top_k)
-    with raw_inputs.opened(inputs, loaded.reader, workers=loaded.workers) as given:
+    with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
+        for name in given.unused:
+            print(f"note: {shown(name)} is a table, and no input by itself", file=sys.stderr)
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
             predictions = loaded.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=on_problem)

@@ -14,6 +14,7 @@ from pipeline.core import limits
 from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
+from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.inference import machine, model_file, networks, precision, torch_errors
 from pipeline.inference.batch import Batch
@@ -22,6 +23,7 @@ from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
+from pipeline.tools.predict.table_column import TableColumn
 from pipeline.tracking import subject
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
@@ -29,12 +31,13 @@ PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
 BATCH_SIZE, TOP_K = 64, 3
 
 
-def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel":
+def load_model(model: str | Path, *, device: str | None = None, column: Column | None = None) -> "LoadedModel":
     """Return a trained model that is ready to predict.
 
     `model` is the path of a model file, a run, or a model in MLflow (`models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`). A
     run is given by its id in MLflow, or by the name of its journal, the local folder that records the run.
 
+    `column` is the column of the inputs in tables, by its name or by its number from 1; None for that of the training.
     `device` is `auto`, `cpu`, `cuda` or `cuda:N`. If it is None, PIPELINE_DEVICE is used, or `auto` if that is not set. Raises Refusal, a
     ValueError, if the model cannot be found or is damaged, if the device is unavailable, or if this pipeline has no predictions for the
     model's task or kind of inputs.
@@ -45,14 +48,14 @@ def load_model(model: str | Path, *, device: str | None = None) -> "LoadedModel"
     with subject.located(str(model), Paths(), environment) as path:
         network, manifest = model_file.load(path)
     workers = environment.workers or limits.usable_cpus()
-    return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers)
+    return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers, column=column)
 
 
 class LoadedModel:
     """A trained model, with its preprocessing, on one device. Predicting leaves the global settings of torch as they were."""
 
-    def __init__(self, network: Model, manifest: Manifest, device: torch.device, *, workers: int) -> None:
-        """Move the model to the device. `workers` is the number of threads that read files.
+    def __init__(self, network: Model, manifest: Manifest, device: torch.device, *, workers: int, column: Column | None = None) -> None:
+        """Move the model to the device. `workers` is the number of threads that read files. `column` is that of `load_model`.
 
         Raises Refusal if this pipeline cannot read the model's kind of inputs, if it has no predictions for the model's task, as for a
         language model, or if the GPU does not support the model's precision.
@@ -64,21 +67,28 @@ class LoadedModel:
             raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
         refuse_missing(PREDICTORS, targets.kind, "this task has no prediction for a single input")
         self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
+        self.column = TableColumn(inputs.column, column)
         self.precision = precision_on(device, manifest.precision)
         self.network = network.to(device)
 
     def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, top_k: int = TOP_K) -> Iterator[Prediction]:
         """Yield one prediction for each input, in order.
 
-        `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a folder, an archive, an `.npy`
-        file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
+        `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a table, a folder, an archive, an
+        `.npy` file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
         pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
-        text, or a folder or archive of such files. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
+        text, a table, or a folder or archive of such files. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
         the first input that cannot be read.
         """
         is_single = isinstance(inputs, str | Path) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)
         yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
+
+    def use_encoding(self, encoding: str) -> None:
+        """Read tables and files of text in `encoding`, the name of one for Python, unless a byte order mark names another."""
+        self.column = self.column._replace(encoding=encoding)
+        if hasattr(self.reader, "encoding"):
+            self.reader.encoding = encoding
 
     def predictor(self, top_k: int) -> Predictor:
         """Return the object that turns the model's outputs into predictions. `top_k` is the number of classes in a prediction."""
@@ -92,7 +102,7 @@ class LoadedModel:
         """
         for position, value in enumerate(inputs):
             if isinstance(value, Path) or (isinstance(value, str) and self.reader.strings_are_paths):
-                with raw_inputs.opened([value], self.reader, workers=self.workers) as given:
+                with raw_inputs.opened([value], self.reader, self.column, workers=self.workers) as given:
                     yield from given.read()
                 continue
             try:
@@ -128,7 +138,7 @@ def readable(readings: Iterable[Reading], on_problem: Callable[[str], None]) -> 
     for name, row in readings:
         if isinstance(row, Refusal):
             text = str(row)
-            on_problem(text if text.startswith(f"{shown(name)}/") else f"{shown(name)}: {text}")
+            on_problem(text if text.startswith((f"{shown(name)}/", f"{shown(name)}:")) else f"{shown(name)}: {text}")
         else:
             yield name, row
 

@@ -46,10 +46,16 @@ class Reader(Protocol):
 
 @runtime_checkable
 class LineReader(Reader, Protocol):
-    """Reads inputs of which each is a line. A file, and standard input, may then have any size: they are read line by line, on one thread."""
+    """Reads inputs of which each is a line, or a field of a table. Files and standard input are read line by line, on one thread, so they may
+    have any size.
+    """
 
     def lines(self, name: str, stream: IO[bytes], /) -> Iterator[Reading]:
         """Yield the input of each line, called `name:LINE`, or the reason why it cannot be read."""
+        ...
+
+    def field(self, place: str, value: Any, /) -> Any | Refusal:
+        """Return a field of a table as a stored sample, or the reason why it cannot be read. `place` is its name."""
         ...
 
     def note(self) -> str:

@@ -1,4 +1,4 @@
-"""Reads the inputs that a user names: files, folders, archives, arrays and standard input. Only file names are held in memory."""
+"""Reads the inputs that a user names: files, tables, folders, archives, arrays and standard input. Of images, only names are held in memory."""
 
 import os
 import sys
@@ -16,12 +16,16 @@ import numpy as np
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
-from pipeline.prepare.reading import archives
+from pipeline.prepare.reading import archives, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.class_folders import visible_parts
-from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member
+from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
+from pipeline.prepare.reading.labelled_tables import LabelledRow
+from pipeline.prepare.reading.listed_images import located
+from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.workers import on_threads
 from pipeline.tools.predict.protocols import LineReader, Reader, Reading
+from pipeline.tools.predict.table_column import TableColumn
 
 STANDARD_INPUT = "-"
 STREAM = Path("/dev/stdin")
@@ -47,10 +51,14 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class RawInputs:
-    """All inputs that a user named. `sources` read the inputs. `problems` are the names that could not be opened, each with a Refusal."""
+    """All inputs that a user named. `sources` read the inputs. `problems` are the names that could not be opened, each with a Refusal.
+
+    `unused` are the names of files that are no inputs.
+    """
 
     sources: list[Source] = field(default_factory=list)
     problems: list[Reading] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
 
     @property
     def num_units(self) -> int:
@@ -65,13 +73,14 @@ class RawInputs:
 
 
 @contextmanager
-def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iterator[RawInputs]:
+def opened(names: Iterable[str | Path], reader: Reader, column: TableColumn, *, workers: int) -> Iterator[RawInputs]:
     """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
 
     The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
-    `RawInputs.problems`. `workers` is the number of threads that will decode files.
+    `RawInputs.problems`. `column` is the column of the inputs in tables, and `workers` the number of threads that will decode files.
     """
     raw_inputs = RawInputs()
+    table = partial(table_source, reader=reader, column=column, workers=workers)
     with ExitStack() as stack:
         located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
         for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
@@ -80,11 +89,15 @@ def opened(names: Iterable[str | Path], reader: Reader, *, workers: int) -> Iter
             elif kind == "file":  # neighbouring files are one source, so that they are decoded side by side
                 members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in group]
                 raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
+            elif kind == "table":
+                raw_inputs.sources.extend(table(name, path) for name, path in group)
             else:
                 for name, path in group:
                     try:
-                        source = open_array(name, path, reader) if kind == "array" else open_tree(name, path, reader, workers)
-                        raw_inputs.sources.append(source)
+                        if kind == "array":
+                            raw_inputs.sources.append(open_array(name, path, reader))
+                        else:
+                            open_tree(name, path, reader, workers, table, raw_inputs)
                     except (Refusal, OSError) as error:
                         raw_inputs.problems.append((name, problem(error, path)))
         yield raw_inputs
@@ -111,7 +124,9 @@ def standard_input(reader: Reader) -> Iterator[Path]:
 
 
 def kind_of(path: Path) -> str:
-    """Return what is at `path`: "folder", "archive" (tar or zip), "array" (.npy) or "file". The first bytes decide; the name does not.
+    """Return what is at `path`: "folder", "table", "archive" (tar or zip), "array" (.npy) or "file".
+
+    The name decides that a file is a table, and the first bytes what any other file is.
 
     If the path cannot be opened, return "file": reading it later raises the error that says why.
     """
@@ -121,6 +136,8 @@ def kind_of(path: Path) -> str:
         if path.is_dir():
             return "folder"
         untrusted.size_bytes(path)
+        if tables.suffix_of(path):
+            return "table"
         with path.open("rb") as file:
             start = file.read(TAR_MARK.stop)
     except (OSError, ValueError):
@@ -140,26 +157,82 @@ class Content(NamedTuple):
         return self.load()
 
 
-def open_tree(name: str, path: Path, reader: Reader, workers: int) -> Source:
-    """Return the files of the folder or archive at `path`, without hidden files, as a Source. The name of each file will begin with `name`.
+def open_tree(name: str, path: Path, reader: Reader, workers: int, table: Callable[[str, Path], Source], raw_inputs: RawInputs) -> None:
+    """Add to `raw_inputs` the files of the folder or archive at `path`, without hidden files. The name of each will begin with `name`.
 
-    Raises Refusal if the folder or archive cannot be listed, or if it has no files.
+    `table` makes the Source of a table in a folder. A table that lists images is added to `unused`, because its images are in the folder,
+    too; in an archive, Parquet files are not read. Raises Refusal if the folder or archive cannot be listed, or if it has no files.
     """
+    if isinstance(reader, LineReader) and not path.is_dir() and path.suffix and not path.name.lower().endswith(archives.SUFFIXES):
+        raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
     tree = archives.open_tree(path)
     found = [each for each in tree.listing().files if visible_parts(each)]
     if not found:
         raise Refusal("has no files")
     prefix = f"{name.rstrip('/')}/"
 
-    def read(advance: Advance) -> Iterator[Reading]:
+    def read(files: list[str], advance: Advance) -> Iterator[Reading]:
         try:
-            with tree.contents(found) as members:
-                named = (Member(prefix + member.name, Content(member.read)) for member in members)
-                yield from read_files(named, reader, workers, advance)
+            with tree.contents(files) as members:
+                yield from read_files(renamed(members, prefix), reader, workers, advance)
         except Refusal as error:  # the archive is damaged from here on
             yield name, problem(error, path)
 
-    return Source(len(found), read)
+    lists_images = not isinstance(reader, LineReader)
+    if not path.is_dir():
+        readable = () if lists_images else tables.PARSERS
+        packed = [each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable]
+        raw_inputs.unused.extend(prefix + each for each in packed if lists_images)
+        remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
+        raw_inputs.problems.extend((prefix + each, Refusal(remedy)) for each in packed if not lists_images)
+        found = [each for each in found if each not in packed]
+    for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
+        files = list(group)
+        if not suffix:
+            raw_inputs.sources.append(Source(len(files), partial(read, files)))
+        elif lists_images and suffix != parquet.SUFFIX:
+            raw_inputs.unused.extend(prefix + each for each in files)
+        else:
+            raw_inputs.sources.extend(table(prefix + each, path / each) for each in files)
+
+
+def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
+    """Yield each file with `prefix` before its name."""
+    return (Member(prefix + member.name, Content(member.read)) for member in members)
+
+
+def table_source(name: str, path: Path, *, reader: Reader, column: TableColumn, workers: int) -> Source:
+    """Return the inputs of a table as a Source: its fields in `column` or, unless the reader reads lines, the files that they list or hold."""
+
+    def read(advance: Advance) -> Iterator[Reading]:
+        readings = partial(fields, name, path, reader, column)
+        if not isinstance(reader, LineReader):
+            readings = partial(listed_files, name, path, reader, column, workers)
+        yield from without_failure(name, readings)
+        advance(1)
+
+    return Source(1, read)
+
+
+def fields(name: str, path: Path, reader: LineReader, column: TableColumn) -> Iterator[Reading]:
+    """Yield the field of each row in `column`, called `name:LINE`."""
+    for line, value in column.values(path):
+        place = f"{name}:{line}"
+        yield place, reader.field(place, value)
+
+
+def listed_files(name: str, path: Path, reader: Reader, column: TableColumn, workers: int) -> Iterator[Reading]:
+    """Yield the inputs in the files that a table lists in `column`, by their paths, or holds, called `name:ROW`."""
+    tree: Tree
+    if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(column.chosen(path))):
+        tree, prefix = ParquetImages(path, str(column.chosen(path))), f"{name}:"
+        found = tree.listing().files
+    else:
+        tree, prefix = archives.Folder(path.parent), name.removesuffix(path.name)
+        rows = [LabelledRow(path, line, str(value), "", "") for line, value in column.values(path)]
+        found = located(rows, tree.listing().files, path.parent)
+    with tree.contents(found) as members:
+        yield from read_files(renamed(members, prefix), reader, workers, lambda _: None)
 
 
 def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:

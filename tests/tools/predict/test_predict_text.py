@@ -105,18 +105,16 @@ def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_mo
     Path("a.jsonl").write_text('{"text": "the cat, the\\nmat"}\n{"text": "when is the cat ?"}\n', encoding="utf-8")
     Path("a.tsv").write_text("a\tthe cat on the mat\na\twhen is the cat ?\nb\tthe mat is\nb\tis the mat\n", encoding="utf-8")
     Path("two.csv").write_text("title,text\nthe cat,on the mat\nwhen is,the cat ?\n", encoding="utf-8")
-    done = predict("a.csv", "a.jsonl", "a.tsv", "two.csv")
-    assert [record["input"] for record in done.records] == [
-        "a.csv:2",
-        "a.csv:5",
-        "a.jsonl:1",
-        "a.jsonl:2",
-        *(f"a.tsv:{line}" for line in (1, 2, 3, 4)),
-    ]
+    done = predict("a.csv", "a.jsonl", "two.csv", "--column", "text")
+    assert [record["input"] for record in done.records] == ["a.csv:2", "a.csv:5", "a.jsonl:1", "a.jsonl:2", "two.csv:2", "two.csv:3"]
     assert [record["top"] for record in done.records[:2]] == [record["top"] for record in done.records[2:4]]
+    assert done.errors == ["error: a.csv:4: has an empty text, or a text that is not a string: write a text, or remove the row or file"]
+    done = predict("a.tsv", "--column", 2)
+    assert [record["input"] for record in done.records] == [f"a.tsv:{line}" for line in (1, 2, 3, 4)]
+    done = predict("two.csv")
+    assert (done.code, done.records) == (1, [])
     assert done.errors == [
-        "error: a.csv:4: has an empty text, or a text that is not a string: write a text, or remove the row or file",
-        "error: two.csv: has 2 columns that look like texts (title, text): write the texts into a file of their own, one in a line, or one column",
+        "error: two.csv: is a table, and the model file does not say from which column its inputs are: add --column NAME with one of its columns, title, text"
     ]
 
 

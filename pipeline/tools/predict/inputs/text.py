@@ -1,23 +1,22 @@
-"""Turns texts, and the lines of text files, into stored samples, to use a model with nothing but its model file."""
+"""Turns texts, the lines of text files and the fields of tables into stored samples, to use a model with nothing but its model file."""
 
 import codecs
+import json
 from collections.abc import Iterator, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.core import untrusted
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
-from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading import encodings, lines, tables
 from pipeline.prepare.reading.file_tree import Member
-from pipeline.tools.params import columns
 
 Row = NDArray[np.int32]
 MOST_LINE_BYTES = 4 * 2**20
@@ -25,7 +24,7 @@ MOST_LINE_BYTES = 4 * 2**20
 
 
 class Reader:
-    """Reads texts for a model: each line of a file is one, or each row of a table."""
+    """Reads texts for a model: each line of a file is one, or each file if they were so in the training."""
 
     strings_are_paths: ClassVar[bool] = False
 
@@ -41,11 +40,12 @@ class Reader:
     def lines(self, name: str, stream: IO[bytes]) -> Iterator[tuple[str, Row | Refusal]]:
         """Yield the text of each line, called `name:LINE`, or the reason why it cannot be read. Holds one line in memory.
 
-        A file with the suffix of a table is held as a whole, and the text of each of its rows is read. Raises Refusal like `table_texts`, or if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as they arrive.
+        If each file was one text in the training, yield that of the whole stream instead, called `name`. Raises Refusal if the first line
+        has the name of the column of the training, or if the stream has a NUL byte, unless it is a pipe: the lines of a pipe are read as
+        they arrive.
         """
-        if tables.suffix_of(Path(name)):
-            for row, value in table_texts(name, stream.read(tables.MOST_BYTES + 1), self.encoding):
-                yield f"{name}:{row}", self.attempt(f"{name}:{row}", value)
+        if self.inputs.whole_files:
+            yield name, self.field(name, text_of(stream.read(tables.MOST_BYTES), self.encoding))
             return
         encoding = self.encoding
         if stream.seekable():
@@ -54,12 +54,17 @@ class Reader:
         for number, line in enumerate(bounded_lines(stream), start=1):
             place = f"{name}:{number}"
             try:
-                yield place, self.tokenized(decoded(line, encoding), place)
+                text = decoded(line, encoding)
+                if number == 1:
+                    refuse_header(text, self.inputs.column)
+                yield place, self.tokenized(text, place)
+            except NamesOfColumns:
+                raise
             except Refusal as refusal:
                 yield place, refusal
 
-    def attempt(self, place: str, value: Any) -> Row | Refusal:
-        """Return the row of a field of a table, or the reason why it cannot be read."""
+    def field(self, place: str, value: Any) -> Row | Refusal:
+        """Return the row of a field of a table, or the reason why it cannot be read. `place` is its name."""
         try:
             return self.tokenized(tables.checked_text(value, ""), place)
         except Refusal as refusal:
@@ -95,32 +100,27 @@ class Reader:
         return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
 
 
-def table_texts(name: str, content: bytes, encoding: str) -> Iterator[tuple[int, Any]]:
-    """Yield the line number and the text of each row of the table `name`, whose text column is the only one with values like texts.
+class NamesOfColumns(Refusal):
+    """Raised for a table that is given as a text file."""
 
-    Raises Refusal if the table is Parquet or cannot be parsed, or if no column or several look like texts.
+
+def refuse_header(line: str, column: object) -> None:
+    """Raise Refusal if the first line of a file has a field, or a key of JSON, that is called like the column of the training, or if it is
+    divided into fields where the column of the training has a number.
     """
-    suffix = tables.suffix_of(Path(name))
-    if suffix not in tables.PARSERS or len(content) > tables.MOST_BYTES:
-        raise Refusal(f"is Parquet, or has more than {tables.MOST_BYTES} bytes: write its texts into a `.csv` file")
     try:
-        text = tables.decode(content, name, encoding=encoding)
-    except encodings.NotDecoded as error:
-        raise Refusal(error.advising("--encoding ")) from None
-    parsed = [each for each in tables.PARSERS[suffix](text, name) if isinstance(each[1], dict) or any(each[1])]
-    table = columns.table_of([fields for _, fields in parsed], name)
-    found = columns.texts(table)
-    if len(found) != 1:
-        names = ", ".join(untrusted.shown(column, 60) for column in found or table.columns)
-        raise Refusal(
-            f"has {len(found) or 'no'} columns that look like texts ({names}): write the texts into a file of their own, one in a line, or one column"
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    fields = found if isinstance(found, dict) else {field.strip('"') for sign in tables.SEPARATORS for field in line.split(sign)}
+    if column in fields:
+        raise NamesOfColumns(
+            f"its first line has the column {shown(column, 60)}, so it is a table: give a file whose name says so, such as by the suffix .csv"
         )
-    column: Any = found[0]
-    is_list = not isinstance(parsed[0][1], dict)
-    has_names = is_list and isinstance(column, str)
-    key = parsed[0][1].index(column) if has_names else column - 1 if is_list else column
-    for line, fields in parsed[has_names:]:
-        yield line, fields[key] if is_list and key < len(fields) else None if is_list else fields.get(key)
+    if isinstance(column, int) and any(sign in line for sign in lines.SEPARATORS):
+        raise NamesOfColumns(
+            f"its first line has several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
+        )
 
 
 def text_of(content: bytes, encoding: str) -> str:

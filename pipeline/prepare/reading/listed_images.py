@@ -1,0 +1,82 @@
+"""Finds the images that the rows of a table list by their paths."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
+from pipeline.prepare.reading.labelled_tables import LabelledRow
+from pipeline.prepare.reading.split_names import split_in
+
+
+def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> list[str]:
+    """Return the name among `files`, those of the folder `root`, of each image that a row lists. That of a missing image is as written.
+
+    Raises Refusal if a path leads out of the folder to an image that is not in it, or if several images fit equally well.
+    """
+    known = set(files)
+    written = [path_in(row, root) for row in rows]
+    if known.issuperset(written):
+        return written
+    by_stem = images_by_stem(files)
+    fitting = [candidates(row.text, by_stem) for row in rows]
+    in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
+
+    def chosen(path: str, row: LabelledRow, names: Sequence[str]) -> str:
+        if not names or ".." in path.split("/"):
+            refuse_outside(path, row)
+        if path in known or not names:
+            return path
+        ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
+        best = [name for name in names if ranks[name] == max(ranks.values())]
+        if len(best) > 1:
+            raise Refusal(
+                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(best[0])} or {shown(best[1])}: write the path relative to the folder of "
+                "the table, or move one of them to another place"
+            )
+        return best[0]
+
+    return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
+
+
+def path_in(row: LabelledRow, root: Path) -> str:
+    """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
+    return (PurePosixPath(row.path.parent.relative_to(root).as_posix()) / row.text.strip().replace("\\", "/")).as_posix()
+
+
+def refuse_outside(path: str, row: LabelledRow) -> None:
+    """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
+    if path.startswith("/") or ".." in PurePosixPath(path).parts:
+        raise Refusal(
+            f"source.root: {row.place}: {shown(row.text.strip())} is not below the folder of the table, so DVC would not see its changes: "
+            "put the images beside the table, and write their paths relative to it"
+        )
+
+
+def images_by_stem(files: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names of the images among `files`, by their last parts without the suffix, in lower case."""
+    found = defaultdict[str, list[str]](list)
+    for name in files:
+        if name.lower().endswith(IMAGE_SUFFIXES) and visible_parts(name):
+            found[PurePosixPath(name.lower()).stem].append(name)
+    return found
+
+
+def candidates(written: str, by_stem: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the images whose paths end as written, or whose whole paths are the end of what is written."""
+    tail = PurePosixPath(written.strip().replace("\\", "/").lower())
+    has_suffix = tail.name.endswith(IMAGE_SUFFIXES)
+    found = []
+    for name in by_stem.get(tail.stem if has_suffix else tail.name, []):
+        image = PurePosixPath(name.lower())
+        parts, expected = (image if has_suffix else image.with_suffix("")).parts, tail.parts
+        shared = min(len(parts), len(expected))
+        if parts[-shared:] == expected[-shared:]:
+            found.append(name)
+    return found
+
+
+def parent(name: str) -> str:
+    return name.rpartition("/")[0]
