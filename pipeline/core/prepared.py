@@ -1,6 +1,8 @@
 """The prepared data on disk: memory-mapped arrays of inputs and of targets for each split, and `spec.json`, which describes them."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -17,6 +19,8 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
 
 FORMAT = "pipeline-prepared-4"
+POSITION = re.compile(f"({'|'.join(SPLITS)}):[0-9]+")
+"""The key of a sample whose source names no places: its split and its position there."""
 HEADER_BYTES = 1 << 16
 """Upper bound for the size of the header of an `.npy` file."""
 
@@ -135,6 +139,27 @@ def read_record(folder: Path) -> PreparedRecord:
         raise Refusal(f"{path}: does not have the format {FORMAT} ({what}): run `dvc repro -f prepare`") from None
     except OSError as error:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
+
+
+def sample_keys(folder: Path, split: str, numbers: Sequence[int]) -> list[str] | None:
+    """Return where the source has the samples of these `numbers` in a split, such as the paths of their files.
+
+    Return None if the source names no places, so that the keys are positions such as `train:17`, or if an earlier version has written no
+    keys. Raises Refusal if the keys cannot be read.
+    """
+    path = folder / f"{split}-keys.jsonl"
+    wanted, found = set(numbers), dict[int, str]()
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines):
+                if number in wanted:
+                    found[number] = str(json.loads(line))
+        keys = [found[number] for number in numbers]
+    except FileNotFoundError:
+        return None
+    except (OSError, LookupError, ValueError, RecursionError) as error:
+        raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
+    return None if all(map(POSITION.fullmatch, keys)) else keys
 
 
 def open_split(folder: Path, name: str, record: PreparedRecord, *, verify: bool) -> Split:

@@ -1,6 +1,7 @@
 """The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from pipeline.core import files, untrusted
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
-from pipeline.core.prepared import Prepared, Split
+from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
@@ -21,6 +22,7 @@ from pipeline.evaluate import tta
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.recorded import SampleKeys
 from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.cuda_graphs import Graphs
@@ -52,11 +54,13 @@ class Evaluator(Protocol):
         """Return the scores of each sample, in the order of the test split. Raises Refusal for the same reasons as `scores`."""
         ...
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
+    def write(
+        self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module, keys: SampleKeys
+    ) -> None:
         """Write tables and figures into `folder`.
 
         `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
-        outputs were added.
+        outputs were added. `keys(numbers)` returns where the samples of these numbers were found, or None if that is not known.
         """
         ...
 
@@ -88,7 +92,13 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     evaluator, scores = judge(model, manifest, prepared, machine, params)
     refuse_changes(reads_the_same)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
-    evaluator.write(paths.evaluation_plots, inputs=prepared.split(TEST).inputs, history=history, model=model)
+    evaluator.write(
+        paths.evaluation_plots,
+        inputs=prepared.split(TEST).inputs,
+        history=history,
+        model=model,
+        keys=partial(sample_keys, paths.prepared, TEST),
+    )
     observer.evaluation_ends(manifest, scores)
     refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
     if not environment.summary_follows:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipeline.core import files
-from pipeline.core.prepared import Prepared, shared_samples
+from pipeline.core.prepared import Prepared, sample_keys, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.classification import ClassTargets
@@ -106,11 +106,15 @@ def test_the_key_of_each_row_is_kept_in_the_order_of_the_rows(tmp_path):
 
     written(tmp_path, missing={0, 9, 3})
     assert keys(TRAIN) == [f"train:{place}" for place in np.flatnonzero(ASSIGNED == TRAIN) if place not in (0, 9)]
+    assert sample_keys(tmp_path, TRAIN, [3, 1]) is None
     named = [f"a\n{place}\udcff.png" for place in range(60)]
     write(replace(raw_dataset(), sample_keys=lambda: {TRAIN: named}), {TRAIN: ASSIGNED}, tmp_path)
     assert {name: keys(name) for name in (TRAIN, VALID, TEST)} == {
         name: [named[place] for place in np.flatnonzero(name == ASSIGNED)] for name in (TRAIN, VALID, TEST)
     }
+    assert sample_keys(tmp_path, TEST, [2, 0]) == [keys(TEST)[2], keys(TEST)[0]]
+    with pytest.raises(Refusal, match=r"test-keys\.jsonl: cannot be read"):
+        sample_keys(tmp_path, TEST, [60])
 
 
 def test_losing_a_whole_class_or_split_is_refused_and_leaves_no_prepared_data(tmp_path):

@@ -16,6 +16,7 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
 from pipeline.evaluate.reports.metrics import Calibration, Predictions, SampleScores
+from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.classification import Settings
 
 
@@ -58,11 +59,19 @@ class Evaluator:
         predictions = self.predictions
         return SampleScores(predictions.loss, predictions.correct.astype(np.int64), np.ones_like(predictions.targets))
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:  # noqa: ARG002  # other tasks need the model
+    def write(
+        self,
+        folder: Path,
+        *,
+        inputs: NDArray[Any],
+        history: Sequence[Mapping[str, object]],
+        model: nn.Module,  # noqa: ARG002  # other tasks need the model
+        keys: SampleKeys = nowhere,
+    ) -> None:
         """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
 
-        The mistakes are the wrong predictions with the highest confidence: a table, which has the texts if the inputs are texts, and a figure
-        if they are images. `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of
+        The mistakes are the wrong predictions with the highest confidence: a table, which has their places in the source (`keys`) if these are
+        known, and the texts if the inputs are texts, and a figure if they are images. `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of
         `history.csv`. `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
@@ -83,6 +92,6 @@ class Evaluator:
         elif isinstance(self.inputs, TextInputs):
             tokenizer = Tokenizer(self.inputs.tokenizer)
             texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]
-        recorded.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, classes=classes)
+        recorded.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, keys=keys(shown.tolist()), classes=classes)
         # Last: `report` checks by this table that the tables belong to the scores, and refuses those of an evaluation that was killed.
         recorded.write_confusion(folder / "confusion.csv", targets=targets, predicted=predicted, classes=classes)

@@ -18,6 +18,7 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.language_modeling import Settings
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates
@@ -97,7 +98,15 @@ class Evaluator:
         losses = np.concatenate(self.losses).astype(np.float64)
         return SampleScores(np.nansum(losses, axis=1), np.concatenate(self.correct), np.count_nonzero(np.isfinite(losses), axis=1))
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
+    def write(
+        self,
+        folder: Path,
+        *,
+        inputs: NDArray[Any],
+        history: Sequence[Mapping[str, object]],
+        model: nn.Module,
+        keys: SampleKeys = nowhere,  # noqa: ARG002  # rows of tokens have none
+    ) -> None:
         """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.
 
         `inputs` are the tokens of the test split (n, length). `history` has the rows of `history.csv`. `model` generates the texts.

@@ -169,7 +169,7 @@ def evaluate_anew(
     with adding_lines(document):
         params = load(document, EvaluateParams).for_task(manifest.spec.targets.kind)
         evaluator, scores = stage.judge(model, manifest, prepared, Machine.set_up(environment), params)
-    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
+    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model, keys=recorded.nowhere)
     model.cpu()
     return Evaluation(scores, folder, "")
 

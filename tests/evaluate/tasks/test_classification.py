@@ -100,8 +100,15 @@ def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) 
     spec = text_spec(classes=SPEC.targets.output_names, letters="ab")
     evaluator = Evaluator(spec, SETTINGS)
     evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
-    texts = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1))
-    evaluator.write(tmp_path, inputs=texts, history=[{"step": 1, "learning_rate": 0.1}], model=torch.nn.Identity())
-    _, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    texts, history = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1)), [{"step": 1, "learning_rate": 0.1}]
+    evaluator.write(
+        tmp_path,
+        inputs=texts,
+        history=history,
+        model=torch.nn.Identity(),
+        keys=lambda numbers: [f"{number}\udcff.csv:2" for number in numbers],
+    )
+    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
+    assert header == "sample,actual,predicted,confidence,key,text"
     assert len(lines) == SETTINGS.mistakes
-    assert all(line.endswith(",ab\ufffda") for line in lines)
+    assert all(line.endswith(f",{line.partition(',')[0]}\\udcff.csv:2,ab\ufffda") for line in lines)

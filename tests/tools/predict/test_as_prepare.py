@@ -99,6 +99,9 @@ def test_each_table_of_images(tmp_path: Path) -> None:
     spec, expected = prepared(tmp_path / "top", {**section, "root": str(root), "table": "list.csv"})
     assert len(expected) == 8
     assert predicted(spec, root / "list.csv", prefix=f"{root}/") == expected
+    with raw_inputs.opened([root], image.Reader(spec.inputs), TableColumn("file", None), workers=1) as given:  # type: ignore[arg-type]
+        assert len([name for name, _ in given.read()]) == 16, "each image, and each that a Parquet file holds"
+        assert given.unused == [f"{root}/list.csv"]
     spec, expected = prepared(tmp_path / "top", {**section, "root": str(root / "parts"), "table": None})
     assert len(expected) == 8
     assert predicted(spec, root / "parts", prefix=f"{root}/parts/") == expected

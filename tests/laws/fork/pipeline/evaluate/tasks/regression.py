@@ -25,7 +25,7 @@ class Evaluator:
         pairs = np.concatenate(self.pairs)
         return {"loss": float(np.square(pairs[:, 0] - pairs[:, 1]).mean()), "samples": len(pairs)}
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module, keys: object) -> None:
         assert len(inputs) == sum(map(len, self.pairs))
         assert history
         recorded.write(folder / "predictions.csv", ("actual", "predicted"), np.concatenate(self.pairs).tolist())
