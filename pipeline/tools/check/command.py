@@ -157,7 +157,28 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         problems.gather(examine_files, prepare, environment)
         if params.model.downloaded and would_run("train"):
             problems.gather(params.model.fetch)
-    return f"{params.model.title} on {data_name(flatten(document.data))}, {device}"
+    return f"{params.model.title} on {data_name(flatten(document.data))}, {device}{expected_time(params, prepare, environment)}"
+
+
+def expected_time(params: TrainParams, prepare: PrepareParams, environment: Environment) -> str:
+    """Return about how long the training takes on a CPU, if its data are prepared, such as `, about 7 minutes`; else "".
+
+    It is measured for about a second, unless it is so short that this would not pay.
+    """
+    from pipeline.core.prepared import read_record  # late, as the others: they import NumPy and torch
+    from pipeline.inference import machine
+    from pipeline.tools import training_time
+
+    if machine.choose_device(environment.device).type != "cpu" or environment.processes != 1:
+        return ""
+    try:
+        record = read_record(Paths().prepared)
+    except Refusal:
+        return ""
+    if record.source != prepare.source.model_dump(mode="json"):
+        return ""
+    seconds = training_time.expected_s(params, record.spec, {name: each.samples for name, each in record.splits.items()}, environment)
+    return f", {training_time.in_words(seconds)}" if seconds is not None else ""
 
 
 def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:

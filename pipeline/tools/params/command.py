@@ -11,7 +11,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 from pipeline.core import files
-from pipeline.core.environment import Paths
+from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import dotted
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import MOVED, moved
@@ -96,7 +96,8 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
     """
     from pipeline.prepare.reading.encodings import NotDecoded
-    from pipeline.tools.params.data import look  # late: it imports NumPy, which no other `set` needs
+    from pipeline.tools.params.data import look  # late: these import NumPy and torch, which no other `set` needs
+    from pipeline.tools.params.lasting import suited
     from pipeline.tools.params.recommending import recommendation
 
     parsed = [Assignment.parse(given) for given in assignments if not is_pretrained(given)]
@@ -111,18 +112,22 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
         print(f"set: {line}")
     assignments = with_pretrained(assignments, f"source: {{name: {finding.source['name']}}}", finding.texts)
     parsed = [Assignment.parse(given) for given in assignments]
-    preset, recommended = recommendation(finding)
     replaced = {str(each.location[0]) for each in parsed if len(each.location) == 1} - {"source"}
-    values = [value for value in recommended if re.split(r"[.=]", value)[0] not in replaced]
-    schema, *lines = texts()[preset].splitlines(keepends=True)
-    header = [f"# Chosen by `set data={root}`.\n"]
-    text = assigned("".join([schema, *header, *dropwhile(lambda line: line.startswith("#"), lines)]), [*values, *assignments])
+
+    def write(model: int, most: int | None) -> str:
+        preset, recommended = recommendation(finding, model, most)
+        values = [value for value in recommended if re.split(r"[.=]", value)[0] not in replaced]
+        schema, *lines = texts()[preset].splitlines(keepends=True)
+        header = [f"# Chosen by `set data={root}`.\n"]
+        return assigned("".join([schema, *header, *dropwhile(lambda line: line.startswith("#"), lines)]), [*values, *assignments])
+
+    text, about_time = suited(finding, write, Environment.read(), own_model=any(each.location[0] == "model" for each in parsed))
     target = Paths().params
     changed = differences(read_text(target), text) if target.exists() else []
     refuse_loss(target, text)
     record(text, "preset")
     files.write_text(target, text)
-    for line in changed:
+    for line in (*changed, *about_time):
         print(f"set: {line}")
     print(f"set: {target} is written: `make repro` trains")
 

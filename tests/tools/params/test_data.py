@@ -14,9 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
+from pipeline.tools import training_time
+from pipeline.tools.params import lasting
+from pipeline.tools.training_time import Cost
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
@@ -268,3 +272,28 @@ def test_edits_that_no_commit_holds_are_never_overwritten(refused: Refused) -> N
     subprocess.run(["git", "checkout", "params.yaml"], check=True, capture_output=True)
     for _ in range(2):
         assert main(["set", f"data={table}"]) == 0
+
+
+def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
+    monkeypatch.setattr(training_time, "measured", lambda *given: Cost(4 * given[2].sample_s, given[2].step_s))
+
+    def chosen(*words: str) -> tuple[str, int]:
+        assert main(["set", "data=data/folder", *words]) == 0
+        data = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data
+        return data["model"]["name"], data["train"]["epochs"]
+
+    monkeypatch.setattr(lasting, "ENOUGH_S", 1e6)
+    assert chosen() == ("resnet", 60)
+    assert "the training takes about" in capsys.readouterr().out
+    monkeypatch.setattr(lasting, "ENOUGH_S", 400.0)
+    name, epochs = chosen()
+    assert name == "convnet"
+    assert 30 <= epochs < 60
+    assert "train.epochs=" in capsys.readouterr().out, "this machine is slower than the nominal one"
+    monkeypatch.setattr(lasting, "ENOUGH_S", 1.0)
+    assert chosen() == ("convnet", 1)
+    assert "not even one epoch ends in ten minutes: leave out samples" in capsys.readouterr().out
+    assert chosen("model=resnet", "train.epochs=7") == ("resnet", 7)
+    monkeypatch.setattr(lasting.machine, "choose_device", lambda _: torch.device("cuda"))
+    assert chosen() == ("resnet", 60)
