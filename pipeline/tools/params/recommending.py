@@ -64,7 +64,7 @@ def models(finding: Finding) -> list[dict[str, object]]:
     """Return the values for images, from the best to the fastest model: small networks for small images, else pretrained ones."""
     side, _ = finding.image_shape
     if side > LARGE:
-        small = {"augment.flip": "none", "model.architecture": "mobilenet_v3_small", "model.pretrained": "IMAGENET1K_V1"}
+        small: dict[str, object] = {"augment.flip": "none", "model.architecture": "mobilenet_v3_small", "model.pretrained": "IMAGENET1K_V1"}
         smaller = [] if finding.source["name"] == ARRAYS else [{**small, "source.image_size": SMALLER, "augment.crop_padding": 8}]
         return [{"augment.flip": "none"}, small, *smaller]
     names = ["resnet", "convnet"] if side >= SMALLEST_FOR_RESNET else ["convnet"]

@@ -205,10 +205,10 @@ def table_source(name: str, path: Path, *, reader: Reader, column: TableColumn, 
     """Return the inputs of a table as a Source: its fields in `column` or, unless the reader reads lines, the files that they list or hold."""
 
     def read(advance: Advance) -> Iterator[Reading]:
-        readings = partial(fields, name, path, reader, column)
-        if not isinstance(reader, LineReader):
-            readings = partial(listed_files, name, path, reader, column, workers)
-        yield from without_failure(name, readings)
+        if isinstance(reader, LineReader):
+            yield from without_failure(name, partial(fields, name, path, reader, column))
+        else:
+            yield from without_failure(name, partial(listed_files, name, path, reader, column, workers))
         advance(1)
 
     return Source(1, read)
