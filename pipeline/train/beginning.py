@@ -279,10 +279,12 @@ MOST_COMPILED = 4096
 """Upper bound for how often the compiler compiles a function, for other sizes or another layer. Eight lengths and few micro-batch sizes are usual."""
 
 
-def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Forward:
+def compiled(model: Model, requested: Literal["off", "default", "graphs"], *, lanes: int) -> Forward:
     """Return `model` compiled by torch.compile, or `model` itself if `requested` is "off".
 
-    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. The compiler makes separate code for each micro-batch size
+    `requested` is the value of `train.compile`; "graphs" also uses CUDA graphs. `lanes` is the value of `train.lanes`. With several, the
+    model is compiled as a whole, as in one process. With one, the compiler cuts it where a bucket of DDP ends, so that gradients are
+    exchanged during the backward pass; the code on both sides of a cut rounds differently. The compiler makes separate code for each micro-batch size
     and for each length of padded samples. Code for dynamic sizes is not used: it would depend on which sizes the process ran before, and
     could round differently after a restart.
     """
@@ -295,4 +297,5 @@ def compiled(model: Model, requested: Literal["off", "default", "graphs"]) -> Fo
     # beyond its limit of 8, the compiler would run further sizes uncompiled: those that came late, which are others after a restart
     config.recompile_limit = config.accumulated_recompile_limit = MOST_COMPILED
     config.fail_on_recompile_limit_hit = True
+    config.optimize_ddp = lanes == 1
     return cast("Forward", torch.compile(model, mode=MODES[requested], dynamic=False))

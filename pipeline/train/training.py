@@ -209,7 +209,7 @@ class Training:
     def step(self) -> Step:
         """Return what computes the steps: operation by operation, or by CUDA graphs if nothing speaks against it."""
         mode = self.params.train.compile
-        forward = self.state.lanes.wrap(compiled(self.state.model, mode))
+        forward = self.state.lanes.wrap(compiled(self.state.model, mode, lanes=self.params.train.lanes))
         if self.why_eager:
             return Step(self.state, self.objective, forward)
         return captured.CapturedStep(self.state, self.objective, forward, announce, records_network=mode != "graphs")

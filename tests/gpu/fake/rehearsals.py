@@ -174,7 +174,7 @@ def test_muon_updates_a_network_of_many_shapes_in_few_batches(begin: Begin) -> N
 
 def test_beside_the_graphs_of_the_compiler_the_update_is_captured(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """The network is not compiled, which would take long."""
-    monkeypatch.setattr(training, "compiled", lambda model, _mode: model)
+    monkeypatch.setattr(training, "compiled", lambda model, _mode, **_: model)
     changes = {"train.precision": "bf16-true", "train.on_nonfinite": "skip"}
     plain, graphs = (params_of({**changes, "train.compile": mode}, "cifar10-speedrun") for mode in ("off", "graphs"))
     before = steady(steps(begin(plain, "plain", CIFAR))).launches
