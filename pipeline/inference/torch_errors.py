@@ -10,14 +10,21 @@ import torch
 from pipeline.core.refusal import Refusal
 
 OOM_SIGNS = (
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_ALLOC_FAILED",
+    "_ALLOC_FAILED",  # cuBLAS, cuSOLVER and cuFFT, and cuDNN before version 9
+    "_ALLOCATION_FAILED",  # cuDNN
     "CUDA error: out of memory",
+    "CUDA ran out of memory outside PyTorch's allocator",
     "Triton Error [CUDA]: out of memory",
+    "Cuda failure 2 'out of memory'",  # NCCL
+    "Cuda failure 'out of memory'",
+    "NVML_SUCCESS == r INTERNAL ASSERT FAILED",  # the allocator before torch 2.15, as it describes an OOM where NVML does not work
     "DefaultCPUAllocator: can't allocate memory",
 )
-NO_ENGINE = "unable to find an engine to execute this computation"
-"""cuDNN's message for a convolution that is unsupported or does not fit in memory. If OOMs were counted, it does not fit in memory."""
+UNSURE_SIGNS = ("unable to find an engine to execute this computation", "_STATUS_NOT_INITIALIZED", "_STATUS_INTERNAL_ERROR")
+"""Messages of cuDNN, cuBLAS and cuSOLVER. These libraries allocate memory beside PyTorch, and say this where it is missing, but also of a
+convolution that is unsupported, or if they are not installed correctly. `memory_is_short` decides."""
+LITTLE_BYTES = 2**30
+"""With less free memory on the GPU, these libraries may be unable to load their kernels, which take some hundreds of megabytes."""
 MISFIT_SIGNS = (
     "shapes cannot be multiplied",
     "channels, but got",
@@ -72,8 +79,13 @@ def place_in_model(error: Exception) -> str:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return True if `error` was caused by a lack of memory: an error of CUDA, cuDNN, cuBLAS, Triton or the allocator of the CPU."""
+    """Return True if `error` was caused by a lack of memory: an error of PyTorch, the libraries of CUDA, Triton or the allocator of the CPU."""
     message = str(error)
     if isinstance(error, torch.OutOfMemoryError) or any(sign in message for sign in OOM_SIGNS):
         return True
-    return NO_ENGINE in message and torch.cuda.memory_stats().get("num_ooms", 0) > 0
+    return any(sign in message for sign in UNSURE_SIGNS) and memory_is_short()
+
+
+def memory_is_short() -> bool:
+    """Return True if PyTorch's allocator has lacked memory of the GPU before, or if less than LITTLE_BYTES of it are free now."""
+    return torch.cuda.memory_stats().get("num_ooms", 0) > 0 or torch.cuda.mem_get_info()[0] < LITTLE_BYTES

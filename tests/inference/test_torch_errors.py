@@ -85,3 +85,41 @@ def test_another_error_stays_as_it_is(error: Exception) -> None:
 def test_a_model_that_returns_no_tensor_is_refused() -> None:
     with pytest.raises(Refusal, match=r"^model\.name: this model returns a dict, but there are 3 classes or tokens: correct it"):
         objective.refuse_misfit({"logits": torch.zeros(2, 3)}, 3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
+        "CUDA ran out of memory outside PyTorch's allocator. If this workload uses many dynamic shapes, cuDNN may need",
+        "Triton Error [CUDA]: out of memory",
+        "NCCL error in: NCCLUtils.hpp:93, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'",
+        'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "../c10/cuda/CUDACachingAllocator.cpp":995, please report a bug to PyTorch. ',
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes.",
+    ],
+)
+def test_a_lack_of_memory_is_recognised_in_the_words_of_each_library(message: str) -> None:
+    assert torch_errors.is_out_of_memory(RuntimeError(message))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "GET was unable to find an engine to execute this computation",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+    ],
+)
+@pytest.mark.parametrize(
+    ("num_ooms", "free_bytes", "expected"), [(0, 2**33, False), (1, 2**33, True), (0, 2**27, True)], ids=["enough", "was short", "is short"]
+)
+def test_an_error_that_may_have_another_cause_is_a_lack_of_memory_only_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, message: str, num_ooms: int, free_bytes: int, expected: bool
+) -> None:
+    monkeypatch.setattr("torch.cuda.memory_stats", lambda: {"num_ooms": num_ooms})
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (free_bytes, 2**35))
+    assert torch_errors.is_out_of_memory(RuntimeError(message)) is expected

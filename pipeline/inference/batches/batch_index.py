@@ -90,8 +90,11 @@ class Windows:
         np.take(self.sequence, rows[:, None] + np.arange(self.length + 1), out=out, mode="wrap")
 
     def on_device(self, device: torch.device) -> Tensor:
-        sequence = torch.from_numpy(self.sequence).to(device)
-        return torch.cat([sequence, sequence[: self.length]]).unfold(0, self.length + 1, 1)  # a view: every window costs no memory
+        size = len(self.sequence)
+        sequence = torch.empty(size + self.length, dtype=self.dtype, device=device)
+        sequence[:size] = torch.from_numpy(self.sequence)
+        sequence[size:] = sequence[: self.length]
+        return sequence.unfold(0, self.length + 1, 1)  # a view: every window costs no memory
 
 
 @dataclass(frozen=True)

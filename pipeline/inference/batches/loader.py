@@ -163,8 +163,7 @@ class SplitTensors:
             window=split.inputs.shape[1] if split.per_token else None,
         )
         if self.resident:
-            inputs = self.stored.on_device(device)
-            self.held = self.augmentation.packed(inputs) if self.augmentation else inputs
+            self.held = self.packed(self.augmentation) if self.augmentation else self.stored.on_device(device)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -180,6 +179,16 @@ class SplitTensors:
         If there is an augmentation, this is the size of the packed images (see train/augment/pixels.py).
         """
         return self.augmentation.packed_bytes(len(self)) if self.augmentation else self.split.inputs.nbytes
+
+    def packed(self, augmentation: "Augmentation") -> Tensor:
+        """Return all images on the device in the packed format. They are packed in pieces: the device never holds two forms of all of them."""
+        images = torch.from_numpy(self.split.inputs)
+        piece = augmentation.packed(images[:1].to(self.device))
+        found = piece.new_empty((len(images), *piece.shape[1:]))
+        pieces = images.split(max(1, BLOCK_BYTES // images[0].nbytes))
+        for part, place in zip(pieces, found.split(len(pieces[0])), strict=True):
+            place.copy_(augmentation.packed(part.to(self.device)))
+        return found
 
     def blocks(self, batch_indices: Iterable[BatchIndex]) -> Generator[Block]:
         """Yield the block of samples for each BatchIndex. Use each block before the next iteration, which may overwrite the inputs of this

@@ -16,16 +16,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import PIL.Image
 import pytest
 import torch
 
 from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
-from pipeline.core.prepared import Prepared
+from pipeline.core.prepared import Prepared, Split
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
 from pipeline.train import training
+from pipeline.train.augment.augmentation import Augmentation
 from pipeline.train.engine import metrics, step, update
 from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
@@ -388,6 +390,26 @@ def reserved(training: Training) -> int:
     torch.cuda.reset_peak_memory_stats()
     steps(training)
     return torch.cuda.max_memory_reserved()
+
+
+@pytest.mark.parametrize("kind", ["images", "corpus"])
+def test_a_split_is_held_once_also_while_it_is_moved_to_the_gpu(kind: str) -> None:
+    """Half of the free memory is the limit for its size."""
+    device, augmentation = torch.device("cuda"), None
+    if kind == "images":
+        data = images((128, 128, 3), samples=2200)
+        settings = params_of({"augment.crop_padding": 4}).augment
+        assert settings
+        augmentation = Augmentation(settings, data.spec, len(data.train), seed=1, device=device)
+        split = data.train
+    else:
+        split = Split(np.zeros((2**10, 2**15), np.int32), np.zeros((2**10, 0), np.uint8), None, per_token=True)
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    held = loader.SplitTensors(split, device, augmentation)
+    assert held.resident
+    assert held.size_bytes >= 2**27
+    assert torch.cuda.max_memory_allocated() - before < 1.4 * held.size_bytes
 
 
 def test_memory_that_runs_out_halves_the_micro_batch(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
