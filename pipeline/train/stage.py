@@ -120,7 +120,7 @@ def loop(training: Training, observer: Observer, environment: Environment, inter
     except Interrupted:
         observer.steps_end()
         training.save_now()
-        training.group.wait()  # until the first process has saved: it may need this one's part of the step
+        training.group.close()  # when the first process has saved: it may need this one's part of the step
         saved = training.saver.saved_step
         after = (
             "no checkpoint was saved: the same command starts from the beginning"

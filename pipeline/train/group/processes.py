@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -116,6 +117,9 @@ class Group:
     def wait(self) -> None:
         """Wait until all processes have called this method."""
 
+    def close(self) -> None:
+        """Wait until all processes have called this method, and end their communication. Each then goes on alone."""
+
     def pause(self, interruption: Interruption) -> None:
         """Raise Interrupted if a signal has arrived in one of the processes: in all of them, at the same call.
 
@@ -145,7 +149,7 @@ class Group:
         return None
 
     def leave(self, problem: Exception | None) -> None:
-        """Leave what remains to the first process: end the others. Raise `problem` if there is one."""
+        """Leave what remains to the first process: close the group, and end the others. Raise `problem` if there is one."""
         if problem:
             raise problem
 
@@ -158,7 +162,7 @@ class Several(Group):
     flags: Flags
     is_save_due: bool = False
     saves_next: bool = False
-    have_left: bool = False
+    is_closed: bool = False
     record_change: Callable[[Mapping[str, int]], None] = field(default=lambda _: None)
 
     def refuse_different(self, name: str, record: Mapping[str, Any], error: type[Refusal] = Refusal) -> None:
@@ -186,6 +190,19 @@ class Several(Group):
     def wait(self) -> None:
         dist.barrier(group=self.flags.group)
 
+    def close(self) -> None:
+        """End it before the first process writes results or waits for MLflow: to destroy a group of NCCL waits for all processes to do so."""
+        if not self.is_closed:
+            self.wait()
+            self.is_closed = True
+            dist.destroy_process_group()
+
+    def abort(self) -> None:
+        """End the communication, unless the group is closed, without waiting for the others: they may have ended, or go on for long."""
+        if not self.is_closed:
+            self.is_closed = True
+            distributed_c10d._abort_process_group()
+
     def pause(self, interruption: Interruption) -> None:
         stopped, saved = self.flags.exchanged(interruption.number is not None, self.is_save_due)
         self.is_save_due, self.saves_next = False, self.saves_next or saved
@@ -208,24 +225,22 @@ class Several(Group):
     def problem(self, act: Callable[[], None]) -> Exception | None:
         """Do as in one process. The others get a Refusal for a Refusal, and an exception of no other meaning for any other one.
 
-        After `leave`, a Refusal is raised at once if the weights are divided: no checkpoint can be saved without the others.
+        In a closed group, a Refusal is raised at once if the weights are divided: no checkpoint can be saved without the others.
         """
         found = super().problem(act) if self.writes else None
         saves = isinstance(found, Refusal) and not isinstance(found, ChangedInPlace)
-        if found and saves and self.have_left and self.holds_shards:
+        if found and saves and self.is_closed and self.holds_shards:
             raise found
-        if self.have_left:
+        if self.is_closed:
             return found
         told = torch.tensor([bool(found) + saves])
         dist.broadcast(told, 0, group=self.flags.group)
         return found or (None, RuntimeError(FAILED), Refusal(FAILED))[int(told)]
 
     def leave(self, problem: Exception | None) -> None:
-        if problem and not self.have_left:
-            self.wait()  # until the first process has saved: torch.distributed.run would stop it when another one ends
+        self.close()  # after a problem, when the first process has saved: torch.distributed.run would stop it when another one ends
         if not self.writes:
             raise Left
-        self.have_left = True
         super().leave(problem)
 
 
@@ -238,7 +253,8 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Group]:
     Only the first process writes to stdout.
 
     The processes communicate by NCCL if they train on GPUs, else by gloo. A collective operation that takes longer than
-    PIPELINE_TIMEOUT_S ends the process. Raises Unavailable if the other processes do not answer: they may start later.
+    PIPELINE_TIMEOUT_S ends the process. The group is closed at the end of the block, or aborted if an exception ends it. Raises Unavailable
+    if the other processes do not answer: they may start later.
     """
     if environment.world_size == 1 or not environment.is_rank:
         yield ALONE
@@ -263,17 +279,19 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Group]:
             f"MASTER_ADDR: the {environment.world_size} processes did not meet at {place} within {wait_s:.0f} s ({reason(error)}): "
             "start all of them, and check this address, the port and the firewall"
         ) from None
+    group = Several(
+        rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), flags=flags
+    )
     try:
         with redirect_stdout(io.StringIO()) if rank else nullcontext(), suppress(Left):
-            yield Several(
-                rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), flags=flags
-            )
-    except RuntimeError as error:
-        if not is_lost(error):
-            raise
-        print(f"error: rank {rank}: another process has ended or does not answer ({reason(error)})", file=sys.stderr, flush=True)
-        os._exit(LOST)  # threads of the backend may still wait for the others
-    dist.destroy_process_group()
+            yield group
+        group.close()
+    except BaseException as error:
+        if isinstance(error, RuntimeError) and is_lost(error):
+            print(f"error: rank {rank}: another process has ended or does not answer ({reason(error)})", file=sys.stderr, flush=True)
+            os._exit(LOST)  # threads of the backend may still wait for the others
+        group.abort()
+        raise
 
 
 def is_lost(error: RuntimeError) -> bool:

@@ -3,7 +3,8 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import distributed as dist
 
+from pipeline.core.environment import Environment
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.inference.networks import Model
@@ -18,12 +20,15 @@ from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, training
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.metrics import Row
+from pipeline.train.group import processes
 from pipeline.train.group.processes import ALONE, Flags, Group, Several
 from pipeline.train.group.sharding import local
 from pipeline.train.params import TrainParams
+from tests.forking import free_port
+from tests.laws.ranks import of_rank
 from tests.train.engine.building import HERE
 
-TIMEOUT_S = 100.0
+TIMEOUT_S, JOINED_S = 100.0, 30.0
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 
@@ -80,6 +85,35 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
             torch.save(tuple(end), meeting.with_name(f"{meeting.name}-end-{number}"))
     group.wait()
     os._exit(0)
+
+
+def joined(act: Callable[[Group, Path], None], folder: Path) -> tuple[list[int | None], list[str]]:
+    """Let two processes join each other and call `act`. Return their exit codes, None for one that does not end in time, and their last notes."""
+    port = free_port()
+    children = [SERVER.Process(target=member, args=(rank, port, act, folder)) for rank in range(2)]
+    for process in children:
+        process.start()
+    end_s = time.monotonic() + JOINED_S
+    for process in children:
+        process.join(max(0, end_s - time.monotonic()))
+    codes = [process.exitcode for process in children]
+    for process in children:
+        process.kill()
+    return codes, [path.read_text() if path.exists() else "" for path in (folder / "0", folder / "1")]
+
+
+def member(rank: int, port: int, act: Callable[[Group, Path], None], folder: Path) -> None:
+    os.environ |= of_rank(rank, 2, port) | {"PIPELINE_TIMEOUT_S": "20"}
+    try:
+        with processes.joined(Environment.read(), torch.device("cpu")) as group:
+            act(group, folder)
+    finally:
+        note(rank, folder)
+
+
+def note(rank: int, folder: Path) -> None:
+    """Note whether this process can still communicate."""
+    (folder / str(rank)).write_text("open" if dist.is_initialized() else "closed")
 
 
 def trained(run: Run, group: Group) -> End:

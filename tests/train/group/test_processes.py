@@ -1,18 +1,23 @@
 """Processes that cannot train together say why, within seconds. `laws/test_processes.py` has those that can."""
 
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted
 from pipeline.core.refusal import Refusal
 from pipeline.inference.machine import Machine
-from pipeline.train.group.processes import LOST
+from pipeline.train.group.processes import LOST, Group
 from tests import project
 from tests.laws.ranks import Server, free_port, of_rank
+from tests.train.group import several
 
 REFUSED, UNAVAILABLE = 2, 69
 SOON_S = 30
@@ -126,3 +131,40 @@ def test_each_process_on_a_machine_takes_a_gpu_of_its_own_and_its_share_of_the_c
         machine = Machine.set_up(Environment(PIPELINE_DEVICE=requested, LOCAL_WORLD_SIZE=4, LOCAL_RANK=local_rank))
         assert (machine.device.index, machine.threads) == (local_rank, 2)
     assert chosen == [3, 2]
+
+
+def leaves(group: Group, folder: Path) -> None:
+    group.leave(group.problem(lambda: None))
+    several.note(2, folder)  # the first process writes its results now
+
+
+def stops(group: Group, folder: Path) -> None:
+    raise Interrupted(signal.SIGTERM)
+
+
+def is_refused(group: Group, folder: Path) -> None:
+    if group.writes:
+        raise Refusal("only the first process finds this")
+    while not (folder / "0").exists():
+        time.sleep(0.01)
+
+
+def loses_the_other(group: Group, folder: Path) -> None:
+    if not group.writes:
+        os._exit(3)
+    group.close()
+
+
+def test_the_processes_end_their_communication_together_before_the_first_one_writes(tmp_path: Path) -> None:
+    assert several.joined(leaves, tmp_path) == ([0, 0], ["closed", "closed"])
+    assert (tmp_path / "2").read_text() == "closed"
+
+
+@pytest.mark.parametrize(
+    ("act", "codes", "notes"),
+    [(stops, [1, 1], ["closed", "closed"]), (is_refused, [1, LOST], ["closed", ""]), (loses_the_other, [LOST, 3], ["", ""])],
+)
+def test_a_process_that_ends_otherwise_ends_its_communication_without_waiting(
+    tmp_path: Path, act: Callable[[Group, Path], None], codes: list[int | None], notes: list[str]
+) -> None:
+    assert several.joined(act, tmp_path) == (codes, notes)
