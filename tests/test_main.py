@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline import __main__
-from pipeline.__main__ import main
+from pipeline.__main__ import main, print_error
 from pipeline.tools.verbs import VERBS
 from pipeline.tracking.journal import Journal, RunInfo
 from tests import project
@@ -229,3 +229,9 @@ def test_the_answer_of_a_verb_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) 
     for answer, code in ((None, 0), (0, 0), (1, 1)):
         monkeypatch.setattr("pipeline.tools.check.command.run", lambda answer=answer: answer)
         assert main(["check"]) == code
+
+
+def test_many_lines_of_an_error_are_cut_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, last in ((20, "error: 19"), (21, "error: ... and 1 more")):
+        assert print_error("\n".join(map(str, range(count))), 2) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == last

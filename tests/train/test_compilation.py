@@ -106,7 +106,12 @@ def test_with_lanes_a_model_is_compiled_as_a_whole_also_where_gradients_are_exch
 @pytest.mark.slow
 def test_with_lanes_two_processes_that_compile_end_in_the_bytes_of_one(tmp_path: Path) -> None:
     """The network has a megabyte of weights, after which DDP begins another bucket."""
-    changes = {"model": texts.TRANSFORMER | {"width": 128, "depth": 3}, "train.lanes": 2, "train.compile": "default", "train.precision": "bf16"}
+    changes = {
+        "model": texts.TRANSFORMER | {"width": 128, "depth": 3},
+        "train.lanes": 2,
+        "train.compile": "default",
+        "train.precision": "bf16",
+    }
     params, data = preset({**OF_TEXT, **steps(2), **changes}), texts.texts()
     alone, together = (several.train(count, several.Run(params, data, tmp_path / str(count), 2))[0] for count in (1, 2))
     assert same(alone.exported, together.exported)

@@ -185,8 +185,8 @@ class SplitTensors:
         images = torch.from_numpy(self.split.inputs)
         piece = augmentation.packed(images[:1].to(self.device))
         found = piece.new_empty((len(images), *piece.shape[1:]))
-        pieces = images.split(max(1, BLOCK_BYTES // images[0].nbytes))
-        for part, place in zip(pieces, found.split(len(pieces[0])), strict=True):
+        size = max(1, BLOCK_BYTES // images[0].nbytes)
+        for part, place in zip(torch.split(images, size), torch.split(found, size), strict=True):
             place.copy_(augmentation.packed(part.to(self.device)))
         return found
 

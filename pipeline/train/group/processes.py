@@ -279,9 +279,7 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Group]:
             f"MASTER_ADDR: the {environment.world_size} processes did not meet at {place} within {wait_s:.0f} s ({reason(error)}): "
             "start all of them, and check this address, the port and the firewall"
         ) from None
-    group = Several(
-        rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), flags=flags
-    )
+    group = Several(rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), flags=flags)
     try:
         with redirect_stdout(io.StringIO()) if rank else nullcontext(), suppress(Left):
             yield group

@@ -216,3 +216,9 @@ def test_an_image_is_fitted_to_a_size_that_is_not_square():
     assert np.array_equal(fitted, ImageOps.fit(image, (18, 6), Image.Resampling.BICUBIC))
     decoded = images.decode(encoded(image), height=6, width=18, channels=3, max_pixels=10**6, white=None)
     assert np.array_equal(decoded, fitted)
+
+
+def test_a_program_is_no_image():
+    """Pillow would give EPS to Ghostscript, which executes it."""
+    with pytest.raises(images.Corrupt, match=r"^is not an image that Pillow can read$"):
+        decode(encoded(Image.new("RGB", (16, 16), RED), "EPS"))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pynvml
 import pytest
 
 from pipeline.tools.doctor import gpus
@@ -93,3 +94,17 @@ def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pyt
 
     monkeypatch.undo()
     assert gpus.cuda_of_torch() == torch.version.cuda
+
+
+def test_a_gpu_without_memory_of_its_own_is_told(
+    make_context: MakeContext, fake_nvml: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a Jetson or a DGX Spark."""
+
+    def unsupported(_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    fake_nvml(driver="595.45.04", name="NVIDIA GB10")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", unsupported)
+    finding = gpus.gpus(job_of_nvml(make_context))
+    assert (finding.status, finding.text) == ("ok", "0: NVIDIA GB10, memory shared with the CPU, compute capability 9.0")

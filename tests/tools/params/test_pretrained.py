@@ -12,7 +12,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file
-from pipeline.tools.params import weights
+from pipeline.tools.params import pretrained, weights
 from tests import pretrained_tokenizers, project
 from tests.hub import models, server
 from tests.hub.server import Hub
@@ -188,3 +188,12 @@ def test_truncated_weights_are_refused_before_anything_runs(published: Path, ref
     path.write_bytes(path.read_bytes()[:-100])
     [said] = refused("check")
     assert "data/weights/bert/model.safetensors: is not a complete safetensors file" in said
+
+
+@pytest.mark.parametrize(("longest_words", "positions", "length"), [(10, 2048, 46), (1000, 2048, 512), (1000, None, 512), (1000, 40, 40)])
+def test_a_text_has_as_many_tokens_as_its_words_need_and_the_model_takes(
+    published: Path, monkeypatch: pytest.MonkeyPatch, longest_words: int, positions: int | None, length: int
+) -> None:
+    monkeypatch.setattr("pipeline.models.transformers.longest_text", lambda _: positions)
+    found = pretrained.expanded([f"model=transformers:{published / 'acme/bert'}"], "text_classification", longest_words)
+    assert f"source.max_length={length}" in found

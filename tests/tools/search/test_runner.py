@@ -261,7 +261,9 @@ def test_parameters_that_do_not_fit_each_other_fail_their_trial_only(top: Path, 
     projects.write({"space": space})
     search()
     assert {trial[1] for trial in outcome(top) if trial[2] == {"train.batch_size": 16, "train.micro_batch_size": 64}} == {"FAIL"}
-    assert "is larger than train.batch_size: write at most 16" in capsys.readouterr().out
+    reason = "train.micro_batch_size=64: is larger than train.batch_size: write at most 16"
+    assert f" failed: {reason}\n" in capsys.readouterr().out
+    assert f",{reason}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
 
 
 @pytest.mark.parametrize(

@@ -41,3 +41,9 @@ def test_windows_lie_in_the_image_and_have_the_area_and_shape_that_was_asked_for
 def test_where_no_window_fits_it_is_the_whole_image() -> None:
     ribbon = image_spec(shape=(4, 400, 1), classes=("a", "b"), mean=(0.5,), std=(0.2,))
     assert augmentation(5, spec=ribbon, resized_crop=0.9).draw(0).T.tolist() == [[0, 0, 4, 400]] * 5
+
+
+def test_a_window_has_at_least_one_pixel() -> None:
+    tiny = image_spec(shape=(2, 2, 3), classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3)
+    _, _, height, width = augmentation(500, spec=tiny, resized_crop=0.01).draw(0)
+    assert (set(height.tolist()), set(width.tolist())) == ({1, 2}, {1, 2})

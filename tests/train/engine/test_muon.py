@@ -1,5 +1,7 @@
 """Muon: its updates are those of torch's for matrices and of SGD for all else, and one that may change nothing changes nothing."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -192,3 +194,15 @@ def test_memory_order_decides_nothing_but_the_last_digit() -> None:
     for one, another in zip(ours.parameters(), other.parameters(), strict=True):
         assert torch.allclose(one, another, rtol=1e-5, atol=1e-7)
         assert another.is_contiguous(memory_format=torch.channels_last) or another.ndim != 4
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "expected"),
+    [("cuda", (7, 5), torch.float32), ("cuda", (8, 0), torch.bfloat16), ("cpu", (9, 0), torch.float32)],
+)
+def test_the_iteration_is_in_bf16_on_gpus_that_support_it(
+    monkeypatch: pytest.MonkeyPatch, device: str, capability: tuple[int, int], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
+    batch = SimpleNamespace(device=torch.device(device), dtype=torch.float32)
+    assert muon.ns_dtype(batch) == expected  # type: ignore[arg-type]
