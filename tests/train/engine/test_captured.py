@@ -243,7 +243,7 @@ def test_shapes_beyond_the_bound_stay_eager_and_change_nothing(
 def test_beside_the_graphs_of_the_compiler_gradients_are_copied_out_of_its_memory(
     train_params, prepared: Prepared, replay, monkeypatch
 ) -> None:
-    monkeypatch.setattr(training, "compiled", lambda model, _mode: model)
+    monkeypatch.setattr(training, "compiled", lambda model, _mode, **_: model)
     replay()
     params = train_params({**COMMON, **LONG, "model": CONVNET, "train.compile": "graphs", "train.micro_batch_size": 16})
     trained, made = begin(params, prepared), []
