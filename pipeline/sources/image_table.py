@@ -80,7 +80,9 @@ class Settings(ImageFileSettings):
         paths = [path for several in found.values() for path in several]
         columns = {"label_column": self.label_column} | ({"split_column": self.split_column} if self.split_column else {})
         tree: Tree
-        if not self.root.is_dir() or (tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))):
+        if not self.root.is_dir() or (
+            tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))
+        ):
             ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
             labelled = labelled_tables.read(found, columns, self.encoding)
             read = list(dict.fromkeys(row.path for row in labelled.rows))

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -68,16 +68,8 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     names = visible_files(root)
     if not root.is_dir() and names == [root.name]:
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
-    groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
     candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
-    for path in candidates:
-        folders = [part for part in path.parts[:-1] if part.lower() not in SPLIT_NAMES]
-        stem = stem_of(path)
-        around = {SPLIT_NAMES[part.lower()] for part in path.parts[:-1] if part.lower() in SPLIT_NAMES}
-        split = split_in(stem) or (around.pop() if len(around) == 1 else None)
-        if split:
-            others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
-            groups[(*folders, "/", *others)][split].append(path)
+    groups = by_name(candidates)
     of_train = [found for found in groups.values() if TRAIN in found]
     if table is not None:
         of_train = [found for found in of_train if any(fnmatch(str(path), table) for path in found[TRAIN])]
@@ -102,10 +94,26 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     return {split: [root / path for path in sets[0][split]] for split in SPLITS if split in sets[0]}
 
 
+def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[str, list[PurePosixPath]]]:
+    """Return the tables of each split in each set of tables whose folders and names are equal but for words that mean a split, and numbers."""
+    groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
+    for path in candidates:
+        folders = [part for part in path.parts[:-1] if part.lower() not in SPLIT_NAMES]
+        stem = stem_of(path)
+        around = {SPLIT_NAMES[part.lower()] for part in path.parts[:-1] if part.lower() in SPLIT_NAMES}
+        split = split_in(stem) or (around.pop() if len(around) == 1 else None)
+        if split:
+            others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]
+            groups[(*folders, "/", *others)][split].append(path)
+    return groups
+
+
 def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
     """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
     known = bool(tables.suffix_of(Path(path)))
-    return not (known or lines.is_document(path) or path.name.lower().endswith((*IMAGE_SUFFIXES, *archives.SUFFIXES))) if of_lines else known
+    return (
+        not (known or lines.is_document(path) or path.name.lower().endswith((*IMAGE_SUFFIXES, *archives.SUFFIXES))) if of_lines else known
+    )
 
 
 def stem_of(path: PurePosixPath) -> str:
@@ -212,11 +220,9 @@ def labelled(rows: list[LabelledRow], stored: Sequence[str], notes: Sequence[str
     Raises Refusal if a label does not occur in train.
     """
     found = {row.label for row in rows}
-    names = [name for name in dict.fromkeys(map(canonical, stored)) if name in found]
-    if found <= set(names):
-        classes = ClassNames(tuple(names), {name: number for number, name in enumerate(names)}, ())
-    else:
-        classes = joined(found)
+    names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
+    in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
+    classes = in_file if found <= set(names) else joined(found)
     known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
     if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
         others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import PurePath, PurePosixPath
 
 SEPARATORS = ("\t", " ||| ", "|||")
 LABEL = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
@@ -52,5 +52,5 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     return found if len(set(found.values())) == len(found) > 1 else {}
 
 
-def is_document(name: str | Path) -> bool:
-    return PurePosixPath(name).name.lower().startswith(DOCUMENTS)
+def is_document(name: str | PurePath) -> bool:
+    return PurePath(name).name.lower().startswith(DOCUMENTS)

@@ -25,7 +25,7 @@ COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
 MOST_BLANK = 0.05
 """The share of blank lines in files whose lines are samples. Prose and verse have more."""
 Key = TypeVar("Key")
-Options = dict[Key, Sequence[Path]]
+Options = Mapping[Key, Sequence[Path]]
 """Tables that may be read, by what chooses each."""
 
 
@@ -88,7 +88,8 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
         lambda names: Question(
-            f"data={root}: {len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names)
+            f"data={root}: {len(names)} tables list images: add "
+            + " or ".join(columns.assignment("table", name or "null") for name in names)
         ),
     )
     if not found and options and "image" in kinds:
@@ -102,7 +103,7 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
     of_splits: Mapping[str, Sequence[Path]] = {}
     with suppress(Refusal):  # as one of several tables of train, each may be read
         of_splits = labelled_tables.find_tables(root)
-    options: Options[Path | None] = {None: of_splits[TRAIN]} if of_splits else {}
+    options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
     if "table" not in given:
         options |= {Path(name): [root / name] for name in visible_files(root) if kind_of(name) == "table" and root / name not in several}
@@ -200,13 +201,18 @@ def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
             with suppress(encodings.NotDecoded):  # as it is no text
                 labelled += [name] if "/" not in name and labelled_lines([root / name], encoding_of(given)) else []
         if len(labelled) > 1:
-            pattern = os.path.commonprefix(labelled) + "*" + os.path.commonprefix([name[::-1] for name in labelled])[::-1]
+            pattern = beginning(labelled) + "*" + beginning([name[::-1] for name in labelled])[::-1]
             ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
             raise Question(f"data={root}: {len(labelled)} files have a label in each line: add {ways}")
-        of_splits = {TRAIN: [root / name] for name in labelled}
+        of_splits = {TRAIN: [root / labelled[0]]} if labelled else {}
     if TRAIN not in of_splits or not labelled_lines(of_splits[TRAIN], encoding_of(given)):
         return None
     return text_values(root, of_splits[TRAIN], given)
+
+
+def beginning(names: Sequence[str]) -> str:
+    """Return the characters with which all names begin."""
+    return os.path.commonprefix(names)  # noqa: RUF071  # of characters, not of folders
 
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:

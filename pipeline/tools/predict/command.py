@@ -37,6 +37,13 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str 
     from pipeline.tools.predict.table_column import parsed
 
     if encoding is not None:
+        try:
+            encodings.known(encoding)
+        except ValueError as error:
+            raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
+    machine = Machine.set_up(Environment.read())
+    loaded = load_model(model, device=str(machine.device), column=None if column is None else parsed(column))
+    if encoding is not None:
         loaded.use_encoding(encoding)
     set_determinism(loaded.manifest.inference.train.deterministic)
     problems = list[str]()

@@ -38,7 +38,9 @@ class TableColumn(NamedTuple):
             if self.given is not None:
                 raise
             raise Refusal(f"{refusal} (the model reads the column {shown(column, 60)}; {OPTION} reads another one)") from None
-        if isinstance(column, int) and (found[0][1] == self.trained or (self.given is None and first_line_may_be_names(path, self.encoding))):
+        if isinstance(column, int) and (
+            found[0][1] == self.trained or (self.given is None and first_line_may_be_names(path, self.encoding))
+        ):
             raise Refusal(
                 f"its first line may have the names of the columns, and the column is known by its number, {column}: if it has, add {OPTION} NAME; "
                 f"if it is an input, too, add {OPTION} {column}"

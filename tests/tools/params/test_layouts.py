@@ -236,7 +236,8 @@ LAYOUTS: dict[str, Files] = {
     "`a.txt` with `cat` and a tab before each text": {"a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in NUMBERS).encode()},
     "`a.txt` with `__label__cat` before each text": {"a.txt": "".join(f"__label__{LABELS[n % 2]} {text(n)}\n" for n in NUMBERS).encode()},
     "`train.txt`, `dev.txt` with `3`, a space, three bars and a text": {
-        f"{split}.txt": "".join(f"{n % 2} ||| {text(n)}\n" for n in numbers).encode() for split, numbers in (("train", NUMBERS), ("dev", range(4)))
+        f"{split}.txt": "".join(f"{n % 2} ||| {text(n)}\n" for n in numbers).encode()
+        for split, numbers in (("train", NUMBERS), ("dev", range(4)))
     },
     "`books.txt`, `films.txt` with a tab and `0` after each text": {
         f"{name}.txt": "".join(f"{text(n)}\t{n % 2}\n" for n in NUMBERS).encode() for name in ("books", "films")
