@@ -1,7 +1,6 @@
 """How long a training takes: counted at the speed of a nominal CPU, and measured for about a second on this machine."""
 
 import math
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -30,8 +29,8 @@ WEIGHTS, STEP_S = 1e9, 3e-3
 """The weights that it updates in a second, and the seconds that a step takes at least."""
 BACKWARD = 2
 """A backward pass takes so many times as long as a forward pass."""
-MEASURED_S, MEASURED_STEP_S = 1.0, 0.2
-WARMUP_STEPS, FEWEST_STEPS = 2, 3
+MEASURED_S, MEASURED_STEP_S, MOST_S = 1.0, 1.2, 3.0
+FEWEST_STEPS = 2
 SHORT_S = 5.0
 """A training that is counted shorter is not measured: it takes less than MINUTE_S on slow machines, too."""
 MINUTE_S = 45.0
@@ -100,7 +99,7 @@ def measured(params: TrainParams, spec: Spec, cost: Cost, environment: Environme
         random_weights = from_data({**data, "model": model}, TrainParams, "params.yaml")
         trial = trials.Trial.of(random_weights, random_data(spec, 4 * size), machine, changes=changes)
         with trials.stepping(trial) as steps:
-            took_s = statistics.median(durations_s(steps))
+            took_s = min(durations_s(steps))  # other processes may delay a step many times over
     except Refusal:
         return cost
     step_s = cost.step_s if size < batch_size else took_s * cost.step_s / (cost.step_s + size * cost.sample_s)
@@ -108,11 +107,13 @@ def measured(params: TrainParams, spec: Spec, cost: Cost, environment: Environme
 
 
 def durations_s(steps: Iterator[Any]) -> list[float]:
-    """Return how long each of the steps in MEASURED_S seconds takes, after WARMUP_STEPS: the first ones allocate memory."""
+    """Return how long each of the steps in MEASURED_S seconds takes, after the first, which allocates memory.
+
+    There are at least FEWEST_STEPS, unless these take MOST_S.
+    """
     found: list[float] = []
-    for _ in range(WARMUP_STEPS):
-        next(steps)
-    while len(found) < FEWEST_STEPS or sum(found) < MEASURED_S:
+    next(steps)
+    while sum(found) < MEASURED_S or (len(found) < FEWEST_STEPS and sum(found) < MOST_S):
         start_s = time.perf_counter()
         next(steps)
         found.append(time.perf_counter() - start_s)
