@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInf
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS, Registry
-from pipeline.core.section import Column
 
 Direction = Literal["max", "min"]
 MOST_BYTES = 34 * 2**20
@@ -48,7 +47,7 @@ class Inputs(Description):
     """NumPy dtype of the stored inputs."""
 
     # A description without a column has the bytes that it had before this field existed.
-    column: Column | None = Field(default=None, exclude_if=lambda column: column is None)
+    column: str | int | None = Field(default=None, exclude_if=lambda column: column is None)
     """The column of a table from which the samples were read, which `predict` reads from other tables. None if they were in no table, or if
     an earlier version wrote the description."""
 

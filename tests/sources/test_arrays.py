@@ -76,7 +76,7 @@ def test_names_of_classes_come_from_an_array_or_a_file(tmp_path):
     folder = stored(tmp_path / "b", "folder", content)
     (folder / "classes.txt").write_text("kaktus\nrose\nölbaum\n\n", encoding="utf-8")
     assert settings(folder).open(workers=1).task.classes == ("kaktus", "rose", "ölbaum")
-    (folder / "classes.txt").write_bytes(b"\xff\xfe\n")
+    (folder / "classes.txt").write_bytes(b"\xff\n")
     assert "is not UTF-8" in refusal(folder)
 
 

@@ -190,10 +190,10 @@ def test_truncated_weights_are_refused_before_anything_runs(published: Path, ref
     assert "data/weights/bert/model.safetensors: is not a complete safetensors file" in said
 
 
-@pytest.mark.parametrize(("longest_words", "positions", "length"), [(10, 2048, 46), (1000, 2048, 512), (1000, None, 512), (1000, 40, 40)])
-def test_a_text_has_as_many_tokens_as_its_words_need_and_the_model_takes(
-    published: Path, monkeypatch: pytest.MonkeyPatch, longest_words: int, positions: int | None, length: int
+@pytest.mark.parametrize(("words", "positions", "length"), [(10, 2048, 22), (1000, 2048, 512), (1000, None, 512), (1000, 40, 40)])
+def test_the_length_is_that_of_the_texts_in_tokens_of_the_model_which_must_take_it(
+    published: Path, monkeypatch: pytest.MonkeyPatch, words: int, positions: int | None, length: int
 ) -> None:
     monkeypatch.setattr("pipeline.models.transformers.longest_text", lambda _: positions)
-    found = pretrained.expanded([f"model=transformers:{published / 'acme/bert'}"], "text_classification", longest_words)
-    assert f"source.max_length={length}" in found
+    found = pretrained.expanded([f"model=transformers:{published / 'acme/bert'}"], "text_classification", [" ".join(["the"] * words)])
+    assert next(each for each in found if each.startswith("source.max_length=")) == f"source.max_length={length}"

@@ -4,15 +4,20 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare.inputs.text import fit
+from pipeline.prepare.tokens import row_length
 from pipeline.tools.params.data import Finding
 from pipeline.tools.params.recommending import recommendation
 
 SPLITS = frozenset({"train"})
 
 
-def found(num_samples: int, *, name: str = "image_folder", counts: tuple[int, ...] = (1, 1, 1), **more: Any) -> tuple[str, dict[str, str]]:
+def found(
+    num_samples: int, *, name: str = "image_folder", tokenizer: str = "", counts: tuple[int, ...] = (1, 1, 1), **more: Any
+) -> tuple[str, dict[str, str]]:
     """Return the preset and the values that are recommended for data of `num_samples`."""
-    finding = Finding({"name": name}, (), frozenset(), num_samples, SPLITS, counts, **more)
+    finding = Finding({"name": name} | ({"tokenizer": tokenizer} if tokenizer else {}), (), frozenset(), num_samples, SPLITS, counts, **more)
     preset, assignments = recommendation(finding)
     return preset, dict(assignment.split("=", 1) for assignment in assignments)
 
@@ -64,15 +69,11 @@ def test_the_length_of_a_training_depends_on_the_number_of_samples(samples: int,
 
 
 def test_texts_are_cut_after_as_many_tokens_as_most_have_and_trained_shortly() -> None:
-    lengths = {words: found(500, name="text_classification", longest_words=words)[1] for words in (1, 20, 1000)}
-    assert [values["source.max_length"] for values in lengths.values()] == ["8", "30", "512"]
-    preset, values = found(500, name="text_classification", longest_words=20)
-    assert (preset, values["train.epochs"], values["source.tokenizer"], values["source.vocabulary"]) == (
-        "trec-ngrams",
-        "15",
-        "word",
-        "50000",
-    )
+    tokenizer = Tokenizer(fit(["a b"] * 2, "word", normalization=(), most_tokens=9, min_count=1))
+    assert [row_length(tokenizer, ["a " * words]) for words in (1, 20, 1000)] == [8, 20, 512]
+    preset, values = found(500, name="text_classification", tokenizer="word", texts=("a b",))
+    assert (preset, values["train.epochs"], values.get("model.max_n")) == ("trec-ngrams", "15", None)
+    assert found(500, name="text_classification", tokenizer="character", texts=("a b",))[1]["model.max_n"] == "4"
 
 
 def test_classes_of_uneven_size_are_measured_by_macro_f1() -> None:

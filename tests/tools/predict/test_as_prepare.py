@@ -26,7 +26,7 @@ from tests.sources.pictures import picture, write_folder, write_tar
 from tests.sources.test_text_classification import FILES, NAMED, WORD
 from tests.tools.predict.test_predict_text import SPEC
 
-COMMON = {"valid": 0.0, "test": 0.3, "seed": 1, "duplicates": "keep", "split_column": None}
+COMMON = {"valid": 0.0, "test": 0.3, "seed": 1, "duplicates": "keep", "table": None, "split_column": None, "encoding": "utf-8"}
 TEXTS = ['the first, and "only"', "two\nlines", "zwei Zeilen", "sun and sun", "warm", "grey"]
 ROWS = [{"id": 7 * number, "text": value, "label": "ab"[number % 2]} for number, value in enumerate(TEXTS)]
 GREYS = {f"{name}/{number}.png": 20 * number + 7 for name in ("cat", "dog") for number in range(4)}
@@ -95,7 +95,7 @@ def test_each_table_of_images(tmp_path: Path) -> None:
     for number in range(2):
         pq.write_table(pa.Table.from_pylist(rows[number::2]), root / f"parts/train-0000{number}-of-00002.parquet")
     section = {"image_size": 8, "channels": 1, "on_corrupt": "fail", "max_pixels": 10_000, "image_column": "file", "label_column": "label"}
-    section |= {"name": "image_table", "split_column": None}
+    section |= {"name": "image_table", "white": None, "split_column": None}
     spec, expected = prepared(tmp_path / "top", {**section, "root": str(root), "table": "list.csv"})
     assert len(expected) == 8
     assert predicted(spec, root / "list.csv", prefix=f"{root}/") == expected
