@@ -115,9 +115,9 @@ class Settings(TextSettings):
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with a label in each line."""
-        return find_tables(self.root, self.table) or (
-            find_tables(self.root, self.table, of_lines=True) if isinstance(self.text_column, int) else {}
-        )
+        found = find_tables(self.root, self.table)
+        is_of_columns = isinstance(self.text_column, str) and find_line_files(self.root, self.encoding)
+        return found if found or self.text_column is None or is_of_columns else find_tables(self.root, self.table, of_lines=True)
 
     def open_tables(self, paths: Tables) -> RawDataset:
         if self.text_column is None or self.label_column is None:

@@ -68,10 +68,10 @@ def test_the_paths_of_a_table_are_relative_to_its_folder(tmp_path: Path) -> None
     assert keys()[TRAIN][1] == "lists/pictures/1.png"
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x.png", "pictures/../../x.png"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../x.png", "pictures/../../../x.png"])
 def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, path: str) -> None:
     table = write_table(tmp_path, "pictures/0.png", path, "pictures/2.png", "pictures/3.png")
-    with pytest.raises(Refusal, match=r"all\.csv:3: .* is not below the folder of the table"):
+    with pytest.raises(Refusal, match=r"all\.csv:3: .* is not below "):
         settings(tmp_path, table=table).open(workers=1)
 
 
@@ -80,6 +80,7 @@ def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, 
     [
         ("pictures/1.png", ["lists/pictures/1.png", "pictures/1.png"], "lists/pictures/1.png"),
         ("1", ["a/1.png", "a/2.png"], "a/1.png"),
+        ("../a/1.png", ["a/1.png", "b/1.png"], "a/1.png"),
         (".\\A\\1.PNG", ["a/1.png", "b/1.png"], "a/1.png"),
         ("data/a/1.png", ["a/1.png", "b/1.png"], "a/1.png"),
         ("1.png", ["a/1.png", "a/0.png", "b/1.png"], "a/1.png"),

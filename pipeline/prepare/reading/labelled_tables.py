@@ -20,7 +20,7 @@ from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.tables import LABEL, Columns, Unlabelled
 
 TABLES = ", ".join(tables.FORMATS)
-LINES = ".txt"
+LINES, MAPPING = ".txt", "mapping.txt"
 Tables = Mapping[str, Sequence[Path]]
 """The tables of each split: one, or several parts of one."""
 
@@ -69,6 +69,8 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     if not root.is_dir() and names == [root.name]:
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
     candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
+    if of_lines:  # the files in other folders are texts by class
+        candidates = [path for path in candidates if all(part.lower() in SPLIT_NAMES for part in path.parts[:-1])]
     groups = by_name(candidates)
     of_train = [found for found in groups.values() if TRAIN in found]
     if table is not None:
@@ -131,7 +133,8 @@ def find_line_files(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
     train. The result is empty if the files of train do not have equal numbers of lines, or are fewer than two.
     """
     found: dict[str, dict[str, Path]] = defaultdict(dict)
-    names = [path for path in map(PurePosixPath, visible_files(root)) if path.suffix.lower() == LINES] if root.is_dir() else []
+    listed = map(PurePosixPath, visible_files(root)) if root.is_dir() else []
+    names = [path for path in listed if path.suffix.lower() == LINES and path.name != MAPPING and not lines.is_document(path)]
     named = [path for path in names if split_in(str(path.with_suffix("")))]
     for path in named or names:
         words_left = [word for word in words(path.stem) if word not in SPLIT_NAMES]
@@ -142,7 +145,7 @@ def find_line_files(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
 
 
 def lines_of(path: Path, encoding: str) -> list[str]:
-    return tables.read_text(path, encoding=encoding).removesuffix("\n").split("\n")
+    return tables.read_text(path, encoding=encoding).rstrip("\r\n").split("\n")
 
 
 def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> Labelled:
@@ -152,9 +155,12 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
     a name in each line. Raises Refusal if a file is missing, or has more or fewer lines than the other.
     """
     text, label = columns["text_column"], columns[LABEL]
-    rows = list[LabelledRow]()
+    rows, notes = list[LabelledRow](), list[str]()
     names: dict[str, str] = {}
     for split, files in found.items():
+        if split == TEST and text in files and label not in files:
+            notes.append(f"{files[str(text)]} has no labels ({label}) and is not used")
+            continue
         for key, column in (("text_column", text), (LABEL, label)):
             if column not in files:
                 raise Refusal(
@@ -166,9 +172,10 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
             raise Refusal(
                 f"source.root: {shown(path)}: has {len(texts)} lines, but {shown(files[str(label)])} has {len(labels)}: make them equal"
             )
-        mapping = path.with_name("mapping.txt")
+        mapping = path.with_name(MAPPING)
         if split == TRAIN and mapping.exists():
-            names = dict(line.split(maxsplit=1) for line in lines_of(mapping, encoding) if len(line.split(maxsplit=1)) == 2)
+            pairs = [line.split("\t") if "\t" in line else line.split(maxsplit=1) for line in lines_of(mapping, encoding)]
+            names = {number: name for number, name, *_ in (pair for pair in pairs if len(pair) > 1)}
         for number, (written, name) in enumerate(zip(texts, labels, strict=True), 1):
             place = f"source.root: {shown(path)}:{number}"
             rows.append(
@@ -180,7 +187,7 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
                     split,
                 )
             )
-    return labelled(rows, (), [])
+    return labelled(rows, (), notes)
 
 
 def read_class_files(classes: Mapping[Path, str], encoding: str) -> Labelled:

@@ -6,45 +6,67 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import PurePath, PurePosixPath
 
-SEPARATORS = ("\t", " ||| ", "|||")
-LABEL = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+
+FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";")
+LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
-MOST_LABELS = 1000
+SEVERAL = "__label__"
+MOST_OTHERS = 0.05
+"""If fewer lines have another number of fields, these lines are mistakes."""
+FEWEST_LINES = 20
 DOCUMENTS = ("readme", "license", "licence")
 """The beginnings of the names of files that describe a dataset."""
+NO_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz")
 
 
-def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:  # noqa: ARG001  # as the parsers of tables
-    """Yield the number of each line that is not blank, from 1, and its fields: two or more, or the whole line if lines have no labels."""
+class WrongLines(Refusal):
+    """Raised for a file whose lines have labels, and one of them too many or too few fields."""
+
+
+def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of each line that is not blank, from 1, and its fields; the whole line is one field if nothing divides all lines.
+
+    `place` names the file in messages. Raises WrongLines if a line has several labels, or like `separator`.
+    """
     lines = [line.rstrip("\r") for line in content.split("\n")]
-    sign = separator(lines)
+    sign = separator(lines, place)
     for number, line in enumerate(lines, 1):
         if line.strip():
-            yield number, [field.strip() for field in line.split(sign, 1 if sign == " " else -1)] if sign else [line]
+            fields = [field.strip() for field in line.split(sign, 1 if sign == " " else -1)] if sign else [line]
+            if sign == " " and fields[1].startswith(SEVERAL):
+                raise WrongLines(f"{place}:{number}: has several labels, which no source reads: leave one in each line")
+            yield number, fields
 
 
-def separator(lines: Sequence[str]) -> str | None:
-    """Return what divides the labels from the texts in all lines that are not blank, or None.
+def separator(lines: Sequence[str], place: str) -> str | None:
+    """Return what divides all lines that are not blank into equally many fields, or None if nothing does.
 
-    It is one of SEPARATORS, which divides each line into equally many fields, or the space after a word like LABEL.
+    It is one of FIELD_SEPARATORS, or the space after the first word if all first words are like LABEL_WORD. Raises WrongLines, with the
+    line, if it is a tab or a bar that divides all lines but a few.
     """
-    filled = [line for line in lines if line.strip()]
-    for sign in SEPARATORS:
-        if len({line.count(sign) for line in filled}) == 1 and sign in filled[0]:
+    filled = {number: line for number, line in enumerate(lines, 1) if line.strip()}
+    for sign in FIELD_SEPARATORS:
+        counts = Counter(line.count(sign) for line in filled.values())
+        most, num_lines = counts.most_common(1)[0] if counts else (0, 0)
+        if most and num_lines == len(filled):
             return sign
-    first = Counter(line.split(maxsplit=1)[0] for line in filled if len(line.split(maxsplit=1)) == 2)
-    repeated = 2 <= len(first) <= min(MOST_LABELS, len(filled) // 3)
-    return " " if repeated and first.total() == len(filled) and all(map(LABEL.fullmatch, first)) else None
+        if most and sign != ";" and len(filled) >= FEWEST_LINES and len(filled) - num_lines <= MOST_OTHERS * len(filled):
+            number, line = next((number, line) for number, line in filled.items() if line.count(sign) != most)
+            raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
+    words = {line.split(" ", 1)[0] for line in filled.values()}
+    return " " if words and all(" " in line for line in filled.values()) and all(map(LABEL_WORD.fullmatch, words)) else None
 
 
 def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder, but for DOCUMENTS. `pattern` chooses some of them.
+    must be directly in the folder, and no tables or images, but for DOCUMENTS. `pattern` chooses some of them.
     """
     chosen = [name for name in names if not is_document(name) and (pattern is None or fnmatch(name, pattern))]
-    if any("/" in name for name in chosen):
+    if any("/" in name or name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
     plain = {name: PurePosixPath(name.removesuffix(".gz")) for name in chosen}
     stems = {path.stem for path in plain.values()}

@@ -1,5 +1,6 @@
 """Finds the images that the rows of a table list by their paths."""
 
+import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -25,8 +26,8 @@ def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> li
     in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
 
     def chosen(path: str, row: LabelledRow, names: Sequence[str]) -> str:
-        if not names or ".." in path.split("/"):
-            refuse_outside(path, row)
+        if not names or path.startswith("../"):
+            refuse_outside(path, row, root)
         if path in known or not names:
             return path
         ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
@@ -43,15 +44,15 @@ def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> li
 
 def path_in(row: LabelledRow, root: Path) -> str:
     """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
-    return (PurePosixPath(row.path.parent.relative_to(root).as_posix()) / row.text.strip().replace("\\", "/")).as_posix()
+    return posixpath.normpath(posixpath.join(row.path.parent.relative_to(root).as_posix(), row.text.strip().replace("\\", "/")))
 
 
-def refuse_outside(path: str, row: LabelledRow) -> None:
+def refuse_outside(path: str, row: LabelledRow, root: Path) -> None:
     """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
-    if path.startswith("/") or ".." in PurePosixPath(path).parts:
+    if path.startswith(("/", "../")):
         raise Refusal(
-            f"source.root: {row.place}: {shown(row.text.strip())} is not below the folder of the table, so DVC would not see its changes: "
-            "put the images beside the table, and write their paths relative to it"
+            f"source.root: {row.place}: {shown(row.text.strip())} is not below {root}, so DVC would not see its changes: "
+            "put the images there, and write their paths relative to the table"
         )
 
 

@@ -90,7 +90,7 @@ EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
-LABEL, SPLIT = "label_column", "split_column"
+LABEL, SPLIT, IMAGE = "label_column", "split_column", "image_column"
 Columns = Mapping[str, Column]
 """Columns to read, by the key of the section `source`, or the option of a command, that names each."""
 Record = tuple[int, Any]
@@ -133,7 +133,10 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
     rows, problems = list[Row](), list[str]()
     for line, fields in found:
         try:
-            text = checked_text(fields[columns[text_key]], f"{place}:{line}") if text_key else ""
+            text = fields[columns[text_key]] if text_key else ""
+            if text_key:
+                is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
+                text = checked_text(str(text) if is_number else text, f"{place}:{line}")
             number = fields[label]
             known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
@@ -233,14 +236,13 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
 
 def separator(content: str) -> str:
     """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does."""
-    start = content if len(content) <= SAMPLED_CHARACTERS else content[:SAMPLED_CHARACTERS].rpartition("\n")[0]
+    start, is_cut = content[:SAMPLED_CHARACTERS], len(content) > SAMPLED_CHARACTERS
     for sign in SEPARATORS:
-        counts = set()
         try:
-            for fields in csv.reader(io.StringIO(start, newline=""), delimiter=sign):
-                counts |= {len(fields)} if any(fields) else set()
+            rows = list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
         except csv.Error:
             continue
+        counts = {len(fields) for fields in (rows[:-1] if is_cut else rows) if any(fields)}  # the last row may end in the middle
         if len(counts) == 1 and counts != {1}:
             return sign
     return SEPARATORS[0]
@@ -274,7 +276,7 @@ def json_rows(rows: Iterator[Record], place: str, columns: Columns) -> Iterator[
         missing = [column for column in columns.values() if not isinstance(fields, dict) or column not in fields]
         if missing:
             keys = " and ".join(map(str, columns.values()))
-            raise (Unlabelled if missing == [columns[LABEL]] and len(columns) > 1 else Refusal)(
+            raise (Unlabelled if missing == [columns.get(LABEL)] and len(columns) > 1 else Refusal)(
                 f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
             )
         yield line, fields
@@ -302,13 +304,18 @@ def parsed_document(content: str, place: str) -> Iterator[Record]:
         yield from parsed_json(content, place)
         return
     lists = {name: value for name, value in data.items() if isinstance(value, list)} if isinstance(data, dict) else {}
+    of_rows = {name: items for name, items in lists.items() if items and all(isinstance(item, dict | list) for item in items)}
     rows: list[Any]
-    if lists and not any(isinstance(item, dict | list) for items in lists.values() for item in items):
-        rows = [dict(zip(lists, values, strict=False)) for values in zip(*lists.values(), strict=False)]
-    elif lists:
+    if lists and not of_rows:
+        if len(lengths := {len(items) for items in lists.values()}) > 1:
+            raise Refusal(f"{place}: has lists of {min(lengths)} to {max(lengths)} values: make the columns equally long")
+        rows = [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    elif of_rows.keys() == {"data"} and "columns" in lists:  # as pandas writes a table
+        rows = [dict(zip(lists["columns"], fields, strict=False)) for fields in of_rows["data"]]
+    elif of_rows:
         rows = [
             {SPLIT_FIELD: name, **item} if isinstance(item, dict) else [*item, name]
-            for name, items in lists.items()
+            for name, items in of_rows.items()
             for item in items
             if item
         ]

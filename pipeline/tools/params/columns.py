@@ -82,9 +82,10 @@ def sampled(rows: list[Any], most: int = MOST_ROWS) -> list[Any]:
 def read_parquet(path: Path) -> Table:
     with parquet.opened(path) as file:
         schema = file.schema_arrow
-    encoded = [name for name in schema.names if parquet.is_image_column(schema.field(name).type)]
+    known = [name for name in schema.names if schema.names.count(name) == 1]
+    encoded = [name for name in known if parquet.is_image_column(schema.field(name).type)]
     images = frozenset(name for name in encoded if parquet.holds_images(path, name))
-    plain = [name for name in schema.names if name not in images and parquet.is_plain(schema.field(name).type)]
+    plain = [name for name in known if name not in images and parquet.is_plain(schema.field(name).type)]
     rows = sampled([row for _, row in parquet.rows(path, plain)])
     return Table(
         {name: [row[name] for row in rows] for name in plain}, images, frozenset(name for name in plain if parquet.class_names(path, name))

@@ -21,6 +21,7 @@ from pipeline.prepare import split
 from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.images import is_deep
 from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns
@@ -103,6 +104,8 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
         ways = " or ".join(f"source={name} ({READINGS[name]}{leaving(unused[name][0])})" for name in possible)
         raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}")
     [name] = possible
+    if name == CORPUS and isinstance(refusals.get(LABELLED), (Question, WrongLines)):
+        raise Refusal(f"{refusals[LABELLED]}; if these are texts without labels, add source={CORPUS}")
     labelled, others = unused[name]
     if labelled and not {"name", "table", IMAGES, LABELS, TEXTS} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):

@@ -5,15 +5,18 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns
@@ -173,16 +176,26 @@ def table_values(
 
 def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     chosen, names = given.get("table"), visible_files(root)
+    if chosen is not None and not any(fnmatch(name, chosen) for name in names):
+        raise Refusal(f"source.table={shown(chosen, 60)}: {root} has no such file: {suggestion(chosen, tuple(names))}")
     of_splits = labelled_tables.find_tables(root, chosen)
-    if of_splits or any(kind_of(name) == "table" for name in names):
-        options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
-        return attempted(
+    options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
+    try:
+        values = attempted(
             options,
             lambda place, paths: text_values(place, paths, given),
             lambda places: Question(
                 f"data={root}: {len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
             ),
         )
+    except Question:
+        raise
+    except Refusal:
+        if of_splits or not any(kind_of(name) in ("text", "other") and not lines.is_document(name) for name in names):
+            raise
+        values = None  # the tables may describe texts in files
+    if values is not None or of_splits:
+        return values
     if values := of_line_files(root, given) or of_labelled_lines(root, given) or of_class_files(root, given):
         return values
     layout = class_layout(root, TEXT_SUFFIXES)
@@ -198,13 +211,13 @@ def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
     if not of_splits and root.is_dir():
         labelled = []
         for name in visible_files(root):
-            with suppress(encodings.NotDecoded):  # as it is no text
+            with suppress(encodings.NotDecoded, WrongLines):  # as it is no text, or one beside others
                 labelled += [name] if "/" not in name and labelled_lines([root / name], encoding_of(given)) else []
         if len(labelled) > 1:
             pattern = beginning(labelled) + "*" + beginning([name[::-1] for name in labelled])[::-1]
             ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
             raise Question(f"data={root}: {len(labelled)} files have a label in each line: add {ways}")
-        of_splits = {TRAIN: [root / labelled[0]]} if labelled else {}
+        return text_values(root / labelled[0], [root / labelled[0]], given) if labelled else None
     if TRAIN not in of_splits or not labelled_lines(of_splits[TRAIN], encoding_of(given)):
         return None
     return text_values(root, of_splits[TRAIN], given)
@@ -221,7 +234,7 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
         return False
     try:
         table = columns.read(*paths, encoding=encoding)
-    except encodings.NotDecoded:
+    except (encodings.NotDecoded, WrongLines):
         raise
     except Refusal:  # as other readings say that a file cannot be read
         return False
@@ -233,19 +246,24 @@ def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
 
     Raises Question if there are several sets of such files.
     """
-    names = [name for name in visible_files(root) if "/" not in name] if root.is_dir() else []
+    is_one = not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES)
+    names = [] if is_one else [name for name in visible_files(root) if "/" not in name]
     stems = Counter(PurePosixPath(name).stem for name in names if kind_of(name) == "other" and not split_in(name))
     sets = [stem for stem, count in stems.items() if count > 1]
     if len(sets) > 1 and given.get("table") is None:
         ways = " or ".join(columns.assignment("table", f"{stem}.*") for stem in sets[:MOST_LISTED])
         raise Question(f"data={root}: has {len(sets)} sets of files whose suffixes may be classes: add {ways}")
-    found = lines.class_files(visible_files(root), given.get("table")) if root.is_dir() else {}
-    if not found or any(kind_of(name) in ("image", "array") or split_in(name) for name in found):
+    found = {} if is_one else lines.class_files(visible_files(root), given.get("table"))
+    if not found or any(map(split_in, found)):
         return None
-    several = [labelled_tables.lines_of(root / name, encoding_of(given)) for name in found]
-    blank = sum(not line.strip() for content in several for line in content)
+    several = {name: labelled_tables.lines_of(root / name, encoding_of(given)) for name in found}
+    if labels := next((name for name, content in several.items() if columns.is_label(content)), None):
+        raise Refusal(
+            f"data={root}: {labels} has a label in each line, but no other file has as many lines: make their numbers of lines equal"
+        )
+    blank = sum(not line.strip() for content in several.values() for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
-    return None if are_texts and blank > MOST_BLANK * sum(map(len, several)) and "name" not in given else COLUMNS_OF_FILES
+    return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
 
 
 def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -282,6 +300,8 @@ def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     except Refusal:  # which that of labelled texts says, too
         return None
     names = visible_files(root)
+    if root.name.lower().endswith(archives.SUFFIXES):
+        return None
     if (layout and len(layout.classes) > 1) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
         return None
     for path in [root / name for name in names] if root.is_dir() else [root]:

@@ -242,6 +242,20 @@ LAYOUTS: dict[str, Files] = {
     "`books.txt`, `films.txt` with a tab and `0` after each text": {
         f"{name}.txt": "".join(f"{text(n)}\t{n % 2}\n" for n in NUMBERS).encode() for name in ("books", "films")
     },
+    "`train.txt`, `test.txt` with `text;label` in each line": {
+        f"{split}.txt": "".join(f"{text(n)};{LABELS[n % 2]}\n" for n in NUMBERS).encode() for split in ("train", "test")
+    },
+    "`a.txt` with `__label__cat __label__red` before each text": {
+        "a.txt": "".join(f"__label__{LABELS[n % 2]} __label__red {text(n)}\n" for n in NUMBERS).encode()
+    },
+    "`a.txt` with a tab in each line, and two in one": {
+        "a.txt": "".join(f"{LABELS[n % 2]}\t{text(n)}\n" for n in range(40)).replace("2\n", "2\t\n", 1).encode()
+    },
+    "`texts.txt`, `labels.txt`, `README.txt`": {"texts.txt": LINES, "labels.txt": CLASSES, "README.txt": b"about\n"},
+    "`texts.txt`, `labels.txt` with another number of lines": {"texts.txt": LINES, "labels.txt": CLASSES + b"1\n"},
+    "`train/good/a.txt`, `test/bad/b.txt`": {
+        f"{split}/{label}/{n}.txt": text(n).encode() for split in ("train", "test") for n in NUMBERS for label in [("good", "bad")[n % 2]]
+    },
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
     "`a.pos`, `a.neg`, `b.pos`, `b.neg`": {f"{name}.{label}": LINES for name in "ab" for label in ("pos", "neg")},

@@ -17,7 +17,9 @@ def found(
     num_samples: int, *, name: str = "image_folder", tokenizer: str = "", counts: tuple[int, ...] = (1, 1, 1), **more: Any
 ) -> tuple[str, dict[str, str]]:
     """Return the preset and the values that are recommended for data of `num_samples`."""
-    finding = Finding({"name": name} | ({"tokenizer": tokenizer} if tokenizer else {}), (), frozenset(), num_samples, SPLITS, counts, **more)
+    finding = Finding(
+        {"name": name} | ({"tokenizer": tokenizer} if tokenizer else {}), (), frozenset(), num_samples, SPLITS, counts, **more
+    )
     preset, assignments = recommendation(finding)
     return preset, dict(assignment.split("=", 1) for assignment in assignments)
 

@@ -136,7 +136,10 @@ def test_texts_in_another_encoding_are_read_by_its_name_or_their_byte_order_mark
         )
     ]
     assert others == [expected] * 4
-    assert "name its encoding by `--encoding NAME`, where NAME is what reads it right: cp1252 for" in predict("--column", "text", "a.csv").errors[0]
+    assert (
+        "name its encoding by `--encoding NAME`, where NAME is what reads it right: cp1252 for"
+        in predict("--column", "text", "a.csv").errors[0]
+    )
     assert "is no encoding that Python knows: write utf-8" in predict("--encoding", "cp", "a.txt").errors[0]
 
 

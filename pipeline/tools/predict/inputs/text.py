@@ -117,7 +117,7 @@ def refuse_header(line: str, column: object) -> None:
         raise NamesOfColumns(
             f"its first line has the column {shown(column, 60)}, so it is a table: give a file whose name says so, such as by the suffix .csv"
         )
-    if isinstance(column, int) and any(sign in line for sign in lines.SEPARATORS):
+    if isinstance(column, int) and any(sign in line for sign in ("\t", "|||", lines.SEVERAL)):
         raise NamesOfColumns(
             f"its first line has several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
         )
@@ -140,7 +140,7 @@ def with_lines_of_bytes(stream: IO[bytes], encoding: str) -> tuple[IO[bytes], st
     found = encodings.marked(stream.read(4)) or encoding
     stream.seek(start)
     if len("\n".encode(found).removeprefix(codecs.BOM_UTF8)) == 1:
-        return stream, encoding
+        return stream, found
     content = stream.read(tables.MOST_BYTES + 1)
     if len(content) > tables.MOST_BYTES:
         raise Refusal(f"is {found.upper()} of more than {tables.MOST_BYTES} bytes: convert it to UTF-8")
