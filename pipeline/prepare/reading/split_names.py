@@ -27,14 +27,15 @@ def split_in(name: str) -> str | None:
 
 
 def split_of_value(value: object, column: str, place: str = "") -> str:
-    """Return the split that `value` in the column `column` means: the name of a split, or a truth value if the column has a name like `is_test`.
+    """Return the split that `value` in the column `column` means: a text with the name of one split, or a truth value if the column has a name
+    like `is_test`.
 
     Raises Refusal, which begins with `place`, if it means none.
     """
     written = str(value).strip().lower()
     named = split_in(column)
-    if written in SPLIT_NAMES:
-        return SPLIT_NAMES[written]
+    if meant := split_in(written):
+        return meant
     if named and written in TRUTH:
         return named if TRUTH[written] else (TEST if named == TRAIN else TRAIN)
     raise Refusal(

@@ -21,7 +21,7 @@ from pipeline.prepare import split
 from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.images import is_deep
 from pipeline.prepare.reading.labelled_tables import visible_files
-from pipeline.prepare.reading.lines import WrongLines
+from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns
@@ -115,6 +115,7 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
         )
     lines = [f"not used: {listed(summary(labelled), MOST_CLASSES)}"] if labelled else []
     lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
+    lines += [f"not used: {listed(rest, MOST_CLASSES)}"] if (rest := unused_texts(root, names, found[name])) else []
     return replace(found[name], lines=(*found[name].lines, *lines))
 
 
@@ -171,6 +172,15 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
         if kind_of(name) in ("image", "table") and root / name not in finding.files:
             found[is_unlabelled(root, name, encoding_of(finding.source))].append(name)
     return found
+
+
+def unused_texts(root: Path, names: Sequence[str], finding: Finding) -> list[str]:
+    """Return the other files in `root` that a reading of labelled texts does not use, and for each folder with such files their number."""
+    if finding.source["name"] != LABELLED or not root.is_dir():
+        return []
+    rest = [name for name in names if kind_of(name) in ("text", "other") and root / name not in finding.files and not is_document(name)]
+    folders = Counter(name.rpartition("/")[0] for name in rest if "/" in name)
+    return [name for name in rest if "/" not in name] + [f"{shown(name)}/ ({counted(count, 'file')})" for name, count in folders.items()]
 
 
 def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
@@ -252,9 +262,8 @@ def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[P
     has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(LABELLED)))
     found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
-    if settings.name == FOLDER:  # a table in a class folder is no image
-        names = [name for name in names if kind_of(name) != "table"]
-    return frozenset([*found, *(root / name for name in names)])
+    of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED else set()
+    return frozenset([*found, *(root / name for name in {*names, *of_lines})])
 
 
 def contradictions(dataset: "RawDataset") -> list[str]:

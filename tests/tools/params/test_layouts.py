@@ -216,7 +216,7 @@ LAYOUTS: dict[str, Files] = {
     "`a.json` with a list": {"a.json": json.dumps(rows(NUMBERS)).encode()},
     "`a.json` with a list for each split": {
         "a.json": json.dumps(
-            {"train": [[text(n), LABELS[n % 2]] for n in NUMBERS], "test": [[text(n), LABELS[n % 2]] for n in range(4)]}
+            {"train": [[text(n), LABELS[n % 2]] for n in NUMBERS], "oos_test": [[text(n), LABELS[n % 2]] for n in range(4)]}
         ).encode()
     },
     "`a.tsv` with texts in quotes": {
