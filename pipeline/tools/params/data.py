@@ -262,7 +262,7 @@ def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[P
     has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(LABELLED)))
     found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
-    of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED else set()
+    of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED and root.is_dir() else set()
     return frozenset([*found, *(root / name for name in {*names, *of_lines})])
 
 
@@ -296,7 +296,7 @@ def described_classes(names: tuple[str, ...], counts: tuple[int, ...]) -> str:
 
 def quoted(used: Iterable[Path], texts: Sequence[str]) -> list[str]:
     """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
-    tsv = [path for path in used if tables.suffix_of(path) == ".tsv"]
+    tsv = [path for path in sorted(used) if tables.suffix_of(path) == ".tsv"]
     if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
         return []
     return [
