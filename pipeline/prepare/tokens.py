@@ -11,7 +11,7 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.inputs.text import TextSettings, fit
 
 MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
-"""So many texts, and so many characters of each, are measured."""
+"""At most MOST_TEXTS texts are measured, and at most MOST_CHARACTERS of each."""
 MOST = 0.98
 """The share of texts that should not be truncated."""
 LONG = 20
