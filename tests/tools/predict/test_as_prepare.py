@@ -139,3 +139,13 @@ def test_a_line_of_names_is_never_a_text(tmp_path: Path) -> None:
     assert "may have the names of the columns" in refused(named, "a.csv", 2)
     assert all(refused(named, name).startswith("its first line has the column text, so it is a table") for name in ("text", "lines"))
     assert refused(named, "list.xlsx").startswith("is packed, but called neither a table nor one of .zip")
+
+
+def test_lines_with_a_label_are_no_texts_where_the_model_reads_a_field(tmp_path: Path) -> None:
+    path = tmp_path / "test.txt"
+    path.write_text("".join(f"sun {number};a\n" for number in range(30)), encoding="utf-8")
+    numbered = SPEC.inputs.model_copy(update={"column": 1})
+    with path.open("rb") as stream, pytest.raises(Refusal, match="its lines have several fields, and the model reads field 1"):
+        list(text.Reader(numbered).lines("test.txt", stream))
+    with path.open("rb") as stream:
+        assert len(list(text.Reader(SPEC.inputs).lines("test.txt", stream))) == 30

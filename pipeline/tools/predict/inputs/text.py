@@ -3,7 +3,9 @@
 import codecs
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from io import BytesIO
+from itertools import islice
 from typing import IO, Any, ClassVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from pipeline.prepare.reading import encodings, lines, tables
 from pipeline.prepare.reading.file_tree import Member
 
 Row = NDArray[np.int32]
+SAMPLED_LINES = 1000
 MOST_LINE_BYTES = 4 * 2**20
 """A longer line is refused. As many bytes are read at once."""
 
@@ -51,6 +54,7 @@ class Reader:
         if stream.seekable():
             stream, encoding = with_lines_of_bytes(stream, encoding)
             refuse_binary(stream)
+            refuse_fields(stream, encoding, self.inputs.column)
         for number, line in enumerate(bounded_lines(stream), start=1):
             place = f"{name}:{number}"
             try:
@@ -121,6 +125,21 @@ def refuse_header(line: str, column: object) -> None:
         raise NamesOfColumns(
             f"its first line has several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
         )
+
+
+def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
+    """Raise Refusal if the first lines are all divided into fields, and the column of the training has a number: some may be labels.
+
+    The position in the stream stays as it is.
+    """
+    start = stream.tell()
+    found = [line.decode(encoding, "replace") for line in islice(bounded_lines(stream), SAMPLED_LINES) if line]
+    stream.seek(start)
+    with suppress(lines.WrongLines):
+        if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(found, ""):
+            raise NamesOfColumns(
+                f"its lines have several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
+            )
 
 
 def text_of(content: bytes, encoding: str) -> str:
