@@ -234,3 +234,12 @@ def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) 
     ):
         with pytest.raises(ValueError, match=message):
             list(model.predict([value]))
+
+
+def test_a_byte_order_mark_counts_more_than_the_named_encoding_in_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[str]()
+    monkeypatch.setattr(text.Reader, "tokenized", lambda _, line, place: read.append(f"{place} {line}"))
+    reader = text.Reader(SPEC.inputs)
+    reader.encoding = "cp1252"
+    list(reader.lines("a.txt", io.BytesIO("\ufeffé1\né2\n".encode())))
+    assert read == ["a.txt:1 é1", "a.txt:2 é2"]
