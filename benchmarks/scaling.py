@@ -18,7 +18,7 @@ from typing import NamedTuple
 from benchmarks.step_work import Work, billion, calculated_presets, work_of_data
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tracking.table import markdown
+from pipeline.runs.table import markdown
 
 GPUS = tuple(2**power for power in range(11))
 ENOUGH = 0.5

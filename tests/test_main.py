@@ -10,8 +10,8 @@ import pytest
 
 from pipeline import __main__
 from pipeline.__main__ import main, print_error
+from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools.verbs import VERBS
-from pipeline.tracking.journal import Journal, RunInfo
 from tests import project
 from tests.imports import TOP
 

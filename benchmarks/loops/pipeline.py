@@ -12,9 +12,9 @@ from pipeline.core.interruption import Interruption
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared
 from pipeline.inference.machine import Machine, set_determinism
-from pipeline.tracking import run as tracking
-from pipeline.tracking.events import DELIVERED
-from pipeline.tracking.journal import RunInfo
+from pipeline.runs import run as tracking
+from pipeline.runs.events import DELIVERED
+from pipeline.runs.journal import RunInfo
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.stage import loop
 from pipeline.train.training import Training

@@ -16,9 +16,9 @@ from pipeline.container.checkout import Checkout
 from pipeline.core import checkout_lock, interruption, limits
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.core.refusal import Refusal
+from pipeline.runs.mlflow import mirror_process
 from pipeline.tools import supervision
 from pipeline.tools.verbs import RENAMED, VERBS
-from pipeline.tracking import mirror_process
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 """The folder of the image's code, and a JSON file with the SHA-256 of each file that the folder had when the image was built."""

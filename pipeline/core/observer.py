@@ -9,7 +9,7 @@ from typing import Any, cast
 class Observer:
     """Watches a stage. Its methods are called in this order, and return None. This class ignores what it is told.
 
-    `pipeline/tracking/observer.py` has the observer that records runs and prints progress.
+    `pipeline/runs/observer.py` has the observer that records runs and prints progress.
     """
 
     def training_begins(self, training: Any, inputs: Mapping[str, Any]) -> None:

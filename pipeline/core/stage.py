@@ -240,7 +240,7 @@ def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
     interrupted.pause()  # after the block: from its end on, a signal raises Interrupted
 
     def observer() -> Observer:  # by name, as launch below: an import of what decides nothing would run the stage again after an edit of it
-        watching: Observer = import_module("pipeline.tracking.observer").StageObserver(document.data, paths, environment)
+        watching: Observer = import_module("pipeline.runs.observer").StageObserver(document.data, paths, environment)
         return watching
 
     if prepare:

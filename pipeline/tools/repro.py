@@ -11,13 +11,14 @@ from pipeline.core import checkout_lock, interruption
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment, Paths
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
+from pipeline.runs import journal, run_description
+from pipeline.runs import run as tracking
+from pipeline.runs.events import Cursor
+from pipeline.runs.mlflow import comparison_view, mirror_process
+from pipeline.runs.mlflow.address import Address
 from pipeline.tools import supervision
 from pipeline.tools.check import command as check
 from pipeline.tools.params import command as set_parameters
-from pipeline.tracking import comparison_view, journal, mirror_process, run_description
-from pipeline.tracking import run as tracking
-from pipeline.tracking.address import Address
-from pipeline.tracking.events import Cursor
 
 
 def summarize() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.core.environment import Environment
-from pipeline.tracking import mirror
+from pipeline.runs.mlflow import mirror
 
 if TYPE_CHECKING:
     from torch import nn

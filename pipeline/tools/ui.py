@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
-from pipeline.tracking import comparison_view, event_files, journal, subject
-from pipeline.tracking.address import redacted_output
-from pipeline.tracking.store import Store
+from pipeline.runs import event_files, journal, subject
+from pipeline.runs.mlflow import comparison_view
+from pipeline.runs.mlflow.address import redacted_output
+from pipeline.runs.mlflow.store import Store
 
 if TYPE_CHECKING:
     import uvicorn

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import requests
 
-from pipeline.tracking import events
+from pipeline.runs import events
 from tests.container import docker, postgres
 from tests.container.docker import HOME, inspect, wait_for_output
 from tests.forking import free_port

@@ -24,7 +24,7 @@ from pipeline.evaluate import stage as evaluate_stage
 from pipeline.inference import model_file
 from pipeline.prepare import stage as prepare_stage
 from pipeline.prepare.reading import archives
-from pipeline.tracking import run_description
+from pipeline.runs import run_description
 from pipeline.train import training
 from tests import project
 from tests.conftest import MLP

@@ -15,7 +15,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.stage import refuse_other_data
 from pipeline.inference import model_file
-from pipeline.tracking import events, journal
+from pipeline.runs import events, journal
 from tests import project
 from tests.specs import image_spec, text_spec
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.tracking import events
-from pipeline.tracking.mlflow_calls import rounded
+from pipeline.runs import events
+from pipeline.runs.mlflow.sender import rounded
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -46,8 +46,8 @@ class ForkedMirror(subprocess.Popen[bytes]):
 
     def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
         from pipeline.core.environment import Environment
-        from pipeline.tracking import mirror
-        from tests.tracking import tiny
+        from pipeline.runs.mlflow import mirror
+        from tests.runs import tiny
 
         os.setsid()
         os.dup2(log.fileno(), 1)
@@ -94,9 +94,9 @@ def serve(*, folder: str, port: int) -> None:
 
 
 def main() -> NoReturn:
-    for heavy in ("mlflow.pytorch", "mlflow.server.fastapi_app", "torch.export._trace", "tests.tracking.tiny"):
+    for heavy in ("mlflow.pytorch", "mlflow.server.fastapi_app", "torch.export._trace", "tests.runs.tiny"):
         import_module(heavy)
-    from pipeline.tracking import mirror_process
+    from pipeline.runs.mlflow import mirror_process
     from tests.faults import stage
 
     mirror_process.subprocess = SimpleNamespace(Popen=ForkedMirror, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.tracking import run
-from pipeline.tracking.journal import Dataset, RunInfo
+from pipeline.runs import run
+from pipeline.runs.journal import Dataset, RunInfo
 from tests.faults.servers import SPOILED
 
 FACTS = RunInfo(

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from pipeline.core.environment import Environment
-from pipeline.tracking.store import Store
+from pipeline.runs.mlflow.store import Store
 from tests.faults.fork_server import ONE_THREAD
 from tests.faults.killing import ended
 from tests.forking import fork

@@ -16,14 +16,15 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment
-from pipeline.tracking import journal, mirror
-from pipeline.tracking.events import EVENTS, Cursor, is_pending, read_stores
+from pipeline.runs import journal
+from pipeline.runs.events import EVENTS, Cursor, is_pending, read_stores
+from pipeline.runs.mlflow import mirror
 from tests import project
 from tests.faults import comparison
 from tests.faults.fork_server import FaultServer, is_alive
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
-from tests.tracking import tiny
+from tests.runs import tiny
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -24,11 +24,12 @@ import torch
 from torch import nn
 
 from pipeline.core.environment import Environment
-from pipeline.tracking import mirror_process, run
-from pipeline.tracking.events import DELIVERED
-from pipeline.tracking.journal import RunInfo
-from pipeline.tracking.mirror_process import LOG
-from pipeline.tracking.run import Run
+from pipeline.runs import run
+from pipeline.runs.events import DELIVERED
+from pipeline.runs.journal import RunInfo
+from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow.mirror_process import LOG
+from pipeline.runs.run import Run
 from tests.forking import free_port
 
 OFF, ON, DEAD = "off", "on, into SQLite", "to a dead server"

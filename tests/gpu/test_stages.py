@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pipeline.inference import model_file
-from pipeline.tracking import events, journal
+from pipeline.runs import events, journal
 from tests import project
 from tests.imports import TOP
 from tests.laws.test_resuming import CONVNET

@@ -22,7 +22,7 @@ BY_KIND = {
     "evaluate": ("core/inputs", "core/tasks", "inference/inputs", "evaluate/settings", "evaluate/tasks"),
 }
 """Folders with a module for each kind of inputs or each task in `spec.json`, which no parameter names: a stage imports that of any kind."""
-TRACKING = ("pipeline/tracking/",)
+TRACKING = ("pipeline/runs/",)
 """Code that receives results and returns nothing to a stage."""
 
 
@@ -85,7 +85,7 @@ def test_an_edit_runs_the_stages_whose_result_it_may_change_and_no_other() -> No
         "evaluate/reports/figures/mistakes.py": {"evaluate"},
         "inference/precision.py": {"train", "evaluate"},
         "core/tasks/classification.py": {"prepare", "train", "evaluate"},
-        "tracking/journal.py": set(),
+        "runs/journal.py": set(),
         "tools/predict/model.py": set(),
     }
     for path, stages in stages_by_path.items():

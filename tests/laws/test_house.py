@@ -10,7 +10,7 @@ FLOORS = [
     ["container"],
     ["__main__"],
     ["tools"],
-    ["tracking"],
+    ["runs"],
     ["sources", "models", "losses", "train", "evaluate"],
     ["prepare", "inference"],
     ["core"],

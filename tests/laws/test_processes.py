@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from pipeline.inference import model_file
-from pipeline.tracking.journal import journals
+from pipeline.runs.journal import journals
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 from tests import project
 from tests.laws.ranks import Fault, Server

@@ -88,7 +88,7 @@ def test_check_knows_whether_dvc_would_train(checkout: Path, monkeypatch: pytest
 
 def test_an_edit_runs_what_depends_on_it(checkout: Path) -> None:
     """A dry run writes nothing, so a stage behind one that would run is named for its own dependencies only."""
-    of_no_stage = ["models/resnet.py", "sources/cifar.py", "tracking/run.py", "train/engine/.fit.py.swp", "prepare/reading/notes.txt"]
+    of_no_stage = ["models/resnet.py", "sources/cifar.py", "runs/run.py", "train/engine/.fit.py.swp", "prepare/reading/notes.txt"]
     for names, stages in ((of_no_stage, []), (["models/mlp.py"], ["train", "evaluate"])):
         paths = [checkout / "pipeline" / name for name in names]
         before = {path: path.read_bytes() for path in paths if path.exists()}

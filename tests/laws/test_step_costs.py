@@ -16,8 +16,8 @@ from pipeline.core.observer import Observer
 from pipeline.core.prepared import Split
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import BlockBatch
-from pipeline.tracking import run as tracking
-from pipeline.tracking.journal import RunInfo
+from pipeline.runs import run as tracking
+from pipeline.runs.journal import RunInfo
 from pipeline.train.stage import loop
 from pipeline.train.training import Training
 from pipeline.train.work_folder import Work

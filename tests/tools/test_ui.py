@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.runs.mlflow import comparison_view
 from pipeline.tools import ui
-from pipeline.tracking import comparison_view
 from tests.forking import free_port
 from tests.imports import TOP
 

@@ -12,7 +12,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.inference import model_file
-from pipeline.tracking import observer
+from pipeline.runs import observer
 from pipeline.train import training
 from tests import project
 from tests.project import RESULTS, digests

@@ -7,8 +7,8 @@ from typing import Literal
 from pipeline.core.params import upgraded
 from pipeline.core.refusal import counted, listed
 from pipeline.core.section import flatten, formatted
+from pipeline.runs import provenance
 from pipeline.tools.compare.models import ComparedModel
-from pipeline.tracking import provenance
 from pipeline.train.params import TrainParams
 
 Kind = Literal["parameters", "data", "code", "lock", "hardware"]

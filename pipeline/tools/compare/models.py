@@ -22,9 +22,9 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.tracking import journal, record, run_description, subject
-from pipeline.tracking.record import EVALUATE, TRAIN
-from pipeline.tracking.store import Store
+from pipeline.runs import journal, record, run_description, subject
+from pipeline.runs.mlflow.store import Store
+from pipeline.runs.record import EVALUATE, TRAIN
 
 if TYPE_CHECKING:
     from dvc.api import DVCFileSystem

@@ -10,12 +10,13 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
+from pipeline.runs import journal, subject
+from pipeline.runs.events import is_pending, read_stores
+from pipeline.runs.mlflow import mirror, mirror_process
+from pipeline.runs.mlflow.store import MISSING, MODEL_TAG, Store
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 from pipeline.tools.sync import build
-from pipeline.tracking import journal, mirror, mirror_process, subject
-from pipeline.tracking.events import is_pending, read_stores
-from pipeline.tracking.store import MISSING, MODEL_TAG, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -11,10 +11,10 @@ from urllib.request import getproxies
 
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
+from pipeline.runs import provenance
+from pipeline.runs.mlflow.address import without_user
+from pipeline.runs.provenance import Unknown
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
-from pipeline.tracking import provenance
-from pipeline.tracking.address import without_user
-from pipeline.tracking.provenance import Unknown
 
 
 def read_dvc_config(top: Path) -> ConfigParser:

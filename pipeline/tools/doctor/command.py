@@ -64,7 +64,7 @@ def print_findings(findings: Sequence[Finding], *, complete: bool) -> None:
     try:
         from rich.text import Text
 
-        from pipeline.tracking import table
+        from pipeline.runs import table
 
         rows = [
             (Text(each.status, COLORS[each.status]), each.name, Text(each.text).append(each.remedy and f"\n→ {each.remedy}", "cyan"))

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from pipeline.core.untrusted import shown
+from pipeline.runs.mlflow.address import Address
 from pipeline.tools.doctor import checkout, gpus, packages, resources, tracking
 from pipeline.tools.doctor.finding import Context, Finding, warning
-from pipeline.tracking.address import Address
 
 Check = Callable[[Context], Finding]
 

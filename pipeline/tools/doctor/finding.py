@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipeline.inference import gpu_diagnostics
-from pipeline.tracking import utilization
+from pipeline.runs import utilization
 
 if TYPE_CHECKING:
     from pipeline.core.environment import Environment

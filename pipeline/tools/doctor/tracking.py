@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from pipeline.core.untrusted import shown
+from pipeline.runs.mlflow.address import Address, without_user
+from pipeline.runs.mlflow.store import deleted_message, restoring
 from pipeline.tools.doctor.finding import Context, Finding, ok, warning
-from pipeline.tracking.address import Address, without_user
-from pipeline.tracking.store import deleted_message, restoring
 
 if TYPE_CHECKING:
     from requests import Response

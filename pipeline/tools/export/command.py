@@ -22,8 +22,8 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.prepare.progress import progress
+from pipeline.runs import subject as subjects
 from pipeline.tools.export.formats import FORMATS, INPUT, OUTPUT, Format, Program
-from pipeline.tracking import subject as subjects
 
 FORMAT = "pipeline-export-1"
 TOLERANCE = 1e-4

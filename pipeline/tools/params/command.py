@@ -16,12 +16,12 @@ from pipeline.core.params import dotted
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
+from pipeline.runs import provenance
 from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import Assignment, changes, edited, problems, upgraded_text
 from pipeline.tools.params.reference import STAGE_PARAMS
-from pipeline.tracking import provenance
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
 PRESET, DATA = "preset=", "data="

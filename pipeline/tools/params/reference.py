@@ -13,7 +13,7 @@ from pipeline.core.params import section_types
 from pipeline.core.section import formatted
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams
-from pipeline.tracking.table import markdown
+from pipeline.runs.table import markdown
 from pipeline.train.params import TrainParams
 
 STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}

@@ -35,7 +35,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inference.machine import Machine, set_determinism
-    from pipeline.tracking import subject
+    from pipeline.runs import subject
 
     environment = Environment.read()
     with subject.located(model, Paths(), environment) as path:

@@ -21,10 +21,10 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
+from pipeline.runs import subject
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
 from pipeline.tools.predict.table_column import TableColumn
-from pipeline.tracking import subject
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
 PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")

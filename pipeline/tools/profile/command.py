@@ -11,8 +11,8 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, load
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tracking import run as tracking
-from pipeline.tracking.journal import RunInfo
+from pipeline.runs import run as tracking
+from pipeline.runs.journal import RunInfo
 from pipeline.train.params import TrainParams
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from pipeline.core.untrusted import shown
 from pipeline.evaluate.reports import recorded
+from pipeline.runs import journal
+from pipeline.runs.record import Record
 from pipeline.tools.compare.comparing import signed
 from pipeline.tools.compare.differences import Value, as_one, differing, flat
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Cell, Number, Section, Table
 from pipeline.tools.report.results import key, spoken
-from pipeline.tracking import journal
-from pipeline.tracking.record import Record
 
 TITLE = "Compared with the run before"
 COMPARED = (*recorded.HEADLINES, "macro_f1")

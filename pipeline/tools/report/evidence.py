@@ -23,9 +23,9 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
+from pipeline.runs import events, journal, subject
+from pipeline.runs.record import Record
 from pipeline.tools.compare import models
-from pipeline.tracking import events, journal, subject
-from pipeline.tracking.record import Record
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
+from pipeline.runs import provenance
+from pipeline.runs.provenance import Unknown
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Cell, Excerpt, Number, Pairs, Section, Table
-from pipeline.tracking import provenance
-from pipeline.tracking.provenance import Unknown
 
 PRESETS = Path("presets")
 MOST_CHANGED = 12

@@ -15,11 +15,11 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.recorded import Row
+from pipeline.runs.record import Cost
+from pipeline.runs.terminal import duration
 from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
-from pipeline.tracking.record import Cost
-from pipeline.tracking.terminal import duration
 
 PER_CLASS = "per_class"
 SPLITS = ("test", "valid", "train")

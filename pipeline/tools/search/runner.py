@@ -16,13 +16,13 @@ from pipeline.core.prepared import PreparedRecord
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
+from pipeline.runs import run as tracking
+from pipeline.runs.run import Run
 from pipeline.tools.search import study
 from pipeline.tools.search.settings import Search, identity_of
 from pipeline.tools.search.study import FILE, Study
 from pipeline.tools.search.tracked import STAGE, TrialRuns, of_search
 from pipeline.tools.search.trial import Child, TrialFolder, devices
-from pipeline.tracking import run as tracking
-from pipeline.tracking.run import Run
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pipeline.core import files
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.seeding import derive
+from pipeline.runs.run_description import short, short_keys
+from pipeline.runs.table import show
 from pipeline.tools.search.settings import Choices, FloatRange, IntRange, Range, Search, Value
-from pipeline.tracking.run_description import short, short_keys
-from pipeline.tracking.table import show
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy

@@ -11,14 +11,15 @@ from typing import Any
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import counted
 from pipeline.core.section import flatten
+from pipeline.runs import journal, provenance
+from pipeline.runs.events import is_pending
+from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
+from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow.store import PARENT_TAG
+from pipeline.runs.run_description import SOURCE, subject
 from pipeline.tools.search.settings import Search, Value
 from pipeline.tools.search.study import described
 from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
-from pipeline.tracking import journal, mirror_process, provenance
-from pipeline.tracking.events import is_pending
-from pipeline.tracking.journal import SEARCH_TAG, Journal, RunInfo
-from pipeline.tracking.run_description import SOURCE, subject
-from pipeline.tracking.store import PARENT_TAG
 
 STAGE = "search"
 PRUNED_TAG, BEST_TAG = "pipeline.pruned", "pipeline.best"

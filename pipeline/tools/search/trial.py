@@ -16,7 +16,7 @@ from pipeline.core import files, stage
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
 from pipeline.core.refusal import Refusal
-from pipeline.tracking import events, journal, utilization
+from pipeline.runs import events, journal, utilization
 from pipeline.train.work_folder import Work
 
 TRIAL_TAG = "pipeline.trial"

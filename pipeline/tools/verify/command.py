@@ -20,11 +20,11 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
+from pipeline.runs import provenance, run_description
+from pipeline.runs import subject as subjects
+from pipeline.runs.record import Record
+from pipeline.runs.subject import find
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
-from pipeline.tracking import provenance, run_description
-from pipeline.tracking import subject as subjects
-from pipeline.tracking.record import Record
-from pipeline.tracking.subject import find
 from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams

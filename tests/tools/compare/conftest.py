@@ -12,9 +12,9 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core.environment import Environment, Paths
+from pipeline.runs.journal import journals
+from pipeline.runs.mlflow import mirror_process
 from pipeline.tools.compare.models import ComparedModel, read
-from pipeline.tracking import mirror_process
-from pipeline.tracking.journal import journals
 from tests import project
 from tests.repository import GIT, call, repository, variables
 

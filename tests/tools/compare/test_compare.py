@@ -11,12 +11,12 @@ import pytest
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST
 from pipeline.inference.machine import Machine
+from pipeline.runs.mlflow import mirror_process
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import Difference, differences, files_between
 from pipeline.tools.compare.models import ComparedModel, Record, of_results, read
 from pipeline.tools.compare.paired import EvaluationSplit, paired
-from pipeline.tracking import mirror_process
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare, train

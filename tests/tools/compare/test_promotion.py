@@ -15,15 +15,16 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.runs import subject
+from pipeline.runs.journal import journals
+from pipeline.runs.mlflow import mirror
+from pipeline.runs.mlflow.store import MODEL_TAG, Store
 from pipeline.tools.compare import models, promotion
 from pipeline.tools.compare.paired import Paired
 from pipeline.tools.sync import build
-from pipeline.tracking import mirror, subject
-from pipeline.tracking.journal import journals
-from pipeline.tracking.store import MODEL_TAG, Store
+from tests.runs.conftest import opened
 from tests.specs import image_spec, text_spec
 from tests.tools.compare.conftest import Checkout, Compare
-from tests.tracking.conftest import opened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

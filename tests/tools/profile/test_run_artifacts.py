@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.runs import events, journal
 from pipeline.tools.profile import profile
-from pipeline.tracking import events, journal
 from tests import project
 
 
@@ -27,7 +27,7 @@ def trained(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
+    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
     monkeypatch.setattr(profile, "BUDGET_S", 0.05)
     monkeypatch.setattr(profile, "MEMORY_S", 0.05)
     return folder

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.core.prepared import Split
+from pipeline.runs.record import Cost
 from pipeline.tools.report import figures
 from pipeline.tools.report.page import (
     Confusion,
@@ -28,7 +29,6 @@ from pipeline.tools.report.page import (
 )
 from pipeline.tools.report.results import cost_facts, shown_metric, unigram_perplexity
 from pipeline.tools.report.samples import generated_texts
-from pipeline.tracking.record import Cost
 from tests.tools.report.pages import Read, card_parts, plain_text, structure
 
 HOSTILE = [

@@ -48,7 +48,7 @@ def finish(folder: Path, setting: str, changes: dict[str, Any], *, hostile: bool
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_TRACKING", "true" if tracking else "false")
-        patch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)  # the journal is enough, and it keeps what it has
+        patch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)  # the journal is enough, and it keeps what it has
         assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
     return folder
 
@@ -161,7 +161,7 @@ def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path,
     earlier = json.loads(Path("metrics/evaluate.json").read_text())["test"]
     project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
-    monkeypatch.setattr("pipeline.tracking.mirror_process.start", lambda *_: None)
+    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
     assert main(["train"]) == main(["evaluate"]) == 0
     now = json.loads(Path("metrics/evaluate.json").read_text())["test"]
     page, (first, second) = report(), (path.name.rpartition("-")[2] for path in sorted(Path(".pipeline/journal").iterdir()))

@@ -8,8 +8,8 @@ from ruamel.yaml import YAML
 
 from pipeline.core import files, stage
 from pipeline.core.yaml_document import Document
+from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools.search.trial import Child, TrialFolder
-from pipeline.tracking.journal import Journal, RunInfo
 from tests import project
 
 SEARCH: dict[str, Any] = {

@@ -21,10 +21,10 @@ from pipeline.__main__ import main
 from pipeline.core import files, stage
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
+from pipeline.runs import events, journal
 from pipeline.tools.params.editing import edited
 from pipeline.tools.search import command, runner, settings, trial
 from pipeline.tools.search.trial import devices
-from pipeline.tracking import events, journal
 from tests import project
 from tests.tools.search import projects
 from tests.tools.search.projects import FakeChild

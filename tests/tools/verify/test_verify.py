@@ -19,9 +19,9 @@ from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.inference import machine, model_file, networks, tensor_file
+from pipeline.runs import provenance, subject
+from pipeline.runs.mlflow.address import Address
 from pipeline.tools.verify import comparison
-from pipeline.tracking import provenance, subject
-from pipeline.tracking.address import Address
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings, TrainParams
 from tests import project

@@ -1,0 +1,202 @@
+"""Delivers journals to MLflow: all journals once (`sync`), or the journal of a running stage until the stage ends (`sync --follow`).
+
+A stage starts `sync --follow` as a separate process, so that a training never waits for MLflow. Importing MLflow takes seconds of a core, so this
+process imports it only when the steps of a short training are over.
+"""
+
+import gc
+import importlib.util
+import math
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.runs import journal
+from pipeline.runs.events import Cursor, is_pending
+from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow.address import redacted_output
+from pipeline.runs.mlflow.delivery import Delivery
+from pipeline.runs.mlflow.store import Store, failure, needs_remedy
+from pipeline.runs.utilization import Sampler
+
+if TYPE_CHECKING:
+    from pipeline.runs.mlflow.saved_model import Build
+
+START_AFTER_S = 30.0
+EVALUATED_WITHIN_S = 30.0
+DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
+LAST_ATTEMPTS = 3
+HANGING_S = 5.0
+OTHERS_S = 10.0
+
+
+def sync(environment: Environment, build: "Build") -> int:
+    """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there.
+
+    First wait, with a time limit, for the mirrors that stages have left.
+    """
+    mirror_process.wait_for_all(environment)
+    folders = journal.journals(environment.root)
+    pending = [folder for folder in folders if is_pending(folder)]
+    if not folders:
+        print("tracking: nothing to deliver: there are no runs here")
+        return 0
+    if not pending:
+        print("tracking: nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
+        return 0
+    if importlib.util.find_spec("mlflow") is None:
+        print(f"tracking: MLflow is not installed: {len(pending)} runs are kept in their journals")
+        return len(pending)
+    store = Store(environment)
+    with redacted_output(store.address.secrets):
+        return len(pending) - sum(deliveries(pending, store, build))
+
+
+def follow(folder: Path, environment: Environment, build: "Build") -> int:
+    """Send the journal of a running stage to MLflow until the stage has exited and MLflow has all events. Return 1 if this fails, else 0.
+
+    If DVC runs the stage `train`, then also send what `evaluate` adds to the journal within `EVALUATED_WITHIN_S` seconds.
+    """
+    gc.set_threshold(100_000, 50, 100)  # Python's default rule costs a fourth of the time in which MLflow is imported and its store created
+    store = Store(environment)
+    evaluated_within_s = EVALUATED_WITHIN_S if environment.dvc_stage == "train" else 0.0
+    with redacted_output(store.address.secrets):
+        while True:
+            with locked(folder, wait=True, store=store.address.key):
+                sampler = Sampler(folder)
+                sampler.start()
+                pause(START_AFTER_S, folder, is_written=True)
+                is_delivered = deliver_to_the_end(folder, store, build, sampler, evaluated_within_s)
+            if not is_delivered and not journal.is_written(folder):
+                return 1
+            # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
+            if Cursor.load(folder, store.address.key).is_complete(folder):
+                return 0
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool, store: str = "") -> Iterator[bool]:
+    """Hold the lock of the process that delivers the journal `folder`, and yield True. If another process holds it and `wait` is False, yield False.
+
+    `store` is the `Address.key` of the store to which this process will also send what is added to the journal; "" if it will not.
+    """
+    path = folder / journal.MIRROR_LOCK
+    with files.locked(path, wait=wait) as taken:
+        if taken:
+            path.write_text(store, encoding="utf-8")
+        yield taken
+
+
+def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Sampler, evaluated_within_s: float) -> bool:
+    """Send the journal of a running stage to MLflow. Return True once the stage has exited and MLflow has all events, else False.
+
+    While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
+    metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
+    stage has exited by then, or if only a person can change why it fails. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
+    for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own, also if it begins before that wait.
+    """
+    delivery = Delivery(folder, store, build)
+    failures = last_attempts = 0
+    earlier_are_due = True
+    stage = ""
+    while last_attempts < LAST_ATTEMPTS:
+        begin_s = time.monotonic()
+        is_written = journal.is_written(folder)
+        if not is_written:
+            sampler.stop()
+            last_attempts += 1
+            delivery = Delivery(folder, store, build)  # starts at the saved cursor, so that failed events are sent again
+        elif last_attempts:  # the sampler was stopped, and another stage, or the same one resumed, has begun
+            last_attempts = 0
+            sampler = Sampler(folder)
+            sampler.start()
+        try:
+            is_complete = delivery.catch_up() and not is_written
+            failures = 0
+        except Exception as error:  # whatever MLflow raises
+            is_complete = False
+            failures += 1
+            if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
+                print(f"tracking: delivery attempt {failures} failed: {failure(error)}", file=sys.stderr, flush=True)
+            if (needs_remedy(error) or time.monotonic() - begin_s > HANGING_S) and not journal.is_written(folder):
+                return False
+            delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
+        else:
+            stage = delivery.stage or stage
+            if earlier_are_due:
+                deliver_earlier(folder, store, build)
+                earlier_are_due = False
+        if is_complete and (stage == "evaluate" or not is_continued(folder, store, evaluated_within_s)):
+            return True
+        # a stage that continues has all its attempts; not 0, so that it gets a sampler
+        last_attempts = 1 if is_complete else last_attempts
+        has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
+        doublings = failures if is_written else 0
+        pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
+    return False
+
+
+def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
+    """Wait `pause_s` seconds, but only as long as `journal.is_written` returns `is_written`: a pause ends early when the stage ends."""
+    mirror_process.poll(lambda: journal.is_written(folder) != is_written, pause_s)
+
+
+def is_continued(folder: Path, store: Store, within_s: float) -> bool:
+    """Return True as soon as the journal, which MLflow has, gets another event. Return False if it gets none for `within_s` seconds."""
+    return mirror_process.poll(lambda: not Cursor.load(folder, store.address.key).is_complete(folder), within_s)
+
+
+def deliver_earlier(folder: Path, store: Store, build: "Build") -> None:
+    """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
+
+    Journals with an event that MLflow temporarily failed to store come last.
+    """
+    others = [each for each in journal.journals(store.address.root) if each.name != folder.name]
+    try:
+        others = [each for each in others if is_pending(each) and not journal.is_written(each)]
+        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+            pass
+    except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
+        print(f"tracking: earlier runs are not delivered: {error}", file=sys.stderr, flush=True)
+
+
+def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s: float = math.inf) -> Iterator[bool]:
+    """Deliver the journals in `folders`, one per iteration. For each, yield True if MLflow has all of it, else False.
+
+    Stop if MLflow is unreachable, or when `time.monotonic()` exceeds `deadline_s`.
+    """
+    for folder in folders:
+        if time.monotonic() > deadline_s:
+            return
+        try:
+            yield deliver(folder, store, build, deadline_s)
+        except Exception as error:  # the cursor stays, so the next attempt resumes there
+            print(f"tracking: {folder.name}: not delivered: {failure(error)}", file=sys.stderr, flush=True)
+            if not store.is_reachable():
+                return
+            yield False
+
+
+def deliver(folder: Path, store: Store, build: "Build", deadline_s: float = math.inf) -> bool:
+    """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
+
+    If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
+    """
+    with locked(folder, wait=False) as taken:
+        is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()
+    if is_complete:
+        outcome = "delivered"
+    elif not taken:
+        outcome = "is being delivered by another process"
+    elif journal.is_written(folder):
+        outcome = "delivered so far: its stage is still running"
+    else:
+        outcome = "delivered, except for events that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
+    print(f"tracking: {folder.name}: {outcome}", flush=True)
+    return is_complete

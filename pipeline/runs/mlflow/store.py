@@ -1,0 +1,354 @@
+"""An MLflow server or database: the client for it, its experiments, and the run of a journal."""
+
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Scalar, formatted
+from pipeline.core.untrusted import reason, shown
+from pipeline.runs.mlflow.address import Address
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+JOURNAL_TAG = "pipeline.journal"
+PARENT_TAG = "pipeline.parent"
+"""The name of the journal of the parent run, such as that of a search."""
+MODEL_TAG = "pipeline.model_sha256"
+NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
+COLOR_TAG = "mlflow.runColor"
+COLORS = (  # noqa: SIM905  # a list would take 22 lines
+    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf #0b3d6b "
+    "#a65000 #145214 #7a1113 #4b2a6b #4a2a22 #9c2f7a #404040 #6b6b00 #0b6b75 #7fb8e6 #ffbf80"
+).split()
+"""The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
+MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+"""MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
+LONGEST_NAME, LONGEST_PARAM = 250, 6000
+# No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
+QUIET = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "PGCONNECT_TIMEOUT": "10",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    "MLFLOW_PRINT_MODEL_URLS_ON_CREATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def destination(environment: Environment) -> dict[str, str | None]:
+    """Return where the user wants runs to be sent, as fields of a journal's first event.
+
+    `experiment` is the name of the MLflow experiment, and `run_id` is MLFLOW_RUN_ID, or None if this variable is not set. `experiment_id`
+    is MLFLOW_EXPERIMENT_ID, which is a number of the store whose `Address.key` is `store`; both are left out if it is not set.
+    """
+    chosen = {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
+    number = environment.mlflow_experiment_id
+    return chosen | ({"experiment_id": number, "store": Address.of(environment).key} if number else {})
+
+
+class Store:
+    """The MLflow server or database to which runs are sent. `Address.of(environment)` is its address."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self.address = Address.of(environment)
+
+    @cached_property
+    def client(self) -> "MlflowClient":
+        """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
+        self._set_variables()
+        with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
+            if not self.address.is_server and not self.address.given.startswith("sqlite"):
+                connect_once(self.address)
+            from mlflow import MlflowClient
+
+            return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
+
+    @contextlib.contextmanager
+    def refusing(self, name: str, problem: str, remedy: str) -> Iterator[None]:
+        """Within this context, turn an exception of MLflow into a Refusal, whose message is `NAME: PROBLEM (the reason): REMEDY`."""
+        try:
+            yield
+        except Refusal:
+            raise
+        except Exception as error:  # whatever MLflow and each kind of artifact store raise
+            raise Refusal(f"{shown(name)}: {problem} ({self.address.redacted(reason(error))}){remedy}") from None
+
+    def is_reachable(self) -> bool:
+        """Return True if the store answers a request."""
+        try:
+            self.client.search_experiments(max_results=1)
+        except Exception:  # whatever MLflow raises
+            return False
+        return True
+
+    def run_for(self, journal: str, start: Mapping[str, Any], known: str | None) -> "Run":
+        """Return the MLflow run for the journal called `journal`. `start` has the fields of the journal's first event.
+
+        The first of these runs that exists and is not deleted is returned: 1. the run with the id `known`, to which an earlier delivery
+        sent this journal; 2. the run that the user named, `start["run_id"]`, if it is the run of no other training; 3. the run in the
+        experiment whose tag `pipeline.journal` is the journal's name; 4. the run in the experiment that trained the model with the SHA-256
+        `start["model_sha256"]`. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
+        the named run is not used. Passes on MLflow's exceptions.
+        """
+        if known and (run := self._active(known)):
+            return run
+        named = start.get("run_id")
+        if named and (run := self._active(named)) and is_free(run, journal, start):
+            if JOURNAL_TAG not in run.data.tags:
+                self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
+            return run
+        experiment_id = self.experiment_id(start)
+        found = self._tagged(experiment_id, JOURNAL_TAG, journal)
+        if found is None and start.get("model_sha256"):
+            found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
+        if found is None:
+            tags = {JOURNAL_TAG: journal, COLOR_TAG: self._free_color(experiment_id), **start.get("tags", {})} | describing(
+                start.get("description", "")
+            )
+            name = (start.get("name") or journal)[:LONGEST_NAME]
+            found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
+        if named:
+            print(f"tracking: {unused_run_message(named, journal, found.info.run_id)}", flush=True)
+        return found
+
+    def make_child(self, run: "Run", parent: str) -> None:
+        """Make `run` a child of the run whose journal is called `parent`. Do nothing if the store does not have that run yet."""
+        if found := self._tagged(run.info.experiment_id, JOURNAL_TAG, parent):
+            self.client.set_tag(run.info.run_id, "mlflow.parentRunId", found.info.run_id)
+
+    def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
+        """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""
+        runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
+        return runs[0] if runs else None
+
+    def _free_color(self, experiment_id: str) -> str:
+        """Return a colour that none of the newest runs of the experiment has."""
+        newest = self.client.search_runs([experiment_id], max_results=len(COLORS) - 1)
+        used = {run.data.tags.get(COLOR_TAG) for run in newest}
+        return next(color for color in COLORS if color not in used)
+
+    def _experiment(self, experiment_id: str) -> "Experiment | None":
+        """Return the experiment with this id; None if it does not exist."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self.client.get_experiment(experiment_id)
+        except MlflowException as error:
+            if error.error_code in MISSING:
+                return None
+            raise
+
+    def _refusing_deleted(self, experiment: "Experiment") -> str:
+        """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
+        if experiment.lifecycle_stage == "deleted":
+            remedy = restoring(self._environment, experiment.experiment_id)
+            raise Refusal(f"{deleted_message(self.address, experiment.name)}: {remedy}, then `python -m pipeline sync`")
+        return str(experiment.experiment_id)
+
+    def refuse_other_registry(self) -> None:
+        """Raise Refusal if MLFLOW_REGISTRY_URI names another store: a registry finds a logged model only in its own store."""
+        given = self._environment.mlflow_registry_uri
+        if given and Address(given, self.address.root).key != self.address.key:
+            raise Refusal("MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only: unset MLFLOW_REGISTRY_URI")
+
+    def _active(self, run_id: str) -> "Run | None":
+        """Return the run with this id; None if it does not exist or was deleted."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run: Run = self.client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code in MISSING:
+                return None
+            raise
+        return run if run.info.lifecycle_stage == "active" else None
+
+    def experiment_id(self, start: Mapping[str, Any] | None = None) -> str:
+        """Return the id of the experiment that `start`, the first event of a journal, names; without `start`, of that of the environment.
+
+        An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
+        print that, and return the experiment called `start["experiment"]`. Raises Refusal with the remedy if the experiment was deleted.
+        """
+        start = destination(self._environment) if start is None else start
+        name = start.get("experiment") or self._environment.mlflow_experiment_name
+        if number := start.get("experiment_id"):
+            if start.get("store") == self.address.key and (found := self._experiment(number)):
+                return self._refusing_deleted(found)
+            print(
+                f"tracking: MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}", flush=True
+            )
+        if found := self.client.get_experiment_by_name(name):
+            return self._refusing_deleted(found)
+        # A server chooses the artifact location itself.
+        location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
+        return str(self.client.create_experiment(name, artifact_location=location))
+
+    def _set_variables(self) -> None:
+        """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
+        server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server
+        fails to store, is off whatever the user has set.
+        """
+        os.environ["MLFLOW_ENABLE_ASYNC_LOGGING"] = "false"
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        # MLflow's fluent API would use these two implicitly.
+        os.environ.pop("MLFLOW_RUN_ID", None)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        if self.address.credentials:
+            os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+def connect_once(address: Address) -> None:
+    """Connect to the database and disconnect. Raises SQLAlchemy's exceptions at once, where MLflow would try again for minutes."""
+    from sqlalchemy import create_engine
+
+    engine = create_engine(address.for_mlflow)
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
+
+
+@contextlib.contextmanager
+def locked_database(address: Address) -> Iterator[None]:
+    """Hold a lock in the block, so that only one process at a time opens the database. If the SQLite file does not exist, create it first.
+
+    Raises Refusal if the SQLite file cannot be opened, for example because it is damaged. Passes on OSError, the error of a database that
+    is locked by another process, and all errors of databases other than SQLite.
+    """
+    from sqlalchemy import make_url
+
+    url = make_url(address.for_mlflow)
+    database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
+    # MLflow creates files in the working directory, and these should be in the root.
+    with files.locked(lock, wait=True), contextlib.chdir(address.root):
+        try:
+            if database and not database.exists():
+                create(database, artifacts=address.root / "mlruns")
+            yield
+        except Exception as error:  # of SQLite, Alembic or MLflow
+            if database is None or isinstance(error, OSError) or "database is locked" in str(error):
+                raise
+            raise Refusal(unusable(database, error)) from None
+        finally:
+            lock.unlink()
+
+
+def create(database: Path, *, artifacts: Path) -> None:
+    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete.
+
+    MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete. The
+    caller must hold the lock of `locked_database`. `artifacts` is the folder where MLflow will store artifacts.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # including SQLite's own journal files
+        leftover.unlink()
+    with contextlib.suppress(FileExistsError), files.replacing(database) as draft:
+        SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+        if database.exists():
+            raise FileExistsError(database)  # created by a server that was started in the meantime
+
+
+def unusable(database: Path, error: Exception) -> str:
+    """Return the message for the SQLite file `database`, which MLflow cannot open: the reason, taken from `error`, and the remedies."""
+    cause = str(error).partition(". ")[0].splitlines()[0]
+    return (
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this SQLite file ({cause}). If an older MLflow wrote it, copy it and run "
+        f"`mlflow db upgrade sqlite:///{database}`. If a newer MLflow wrote it, install that version. If it is damaged, move it away "
+        f"(`mv {database} {database}.damaged`) and restore a backup, or run `python -m pipeline sync` to write a new one"
+    )
+
+
+def logged(value: Scalar) -> str:
+    """Return the value of a parameter as MLflow stores it."""
+    return formatted(value)[:LONGEST_PARAM]
+
+
+def describing(text: str) -> dict[str, str]:
+    """Return the tags that make `text` the description of a run in MLflow; {} if `text` is "".
+
+    One of the tags is a digest of the text. A description that no longer matches this digest was edited by a person.
+    """
+    return {NOTE_TAG: text, DESCRIBED_TAG: files.digest_of(text)} if text else {}
+
+
+def is_free(run: "Run", journal: str, start: Mapping[str, Any]) -> bool:
+    """Return True if the run that the user named can be that of the journal called `journal`: it belongs to no other training.
+
+    `start` has the fields of the journal's first event. Runs of earlier versions of the pipeline have no tag `pipeline.journal`, so their
+    params and their model are compared, too.
+    """
+    tags, params, model = run.data.tags, start.get("params", {}), start.get("model_sha256")
+    if model and tags.get(MODEL_TAG) == model:
+        return True  # the journal adds to the training of this run
+    is_unused = MODEL_TAG not in tags and all(run.data.params.get(name, logged(value)) == logged(value) for name, value in params.items())
+    return tags.get(JOURNAL_TAG) == journal or (JOURNAL_TAG not in tags and is_unused)
+
+
+def unused_run_message(named: str, journal: str, run_id: str) -> str:
+    """Return a message for a user whose MLFLOW_RUN_ID has no effect. It says that the run `named`, the value of this variable, is not used,
+    and that the journal called `journal` is sent to the run `run_id` instead.
+    """
+    return (
+        f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, it is the run of another training, or the model already "
+        f"has a run. The journal {journal} is delivered to the run {run_id}. Unset the variable, or create a run for each training"
+    )
+
+
+def deleted_message(address: Address, experiment: str) -> str:
+    return f"{address.shown}: the experiment {shown(experiment)} was deleted, so MLflow accepts no run for it"
+
+
+def restoring(environment: Environment, experiment_id: str | int) -> str:
+    """Return the command that restores the deleted experiment with this id."""
+    store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
+    return f"`{store}mlflow experiments restore --experiment-id {experiment_id}`"
+
+
+DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"}
+"""Codes of errors that last until a person changes the server, or the user's permission. Nothing is left out because of them."""
+
+
+def needs_remedy(error: Exception) -> bool:
+    """Return True if the same request fails until a person changes something, such as a deleted experiment or a missing permission."""
+    return isinstance(error, Refusal) or getattr(error, "error_code", "") in DENIED
+
+
+def failure(error: Exception) -> str:
+    """Return why a delivery failed, in one line for a message. A Refusal has the remedy in its text."""
+    if isinstance(error, Refusal):
+        return str(error)
+    remedy = "the server denies this until it is changed (`python -m pipeline doctor` examines it): " if needs_remedy(error) else ""
+    return f"{remedy}{type(error).__name__}: {error}"
+
+
+def is_temporary(error: Exception) -> bool:
+    """Return True if the same request may succeed later, for example after a lost connection or when a full disk has space again.
+
+    Return False if MLflow rejects the content of the request, or if the error is a LookupError, TypeError or ValueError, but no OSError.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if isinstance(error, MlflowException):
+        rejected = error.error_code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
+        # an earlier request, which was given up, can make the same row at the same time
+        return not rejected or "IntegrityError" in str(error)
+    # An invalid JSON answer of a server is both an OSError and a ValueError.
+    return isinstance(error, OSError) or not isinstance(error, (LookupError, TypeError, ValueError))

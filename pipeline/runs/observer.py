@@ -1,0 +1,86 @@
+"""Watches a stage: records its run in a journal, and prints the progress of a training on the terminal."""
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from pipeline.core.environment import Environment, Paths
+from pipeline.core.observer import Observer
+from pipeline.core.prepared import read_record
+from pipeline.inference.model_file import Manifest
+from pipeline.runs import run as tracking
+from pipeline.runs import run_description
+from pipeline.runs.model_size import ModelSize
+from pipeline.runs.terminal import TrainingLength, training_lines
+from pipeline.train.training import Training
+
+
+class StageObserver(Observer):
+    """Observes one stage. `document` is the content of `params.yaml`, as written there."""
+
+    def __init__(self, document: Mapping[str, Any], paths: Paths, environment: Environment) -> None:
+        self.document, self.paths, self.environment = document, paths, environment
+        self.run_context, self.lines_context = ExitStack(), ExitStack()
+
+    def training_begins(self, training: Training, inputs: Mapping[str, Any]) -> None:
+        self.training, self.reported = training, (time.perf_counter(), training.state.step)
+        described = read_record(self.paths.prepared).model_dump(mode="json")
+        graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager or None}
+        more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
+        self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
+        print_size(training)
+        resume_file = training.saver.checkpoints.folder / "run"
+        followed = partial(run_description.is_evaluated_next, self.paths, self.environment)
+        tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info, is_followed=followed)
+        self.run = self.run_context.enter_context(tracked)
+        lines = training_lines(training_length(training), training.machine.device, is_first=training.group.writes)
+        self.lines = self.lines_context.enter_context(lines)
+
+    def step_ends(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of a step and print its progress. The rate and the memory differ each time, so only tracking gets them."""
+        if metrics:
+            now_s, (start_s, start_step) = time.perf_counter(), self.reported
+            rate = {"train/samples_per_second": (step - start_step) * self.training.params.train.batch_size / (now_s - start_s)}
+            self.run.metrics(step, {**metrics, **rate, **self.training.machine.memory()})
+            self.reported = time.perf_counter(), step
+        self.lines.report(step, metrics)
+
+    def validation_continues(self) -> None:
+        self.lines.validating()
+
+    def steps_end(self) -> None:
+        self.lines_context.close()
+
+    def results_are_written(self) -> None:
+        run_description.add_training(self.run, self.paths, self.info)
+
+    def training_ends(self, error: BaseException | None) -> None:
+        """End the run, which may wait for MLflow. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
+        self.lines_context.close()
+        self.run_context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+    def evaluation_ends(self, manifest: Manifest, scores: Mapping[str, Any]) -> None:
+        run_description.record_evaluation(self.document, self.paths, self.environment, manifest=manifest, scores=scores)
+
+
+def training_length(training: Training) -> TrainingLength:
+    settings = training.params.train
+    return TrainingLength(
+        num_steps=training.plan.num_steps,
+        batch_size=settings.batch_size,
+        num_samples=len(training.prepared.train),
+        metric=settings.metric,
+        may_stop_early=settings.patience is not None,
+    )
+
+
+def print_size(training: Training) -> None:
+    """Print how large the model is, and how much memory its training is expected to take."""
+    settings, state = training.params.train, training.state
+    lane_size = settings.batch_size // max(settings.lanes, training.group.size)
+    micro_batch_size, captured = min(training.progress.micro_batch_size, lane_size), not training.why_eager
+    measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=micro_batch_size, captured=captured)
+    for line in measured.lines(state.device):
+        print(f"train: {line}", flush=True)

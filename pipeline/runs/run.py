@@ -1,0 +1,174 @@
+"""Tracks a run for the stages that call it. No call raises an exception because tracking failed. Only the end of a run waits for MLflow, and only if
+nothing that follows does.
+"""
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted
+from pipeline.core.refusal import Refusal
+from pipeline.runs import journal
+from pipeline.runs.journal import Journal, RunInfo, Status
+from pipeline.runs.mlflow import mirror_process
+from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.store import destination
+
+LONGEST_REASON = 500
+
+
+class Run:
+    """One tracked run. What a stage logs is written to the run's journal, or discarded if tracking is off or the journal cannot be opened."""
+
+    def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
+        """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
+        self._environment = environment
+        self._has_failed = False
+        self._journal: Journal | None = None
+        self._mirror: subprocess.Popen[bytes] | None = None
+        self._has_mirror = False
+        if open_journal:
+            with self._quiet():
+                self._journal = open_journal()
+                folder = self._journal.folder
+                if environment.tracking_mirror:
+                    # the mirror of `train` is still there when `evaluate` begins
+                    self._has_mirror = journal.is_mirrored(folder, Address.of(environment).key)
+                    self._mirror = None if self._has_mirror else mirror_process.start(folder, environment)
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder of the journal; None if the run has no journal."""
+        return self._journal.folder if self._journal else None
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the values of metrics, by name, at a step. Values that a resumed training repeats are left out."""
+        self._write(lambda journal: journal.metrics(step, values))
+
+    def artifact(self, path: Path, folder: str = "") -> None:
+        """Log a copy of a file to the artifact folder `folder` in MLflow ("" is the top)."""
+        self._write(lambda journal: journal.artifact(path, folder))
+
+    def text(self, name: str, text: str, folder: str = "") -> None:
+        """Log a text as a file called `name` to the artifact folder `folder` in MLflow ("" is the top)."""
+        self._write(lambda journal: journal.text(name, text.encode(), folder))
+
+    def describe(self, text: str) -> None:
+        """Set the description of the run, unless a person edited it in MLflow."""
+        self._write(lambda journal: journal.describe(text))
+
+    def model(self, path: Path) -> None:
+        """Log a copy of the model file, unless PIPELINE_TRACKING_MODEL is false."""
+        if self._environment.tracking_model:
+            self._write(lambda journal: journal.model(path))
+
+    def end(self, status: Status, is_followed: Callable[[], bool], reason: str = "") -> None:
+        """Record the status and the reason of a failure, and close the journal. Then wait, with a time limit, until the whole journal is in MLflow.
+
+        After an interruption, and if `is_followed` returns True because something that follows waits, leave this to the mirror process.
+        """
+        self._write(lambda journal: journal.end(status, reason))
+        self._write(lambda journal: journal.close())
+        if not self.folder or not (self._mirror or self._has_mirror):
+            return
+        with self._quiet():
+            if status == "KILLED":
+                mirror_process.say(
+                    self._environment, f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
+                )
+            elif status == "FAILED" or not is_followed():
+                mirror_process.wait(self._mirror, self.folder, self._environment)
+            else:
+                mirror_process.wait_for_start(self._mirror, self.folder, self._environment)
+
+    def _write(self, write: Callable[[Journal], None]) -> None:
+        if self._journal:
+            with self._quiet():
+                write(self._journal)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Suppress exceptions inside the block. Print only the first exception of the run, in one line."""
+        try:
+            yield
+        except Exception as error:  # tracking must never stop a training
+            if not self._has_failed:
+                self._has_failed = True
+                mirror_process.say(
+                    self._environment,
+                    f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}",
+                )
+
+
+def training(
+    environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train", is_followed: Callable[[], bool] = lambda: False
+) -> AbstractContextManager[Run]:
+    """Track a training as one run, even if it is interrupted and resumed.
+
+    The file `resume_file` contains the name of the training's journal, which is reopened. If this file does not exist, create a journal
+    and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage.
+    `is_followed` is called at the end. If it returns True, the end does not wait for MLflow, because something that follows does.
+    """
+
+    def open_journal() -> Journal:
+        name = resume_file.read_text(encoding="utf-8").strip() if resume_file.is_file() else ""
+        folder = journal.journals_folder(environment.root) / name
+        if name and journal.has_begun(folder):
+            return Journal.reopen(folder, stage=stage, info=info)
+        name = name or journal.new_name(environment.root)
+        files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
+        return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
+
+    return tracked(environment, open_journal, is_followed)
+
+
+def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
+    """Record something about the model file `model`, for example an evaluation, in the run that trained it.
+
+    `info` is the metadata to add, and `stage` the name of the stage. Reopen the journal of that run. If this checkout does not have that
+    journal, or another process is writing it, create a new journal. The new journal is sent to the run that MLFLOW_RUN_ID names, else to
+    the run that trained the model. If MLflow has neither, it becomes a new run.
+    """
+
+    def open_journal() -> Journal:
+        digest = files.digest(model)
+        folder = journal.find(environment.root, digest)
+        if folder:
+            with suppress(BlockingIOError):  # another process is writing this journal
+                return Journal.reopen(folder, stage=stage, info=info, amends=True)
+        new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
+        new.model(model)  # has no effect if the run in MLflow already has the model
+        return new
+
+    return tracked(environment, open_journal, lambda: environment.summary_follows)
+
+
+@contextmanager
+def tracked(environment: Environment, open_journal: Callable[[], Journal], is_followed: Callable[[], bool]) -> Iterator[Run]:
+    """Yield a run, and end it after the block. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
+    run = Run(environment, open_journal if environment.tracking else None)
+    status: Status = "FINISHED"
+    reason = ""
+    try:
+        yield run
+    except BaseException as error:
+        status = "KILLED" if isinstance(error, (KeyboardInterrupt, Interrupted)) else "FAILED"
+        reason = failure(error, environment) if status == "FAILED" else ""
+        raise
+    finally:
+        run.end(status, is_followed, reason)
+
+
+def failure(error: BaseException, environment: Environment) -> str:
+    """Return why a run failed, for MLflow: without secrets and without the path of the checkout, which others should not see."""
+    text = str(error) if isinstance(error, Refusal) else f"{type(error).__name__}: {error}"
+    return Address.of(environment).redacted(text.replace(f"{environment.root.resolve()}/", ""))[:LONGEST_REASON]
+
+
+def journal_of(environment: Environment, model: Path) -> str | None:
+    """Return the name of the newest journal that recorded the model file `model`; None if there is none."""
+    folder = journal.find(environment.root, files.digest(model))
+    return folder.name if folder else None

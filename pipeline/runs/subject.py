@@ -1,0 +1,231 @@
+"""Finds the model that a user names: by its path, by the run that trained it, or in MLflow."""
+
+import contextlib
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.core import files
+from pipeline.core.environment import Environment, Paths
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import shown
+from pipeline.runs import events, journal
+from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.saved_model import find_model
+from pipeline.runs.mlflow.store import MODEL_TAG, Store
+from pipeline.runs.record import Record
+
+if TYPE_CHECKING:
+    from mlflow.entities import LoggedModel
+
+FEWEST_CHARACTERS = 4
+"""The length of the shortest beginning or end of a journal's name that denotes the run."""
+MOST_CANDIDATES = 5
+"""The number of runs that the message about an ambiguous name lists at most."""
+
+
+def find(name: str, paths: Paths, environment: Environment) -> Record | None:
+    """Return the record of the run that `name` denotes; None if it denotes a model file. A name that ends in `.safetensors` is a model file,
+    even if the file does not exist.
+
+    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
+    characters, or by its run id in MLflow. Raises Refusal if there is neither a file nor a run with this name, or if several runs have it.
+    """
+    if is_model_file(name, paths):
+        return None
+    if folder := journal_named(name, environment.root):
+        return Record(folder)
+    remedies = "give a model file or a run", "give a model file, as there is no run"
+    raise Refusal(f"{name}: is neither a file nor a run in {unknown(name, environment.root, *remedies)}")
+
+
+def is_model_file(name: str, paths: Paths) -> bool:
+    """Return True if `name` denotes a model file, whose path it is. The file may be missing."""
+    return Path(name).is_file() or Path(name).suffix == paths.model.suffix
+
+
+def journal_of(name: str, environment: Environment) -> Path:
+    """Return the journal of the run that `name` denotes, as in `find`. Raises Refusal if there is none."""
+    if folder := journal_named(name, environment.root):
+        return folder
+    raise Refusal(f"{name}: is no run in {unknown(name, environment.root, 'give a run', 'there is none yet')}")
+
+
+def unknown(name: str, root: Path, remedy: str, without_runs: str) -> str:
+    """Return the end of a message about an unknown run: where runs are, and `remedy` with the newest one, or `without_runs` if there is none.
+
+    If `name` is too short, the message says how long a part of a run's name must be.
+    """
+    known = journal.journals(root)
+    note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
+    return f"{journal.journals_folder(root)}{note}: {f'{remedy}, such as the newest, {known[-1].name}' if known else without_runs}"
+
+
+def journal_named(name: str, root: Path) -> Path | None:
+    """Return the journal of the run that `name` denotes, as in `find`; None if there is none. Raises Refusal if several runs have the name."""
+    folders = journal.journals(root)
+    for folder in folders:
+        if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
+            return folder
+    # run-100000 is the number of one run, although run-1000000 begins with it, too
+    whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
+    some_part = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    matching = whole_part or some_part if len(name) >= FEWEST_CHARACTERS else []
+    if len(matching) > 1:
+        newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
+        more = ", ..." if len(matching) > MOST_CANDIDATES else ""
+        raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest}{more}): write more of the name")
+    return matching[0] if matching else None
+
+
+def run_ids(folder: Path) -> list[str]:
+    """Return the id of the journal's run in each MLflow store to which it was sent."""
+    return [str(store["run_id"]) for store in events.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
+
+
+REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
+RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
+FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
+
+
+@contextlib.contextmanager
+def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
+    """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
+
+    `name` can be the path of a model file, a run with a journal in this checkout (see `subject.find`), the id of any other run in MLflow,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. The model of a run is any file on this machine with the
+    SHA-256 of the run's model, or else that in MLflow. Raises Refusal if nothing has this name, if the run has no model, or if the model
+    file is neither on this machine nor can be downloaded.
+    """
+    if name.startswith("models:"):
+        if not REGISTERED.fullmatch(name):
+            raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
+    elif is_model_file(name, paths):
+        refuse_removed(Path(name), paths, environment.root)
+        yield Path(name)
+        return
+    elif not RUN_ID.fullmatch(name) or has_model(journal_named(name, environment.root)):
+        found = find(name, paths, environment)
+        assert found
+        if path := on_this_machine(found.model_digest, paths, environment.root):
+            yield path
+            return
+        name = run_id_of(found, environment)
+    with tempfile.TemporaryDirectory(prefix="model-") as folder:
+        yield from_mlflow(name, paths, environment, Path(folder))
+
+
+def has_model(folder: Path | None) -> bool:
+    """Return True if the journal `folder` records the SHA-256 of a model: its training has ended."""
+    return folder is not None and (folder / journal.MODEL_DIGEST).is_file()
+
+
+def run_id_of(found: Record, environment: Environment) -> str:
+    """Return the id of the run `found` in the configured MLflow store, or else in another one to which it was sent.
+
+    Raises Refusal if `delivered.json` of its journal has no id, because the run was never sent to MLflow.
+    """
+    if ids := run_ids(found.folder):
+        here = events.read_stores(found.folder).get(Address.of(environment).key)
+        return str(here["run_id"]) if isinstance(here, Mapping) and here.get("run_id") else ids[0]
+    raise Refusal(
+        f"{found.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
+        "restores the model from DVC's cache if it is there"
+    )
+
+
+def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
+    """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
+    finished = [folder.name for folder in journal.journals(root) if has_model(folder)]
+    if path == paths.model and not path.exists() and finished:
+        raise Refusal(
+            f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "
+            "or run `dvc repro` if none runs"
+        )
+
+
+def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
+    """Return the path of a file with the SHA-256 `digest`; None if there is none. Only the model files of this checkout and of its journals
+    are searched.
+    """
+    copies = [folder / journal.MODEL for folder in journal.journals(root)]
+    return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
+
+
+def from_mlflow(name: str, paths: Paths, environment: Environment, folder: Path) -> Path:
+    """Return the path of the model file that belongs to a logged model of MLflow.
+
+    If this machine has a file with the same SHA-256, return that file. Otherwise download the file to `folder`. `name` is the id of a run,
+    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. Raises Refusal if MLflow is not installed or cannot be
+    reached, if it has no such model, or if the download fails.
+    """
+    refuse_missing_store(name, environment)
+    store, remedy = Store(environment), ": check the name and MLFLOW_TRACKING_URI, or give a model file"
+    # stdout is for predictions
+    with store.refusing(name, "could not get this model from MLflow", remedy), contextlib.redirect_stdout(sys.stderr):
+        model = find_logged(name, store)
+        return on_this_machine(model.tags[MODEL_TAG], paths, environment.root) or download(name, model, store, folder)
+
+
+def refuse_missing_store(name: str, environment: Environment) -> None:
+    """Raise Refusal if MLflow is not installed, or if there is no store to look up `name` in: MLflow would create an empty one."""
+    if find_spec("mlflow") is None:
+        raise Refusal(f"{shown(name)}: needs MLflow, which is not installed here: install MLflow, or give a model file")
+    if environment.mlflow_tracking_uri is None and not (environment.root / "mlflow.db").exists():  # else MLflow would create a store
+        raise Refusal(f"{shown(name)}: there is no MLflow store in {environment.root}: set MLFLOW_TRACKING_URI, or give a model file")
+
+
+def find_logged(name: str, store: Store) -> "LoggedModel":
+    """Return the logged model that `name` denotes: the id of a run, or a model in MLflow, written as in `FORMS`.
+
+    Raises Refusal if there is no logged model for `name`, or if another program logged it. Passes on MLflow's exceptions.
+    """
+    match = REGISTERED.fullmatch(name)
+    if match is None:
+        run = store.client.get_run(name)
+        if model := find_model(store.client, run, run.data.tags.get(MODEL_TAG)):
+            return model
+        raise Refusal(
+            f"{name}: this run has no model in MLflow, because its training did not finish or its model was not sent: finish the training, "
+            "or run `python -m pipeline sync` where it ran"
+        )
+    model_id = match["name"]
+    if match["alias"] or match["version"]:
+        store.refuse_other_registry()
+        if match["alias"]:
+            version = store.client.get_model_version_by_alias(model_id, match["alias"])
+        else:
+            version = store.client.get_model_version(model_id, match["version"])
+        # A database store returns no `model_id`; the source is the address of the logged model or its folder, and both contain the id.
+        logged = MODEL_ID.search(version.model_id or version.source or "")
+        if not logged:
+            raise Refusal(
+                f"{shown(name)}: this version in the model registry does not come from a model that this pipeline logged: give a model file"
+            )
+        model_id = logged[0]
+    model = store.client.get_logged_model(model_id)
+    if MODEL_TAG not in model.tags:
+        raise Refusal(f"{shown(name)}: was not logged by this pipeline: give a model file")
+    return model
+
+
+def download(name: str, model: "LoggedModel", store: Store, folder: Path) -> Path:
+    """Download the model file of the logged model `model` to `folder`, and return its path.
+
+    Raises Refusal if the download fails, or if the file does not have the recorded SHA-256. The message names the model by `name`.
+    """
+    from mlflow import artifacts
+
+    digest, uri = model.tags[MODEL_TAG], f"{model.artifact_location}/artifacts/{journal.MODEL}"
+    remedy = f". A model that was logged by an older version of this pipeline lacks this file: give a model file with the SHA-256 {digest}"
+    with store.refusing(name, f"could not download {journal.MODEL} from MLflow", remedy):
+        path = Path(artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder), tracking_uri=store.address.for_mlflow))
+    if files.digest(path) != digest:
+        raise Refusal(
+            f"{shown(name)}: the file in MLflow is damaged, because its SHA-256 is not {digest}: give a model file with this SHA-256"
+        )
+    return path

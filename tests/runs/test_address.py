@@ -1,0 +1,47 @@
+from collections.abc import Callable
+
+from sqlalchemy import make_url
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.runs.mlflow.address import Address
+
+MakeEnvironment = Callable[..., Environment]
+
+
+def test_the_address_for_mlflow_holds_no_password(make_environment: MakeEnvironment) -> None:
+    address = Address.of(make_environment("https://someone:p%40ss@tracking.example:5000/path"))
+    assert address.for_mlflow == "https://tracking.example:5000/path"
+    assert address.credentials == ("someone", "p@ss")
+    assert address.redacted("p%40ss and p@ss") == "*** and ***"
+
+
+def test_the_key_of_a_store_does_not_depend_on_the_password(make_environment: MakeEnvironment) -> None:
+    keys = {Address.of(make_environment(f"postgresql://someone:{password}@host/runs")).key for password in ("one", "two")}
+    assert len(keys) == 1
+    assert Address.of(make_environment("http://host:5000")).key not in keys
+
+
+def test_a_postgresql_address_without_a_driver_means_the_installed_one_and_keeps_its_key(make_environment: MakeEnvironment) -> None:
+    address = Address.of(make_environment("postgresql://someone:hidden@host/runs"))
+    assert make_url(address.for_mlflow).get_dialect().import_dbapi().__name__ == "psycopg2"
+    assert address.key == files.digest_of("postgresql://host/runs")[:16]
+    other = "postgresql+pg8000://someone:hidden@host/runs"
+    assert Address.of(make_environment(other)).for_mlflow == other
+
+
+def test_a_relative_database_lies_under_the_root(make_environment: MakeEnvironment) -> None:
+    environment = make_environment("sqlite:///mine.db")
+    assert Address.of(environment).for_mlflow == f"sqlite:///{environment.root}/mine.db"
+    assert Address.of(make_environment("sqlite:////absolute.db")).for_mlflow == "sqlite:////absolute.db"
+
+
+def test_a_secret_is_redacted_wherever_it_stands_in_the_address(make_environment: MakeEnvironment) -> None:
+    for address in (
+        "https://hidden%2Fword@tracking.example",
+        "https://someone:hidden%2Fword@tracking.example",
+        "postgresql://someone@host/runs?password=hidden%2Fword",
+        "mssql://someone:hidden%2Fword@host/runs",
+    ):
+        redacted = Address.of(make_environment(address)).redacted(f"{address} hidden/word hidden%2Fword")
+        assert "hidden" not in redacted

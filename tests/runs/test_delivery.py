@@ -1,0 +1,323 @@
+"""Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
+from pipeline.runs import events
+from pipeline.runs.events import EVENTS, SYSTEM, Cursor, is_pending
+from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
+from pipeline.runs.mlflow import comparison_view, delivery, mirror
+from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.delivery import Delivery
+from pipeline.runs.mlflow.store import Store
+from tests.runs import tiny
+from tests.runs.conftest import Tracked, finish
+
+
+class FakeServer:
+    """Accepts every event except a description in `failing`; `is_down` fails every request."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.failing: set[str] = set()
+        self.num_resets = 0
+        self.pauses_s = 0.0
+        self.is_down = False
+        self.accepted: list[str] = []
+        self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
+        self.store.run_for.return_value.info.run_id = "a run"
+        self.store.run_for.return_value.info.experiment_id = "1"
+        self.store.is_reachable.side_effect = lambda: not self.is_down
+
+    def sender(self, *_: object) -> SimpleNamespace:
+        return SimpleNamespace(send=self.send, tag=self.tag)
+
+    def send(self, batch: list[events.Event]) -> None:
+        time.sleep(self.pauses_s)
+        if self.num_resets:
+            self.num_resets -= 1
+            raise ConnectionResetError
+        for event in batch:
+            if self.is_down or event.fields.get("text") in self.failing:
+                raise TimeoutError
+            self.accepted.append(event.kind)
+
+    def tag(self, _: dict[str, str]) -> None:
+        if self.is_down:
+            raise TimeoutError
+
+    def delivery(self, folder: Path) -> Delivery:
+        return Delivery(folder, self.store, tiny.build)
+
+    def cursor(self, folder: Path) -> Cursor:
+        return Cursor.load(folder, self.store.address.key)
+
+
+@pytest.fixture
+def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    server = FakeServer(without_mirror)
+    monkeypatch.setattr(delivery, "Sender", server.sender)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
+    monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
+    return server
+
+
+def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
+    journal = Journal.create(root, stage="train", info=RunInfo())
+    for tag in tags:
+        journal.describe(tag)
+    if ended:
+        finish(journal)
+    return journal.folder
+
+
+def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.failing = write_journal(tmp_path, "a", "b", "c"), {"a", "b"}
+    start, *_ = events.read(folder / EVENTS)
+    for _ in range(2):
+        assert not server.delivery(folder).catch_up()
+        assert server.cursor(folder).offsets[EVENTS] == start.end
+        assert is_pending(folder)
+    assert server.accepted == ["start", "description", "end", "description", "end"]
+    server.failing.clear()
+    assert server.delivery(folder).catch_up()
+    assert server.accepted[-4:] == ["description", "description", "description", "end"]
+    assert not is_pending(folder)
+
+
+def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.num_resets = write_journal(tmp_path, "a"), 1
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "description", "end"]
+
+
+def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
+    journal.describe("a")
+    journal.describe("b")
+    running = server.delivery(journal.folder)
+    running.catch_up()
+    server.failing.clear()
+    running.catch_up()
+    assert server.accepted == ["start", "description", "description", "description"]
+    assert server.cursor(journal.folder).offsets[EVENTS] == (journal.folder / EVENTS).stat().st_size
+    journal.close()
+
+
+def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.failing = write_journal(tmp_path, "a", ended=False), {"a"}
+    assert not mirror.deliver(folder, server.store, tiny.build)
+    server.store.client.set_terminated.assert_called_once()
+    assert server.store.client.set_terminated.call_args.args == ("a run", "KILLED")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(server: FakeServer, tmp_path, monkeypatch, ended: bool) -> None:
+    folder = write_journal(tmp_path, "a", ended=ended)
+    system = events.Writer(folder / SYSTEM, end=0)
+    system.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {}})
+    system.close()
+    (folder / COPIES).mkdir()
+    (folder / MODEL).touch()
+    monkeypatch.setattr(comparison_view, "update", MagicMock(side_effect=[None, KeyboardInterrupt, None]))
+    with pytest.raises(KeyboardInterrupt):
+        server.delivery(folder).catch_up()
+    assert is_pending(folder)
+    assert server.delivery(folder).catch_up()
+    assert not is_pending(folder)
+    assert {COPIES, MODEL}.isdisjoint(path.name for path in folder.iterdir())
+    assert server.store.client.set_terminated.called != ended
+
+
+def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
+    folder = write_journal(tmp_path)
+    (folder / COPIES).mkdir()
+    are_free = []
+
+    def rmtree(path: Path, **_: object) -> None:
+        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+            are_free.append(taken)
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    assert server.delivery(folder).catch_up()
+    assert are_free
+    assert all(are_free)
+
+
+def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, stage="train", info=RunInfo())
+    journal.metrics(1, {"a": 1.0})
+    finish(journal)
+    path = journal.folder / EVENTS
+    first, metrics, end = path.read_text().splitlines(keepends=True)
+    path.write_text(first + metrics.replace("values", "xxxxxx") + end)
+    mirror.deliver(journal.folder, server.store, tiny.build)
+    assert server.accepted == ["start", "unreadable", "end"]
+    assert not is_pending(journal.folder)
+
+
+def test_only_one_process_delivers_a_journal(server: FakeServer, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path)
+    with files.locked(folder / MIRROR_LOCK, wait=False):
+        assert not mirror.deliver(folder, server.store, tiny.build)
+    assert server.accepted == []
+
+
+def test_metrics_are_sent_together_and_everything_else_alone() -> None:
+    kinds = ["start", *["metrics"] * (delivery.EVENTS_AT_ONCE + 1), "description", "description", "end"]
+    sizes = [len(batch) for batch in delivery.batches(events.Event(0, {"kind": kind}) for kind in kinds)]
+    assert sizes == [1, delivery.EVENTS_AT_ONCE, 1, 1, 1, 1]
+
+
+def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
+    folder = write_journal(tmp_path, "a", "b")
+    server.pauses_s = 0.2
+    with pytest.raises(TimeoutError, match="the time for delivering earlier runs is over"):
+        Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
+    server.store.client.set_terminated.assert_not_called()
+    assert len(server.accepted) < 4
+    server.pauses_s = 0.0
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "description", "description", "end"]
+    assert list(mirror.deliveries([write_journal(tmp_path)], server.store, tiny.build, time.monotonic() - 1)) == []
+
+
+def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, left, own = (write_journal(tmp_path, tag) for tag in "abc")
+    server.failing = {"a"}
+    assert not server.delivery(failed).catch_up()
+    order: list[Path] = []
+    catch_up = Delivery.catch_up
+
+    def recorded(self: Delivery) -> bool:
+        order.append(self._folder)
+        with files.locked(own / MIRROR_LOCK, wait=False) as taken:
+            assert not taken, "a stage that continues the journal relies on this mirror"
+        return catch_up(self)
+
+    monkeypatch.setattr(Delivery, "catch_up", recorded)
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(own, without_mirror, tiny.build) == 0
+    assert order == [own, left, failed]
+
+
+def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, finish_run, pauses = write_journal(tmp_path, "a"), Delivery._finish, []
+
+    def finished(self: Delivery, run: object) -> None:
+        if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered
+            finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+        finish_run(self, run)
+
+    def pause(pause_s: float, *_: object, **__: object) -> None:
+        pauses.append(pause_s)
+        if pause_s == mirror.DELIVER_EVERY_S:
+            server.failing.clear()
+
+    monkeypatch.setattr(Delivery, "_finish", finished)
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
+    assert pauses == [mirror.START_AFTER_S, 0]
+    other, server.failing = write_journal(tmp_path, "b"), {"b"}
+    assert mirror.follow(other, without_mirror, tiny.build) == 0
+    assert pauses[2:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
+
+
+def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_system_metrics_too(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, finish_run, sampler = write_journal(tmp_path, "a"), Delivery._finish, MagicMock()
+    opened: list[Journal] = []
+
+    def finished(self: Delivery, run: object) -> None:
+        finish_run(self, run)
+        if not opened:
+            opened.append(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+
+    def pause(pause_s: float, *_: object, **__: object) -> None:
+        if pause_s == mirror.DELIVER_EVERY_S:  # while a stage runs
+            finish(*opened)
+
+    monkeypatch.setattr(Delivery, "_finish", finished)
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "Sampler", sampler)
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert sampler.return_value.start.call_count == 2
+
+
+def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, server.failing, pauses = write_journal(tmp_path, "a"), {"a"}, []
+
+    def pause(*_: object, **__: object) -> None:
+        pauses.append(1)
+        if len(pauses) == mirror.LAST_ATTEMPTS:  # after one at the start and two failed attempts
+            server.failing.clear()
+
+    def is_continued(*_: object) -> bool:
+        finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+        return True
+
+    monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "is_continued", is_continued)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert not is_pending(folder)
+
+
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
+    folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
+    server.is_down = is_down
+    assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
+    assert [is_pending(folder) for folder in folders] == [True, is_down]
+    assert not is_down or server.cursor(folders[0]).offsets[EVENTS] == 0
+
+
+@pytest.mark.parametrize(("error", "num_attempts"), [(Refusal("restore it"), 1), (TimeoutError(), mirror.LAST_ATTEMPTS)])
+def test_what_only_a_person_can_change_is_not_tried_again(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, num_attempts: int
+) -> None:
+    server.store.run_for.side_effect = error
+    monkeypatch.setattr(mirror, "pause", lambda *_, **__: None)
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(write_journal(tmp_path), without_mirror, tiny.build) == 1
+    assert server.store.run_for.call_count == num_attempts
+
+
+def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:
+    root, store = tracked.environment.root, Store(tracked.environment)
+    parent = Journal.create(root, stage="search", info=RunInfo(name="a search"), experiment="children")
+    child = Journal.create(root, stage="train", info=RunInfo(tags={"pipeline.parent": parent.folder.name}), experiment="children")
+    for journal in (parent, child):
+        finish(journal)
+    early = Delivery(child.folder, store, tiny.build)
+    assert early.catch_up(), "a child whose parent is not in MLflow yet is delivered too"
+    assert "mlflow.parentRunId" not in tracked.run_of(child.folder.name).data.tags
+    mirror.deliver(parent.folder, store, tiny.build)
+    reopened = Journal.reopen(child.folder, stage="search", info=RunInfo(tags={"pipeline.pruned": "true"}))
+    reopened.end("KILLED")
+    reopened.close()
+    mirror.deliver(child.folder, store, tiny.build)
+    run = tracked.run_of(child.folder.name)
+    assert run.data.tags["mlflow.parentRunId"] == tracked.run_of(parent.folder.name).info.run_id
+    assert (run.info.status, run.data.tags["pipeline.pruned"]) == ("KILLED", "true")

@@ -1,0 +1,69 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.runs import events
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / events.EVENTS
+    writer = events.Writer(path, end=0)
+    for step in range(3):
+        writer.append({"kind": "metrics", "time_ms": 1, "step": step, "values": {}})
+    writer.close()
+    return path
+
+
+def test_a_torn_last_line_is_not_read(path: Path) -> None:
+    whole = path.read_bytes()
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        assert len(list(events.read(path))) == whole[:size].count(b"\n")
+        assert not events.has_more(path, whole[:size].rfind(b"\n") + 1)
+
+
+def test_a_writer_that_reopens_truncates_a_torn_line(path: Path) -> None:
+    end = path.stat().st_size
+    path.write_bytes(path.read_bytes() + b'{"kind": "met')
+    writer = events.Writer(path, end)
+    writer.append({"kind": "end", "time_ms": 1, "status": "FINISHED"})
+    assert [event.kind for event in events.read(path)] == ["metrics", "metrics", "metrics", "end"]
+
+
+def test_lines_after_a_damaged_one_are_read(path: Path) -> None:
+    path.write_bytes(b"\0\0\0\n[1]\n" + path.read_bytes())
+    assert [event.kind for event in events.read(path)] == ["unreadable", "unreadable", "metrics", "metrics", "metrics"]
+
+
+def test_a_line_without_one_of_its_fields_is_unreadable() -> None:
+    for kind, fields in events.FIELDS.items():
+        whole = {"kind": kind, "time_ms": 1, **{name: type_() for name, type_ in fields.items()}}
+        assert events.decoded(json.dumps(whole).encode()) == whole
+        for name in whole:
+            without = {other: value for other, value in whole.items() if other != name}
+            for damaged in (without, {**whole, name: None}):
+                assert events.Event(0, events.decoded(json.dumps(damaged).encode())).kind == "unreadable"
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_the_file_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, write = path.read_bytes(), os.write
+    writer = events.Writer(path, end=len(before))
+    monkeypatch.setattr(os, "write", lambda descriptor, line: write(descriptor, line[:5]))
+    with pytest.raises(OSError, match="only 5 of"):
+        writer.append({"kind": "end"})
+    assert path.read_bytes() == before
+
+
+def test_a_text_that_is_no_unicode_is_written_with_question_marks(path: Path) -> None:
+    writer = events.Writer(path, end=0)
+    writer.append({"kind": "description", "time_ms": 1, "text": "a\udcff"})
+    writer.close()
+    assert [event.fields["text"] for event in events.read(path)] == ["a?"]
+
+
+def test_nan_and_infinity_survive_json() -> None:
+    assert [float(events.number(value)) for value in (1.5, float("inf"), float("-inf"))] == [1.5, float("inf"), float("-inf")]
+    assert events.number(float("nan")) == "nan"

@@ -1,0 +1,303 @@
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
+from pipeline.runs import events, journal, run
+from pipeline.runs.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
+from pipeline.runs.journal import Journal, RunInfo
+from pipeline.runs.mlflow import mirror, mirror_process, saved_model
+from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.store import JOURNAL_TAG, Store
+from tests.runs import mirror_command, tiny
+from tests.runs.conftest import NUM_STEPS, RUN_INFO, Tracked, finish
+
+
+def test_the_run_holds_all_of_its_journal(tracked: Tracked) -> None:
+    found = tracked.run_of(tracked.journal.name)
+    assert found.info.status == "FINISHED"
+    assert found.info.run_name == RUN_INFO.name
+    assert found.data.params == {
+        "seed": "1",
+        "model.name": "tiny",
+        "train.compile": "false",
+        "train.clip": "null",
+        "train.metric": "valid/accuracy",
+    }
+    assert (
+        found.data.tags.items()
+        >= {
+            "mlflow.note.content": RUN_INFO.description,
+            "mlflow.source.git.commit": "c0ffee",
+            "mlflow.user": "someone",
+            "evaluate.top_k": "3",
+            "pipeline.changed.seed": "2",
+        }.items()
+    )
+    assert found.data.metrics["test/accuracy"] == 0.75
+    assert {"system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"} <= found.data.metrics.keys()
+    for name in ("train/loss", "train/scale", "valid/loss"):
+        history = tracked.client.get_metric_history(found.info.run_id, name)
+        assert [point.step for point in history] == list(range(1, NUM_STEPS + 1))
+        assert name != "train/loss" or history[2].value == 0.333333, "metrics have six significant digits"
+    assert next(iter(found.data.metrics)) == "valid/loss", "MLflow compares runs by the metric that they were given first"
+    assert "pipeline.refused" not in found.data.tags
+    (dataset,) = found.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest, dataset.tags[0].value) == ("digits train", "d" * 8, "training")
+    assert json.loads(dataset.dataset.profile) == {"classes": 3, "digest": "d" * 64}
+
+
+def test_artifacts_lie_under_the_root_with_the_content_of_the_moment_they_were_logged(tracked: Tracked, tmp_path: Path) -> None:
+    found = tracked.run_of(tracked.journal.name).info
+    provenance, history = (
+        Path(tracked.client.download_artifacts(found.run_id, path, str(tmp_path))).read_text()
+        for path in ("provenance/train.json", "plots/history.csv")
+    )
+    assert json.loads(provenance) == RUN_INFO.provenance
+    assert history == "step,loss\n"
+    assert found.artifact_uri.startswith((tracked.environment.root / "mlruns").as_uri())
+    assert not (tracked.journal / "model.safetensors").exists()
+
+
+def test_a_description_is_updated_unless_it_was_edited(tracked: Tracked) -> None:
+    writing = tracked.begin(RunInfo(description="in training"))
+    writing.describe("trained")
+    assert not tracked.deliver(writing.folder)
+    run_id = tracked.run_of(writing.folder.name).info.run_id
+    assert tracked.client.get_run(run_id).data.tags["mlflow.note.content"] == "trained"
+    tracked.client.set_tag(run_id, "mlflow.note.content", "the one for the paper")
+    writing.describe("evaluated")
+    finish(writing)
+    assert tracked.deliver(writing.folder)
+    assert tracked.client.get_run(run_id).data.tags["mlflow.note.content"] == "the one for the paper"
+
+
+def test_system_metrics_wait_for_the_first_metric_of_the_stage(tracked: Tracked) -> None:
+    writing = tracked.begin()
+    load = events.Writer(writing.folder / SYSTEM, end=0)
+    load.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {"system/load": 1.0}})
+    load.close()
+    for expected in ([], ["valid/accuracy", "system/load"]):
+        tracked.deliver(writing.folder)
+        assert list(tracked.run_of(writing.folder.name).data.metrics) == expected
+        writing.metrics(1, {"valid/accuracy": 0.5})
+    writing.close()
+
+
+def test_a_run_without_an_end_is_killed_and_runs_again_when_it_resumes(tracked: Tracked) -> None:
+    def status() -> str:
+        return str(tracked.run_of(dead.folder.name).info.status)
+
+    dead = tracked.begin()
+    dead.close()
+    assert (tracked.deliver(dead.folder), status()) == (True, "KILLED")
+    again = Journal.reopen(dead.folder, stage="train", info=RunInfo())
+    assert (tracked.deliver(dead.folder), status()) == (False, "RUNNING")
+    again.end("FAILED")
+    again.close()
+    assert (tracked.deliver(dead.folder), status()) == (True, "FAILED")
+
+
+def test_a_failed_run_says_why_until_it_runs_again(tracked: Tracked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "start", lambda *_: None)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter2")
+    message = f"{tracked.environment.root.resolve()}/data: the loss is not finite, said hunter2"
+    with suppress(Refusal), run.training(tracked.environment, resume_file=tmp_path / "run", info=RUN_INFO) as failed:
+        raise Refusal(message)
+    assert failed.folder
+    assert tracked.deliver(failed.folder)
+    found = tracked.run_of(failed.folder.name)
+    assert (found.info.status, found.data.tags["pipeline.failure"]) == ("FAILED", "data: the loss is not finite, said ***")
+    assert found.data.tags["mlflow.note.content"] == "failed: data: the loss is not finite, said ***"
+    with run.training(tracked.environment, resume_file=tmp_path / "run", info=RUN_INFO):
+        pass
+    assert tracked.deliver(failed.folder)
+    found = tracked.run_of(failed.folder.name)
+    assert (found.info.status, "pipeline.failure" in found.data.tags) == ("FINISHED", False)
+    assert "failed" not in found.data.tags["mlflow.note.content"]
+
+
+def test_events_that_mlflow_rejects_are_skipped(tracked: Tracked) -> None:
+    writing = tracked.begin()
+    writing.metrics(1, {"good": 1.0})
+    writing.metrics(1, {"bad\nname": 1.0})
+    broken = tracked.environment.root / "broken.safetensors"
+    broken.write_bytes(b"no weights")
+    writing.model(broken)
+    writing.metrics(2, {"good": 2.0})
+    finish(writing)
+    assert tracked.deliver(writing.folder)
+    found = tracked.run_of(writing.folder.name)
+    assert (found.info.status, found.data.metrics) == ("FINISHED", {"good": 2.0})
+    assert found.data.tags["pipeline.refused"].startswith("model: ")
+
+
+def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again_with_its_step(tracked: Tracked, tmp_path: Path, monkeypatch) -> None:
+    errors, steps = [OSError("a moment"), MemoryError()], []
+
+    def failing(*_: object, step: int, **__: object) -> None:
+        steps.append(step)
+        raise errors[-1]
+
+    monkeypatch.setattr(saved_model, "log_model", failing)
+    writing = tracked.begin()
+    writing.metrics(7, {"a": 1.0})
+    writing.model(tiny.write(tmp_path / "model.safetensors", seed=1))
+    writing.metrics(9, {"a": 1.0})
+    finish(writing)
+    while errors:
+        assert not tracked.deliver(writing.folder)
+        errors.pop()
+    assert set(steps) == {7}
+    assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags
+    monkeypatch.undo()
+    assert tracked.deliver(writing.folder)
+    assert tracked.run_of(writing.folder.name).outputs.model_outputs
+
+
+def test_an_evaluation_without_a_journal_continues_the_run_on_the_server(tracked: Tracked) -> None:
+    digest = tracked.run_of(tracked.journal.name).data.tags["pipeline.model_sha256"]
+    new = Journal.create(tracked.environment.root, stage="evaluate", info=RunInfo(), model_sha256=digest)
+    new.model(tracked.model)
+    new.metrics(NUM_STEPS, {"test/elsewhere": 1.0})
+    finish(new)
+    assert tracked.deliver(new.folder)
+    found = tracked.run_of(tracked.journal.name)
+    assert found.data.metrics["test/elsewhere"] == 1.0
+    assert len(found.outputs.model_outputs) == 1
+
+
+def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(tracked: Tracked) -> None:
+    """Journals of earlier versions name none."""
+    other = tracked.environment.model_copy(update={"mlflow_experiment_name": "set by whoever delivers"})
+    for named, expected in (({"experiment": "mine"}, "mine"), ({}, "set by whoever delivers")):
+        new = tracked.begin(**named)
+        new.close()
+        assert mirror.deliver(new.folder, Store(other), tiny.build)
+        assert tracked.client.get_experiment(tracked.run_of(new.folder.name).info.experiment_id).name == expected
+
+
+def test_a_named_run_that_is_not_used_is_reported_with_the_one_that_is(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
+    deleted = tracked.client.create_run("0").info.run_id
+    tracked.client.delete_run(deleted)
+    for named in ("0" * 32, deleted, "no id: ' /"):
+        used = Store(tracked.environment).run_for("a journal", {"run_id": named}, None).info.run_id
+        assert f"MLFLOW_RUN_ID={named} is not used" in (output := capsys.readouterr().out)
+        assert f"a journal is delivered to the run {used}" in output
+
+
+def test_a_run_that_the_user_began_is_continued_and_keeps_the_tags_of_mlflow(tracked: Tracked) -> None:
+    """Our own tags change as ever."""
+    theirs = {"mlflow.user": "a stranger", "mlflow.source.git.commit": "theirs", "notes": "theirs"}
+    run_id = tracked.client.create_run("0", tags=theirs).info.run_id
+    new = tracked.begin(RunInfo(tags={**RUN_INFO.tags, "ours": "1"}), run_id=run_id)
+    new.close()
+    assert tracked.deliver(new.folder)
+    tags = tracked.client.get_run(run_id).data.tags
+    assert theirs.items() <= tags.items()
+    assert tags["ours"] == "1"
+    later = RunInfo(tags={"mlflow.user": "someone else", "mlflow.source.git.commit": "c1"})
+    Journal.reopen(new.folder, stage="train", info=later).close()
+    assert tracked.deliver(new.folder)
+    tags = tracked.client.get_run(run_id).data.tags
+    assert (tags["mlflow.user"], tags["mlflow.source.git.commit"]) == ("a stranger", "c1")
+
+
+def test_a_named_run_is_continued_by_the_same_training_and_by_no_other(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run to which an earlier version sent another training has no tag `pipeline.journal`, but other params, or a model."""
+    named = tracked.client.create_run("0").info.run_id
+    first, second = (tracked.begin(RunInfo(params={"seed": 1}), run_id=named) for _ in range(2))
+    finish(first, second)
+    assert tracked.deliver(first.folder)
+    assert tracked.run_of(first.folder.name).info.run_id == named
+    (first.folder / DELIVERED).unlink()
+    assert tracked.deliver(first.folder)
+    assert "is not used" not in capsys.readouterr().out
+    assert tracked.deliver(second.folder)
+    assert tracked.run_of(second.folder.name).info.run_id != named
+    assert f"MLFLOW_RUN_ID={named} is not used" in capsys.readouterr().out
+    store = Store(tracked.environment)
+    for tags, params, start, is_continued in (
+        ({}, {"seed": "2"}, {"params": {"seed": 1}}, False),
+        ({"pipeline.model_sha256": "a"}, {}, {"params": {}}, False),
+        ({"pipeline.model_sha256": "a", JOURNAL_TAG: "of the training"}, {"seed": "2"}, {"model_sha256": "a"}, True),
+        ({}, {"seed": "1", "theirs": "2"}, {"params": {"seed": 1}}, True),
+    ):
+        earlier = tracked.client.create_run("0", tags=tags).info.run_id
+        for name, value in params.items():
+            tracked.client.log_param(earlier, name, value)
+        assert (store.run_for("a second journal", {"run_id": earlier, **start}, None).info.run_id == earlier) == is_continued
+
+
+def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.CaptureFixture[str]) -> None:
+    left = [tracked.begin() for _ in range(2)]
+    for writing in left:
+        writing.close()
+    assert mirror.sync(tracked.environment, tiny.build) == 0
+    output = capsys.readouterr().out
+    assert all(f"{writing.folder.name}: delivered" in output for writing in left)
+    assert mirror.sync(tracked.environment, tiny.build) == 0
+    assert "nothing to deliver" in capsys.readouterr().out
+
+
+def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tracked: Tracked, tmp_path: Path) -> None:
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
+    environment = {**os.environ, "DVC_ROOT": str(tmp_path), "PIPELINE_TRACKING_WAIT_S": "0"}
+    writing = Journal.create(tmp_path, stage="train", info=RunInfo())
+    with subprocess.Popen(mirror_process.command(writing.folder), cwd=mirror_process.CHECKOUT, env=environment) as process:
+        while not (writing.folder / SYSTEM).exists():
+            time.sleep(0.05)
+        imported = Path(f"/proc/{process.pid}/maps").read_text()
+        finish(writing)
+        assert process.wait() == 0
+    assert "sqlalchemy" not in imported
+    assert "pandas" not in imported
+    assert not is_pending(writing.folder)
+
+
+def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_that_follows(tracked, tmp_path, monkeypatch) -> None:
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)  # to create one takes seconds
+    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
+    monkeypatch.setattr(mirror_process, "NICENESS", 0)
+    monkeypatch.setenv("DVC_STAGE", "train")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    store, model = Address.of(environment).key, tiny.write(tmp_path / "model.safetensors")
+    with suppress(KeyboardInterrupt), run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.metrics(1, {"valid/loss": 1.0})
+        raise KeyboardInterrupt
+    folder = training.folder
+    assert folder
+    assert not Cursor.load(folder, store).is_complete(folder), "the stage did not wait"
+    wait_until(lambda: Cursor.load(folder, store).is_complete(folder))
+    num_samples = len(list(events.read(folder / SYSTEM)))
+    monkeypatch.setattr(mirror_process, "start", lambda *_: pytest.fail("another mirror was started"))
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.metrics(2, {"valid/loss": 0.5})
+        wait_until(lambda: len(list(events.read(folder / SYSTEM))) > num_samples)
+    files.write_text(folder / journal.MODEL_DIGEST, files.digest(model))  # without the model, whose export takes seconds
+    with run.addition(environment, model, info=RunInfo()) as evaluation:
+        evaluation.metrics(1, {"test/accuracy": 0.5})
+        wait_until(lambda: Cursor.load(folder, store).offsets[EVENTS] == (folder / EVENTS).stat().st_size)
+        # the mirror knows by now that this is the evaluation: it ends with it
+    assert journal.journals(tmp_path) == [evaluation.folder] == [folder]
+    assert Cursor.load(folder, store).is_complete(folder)
+    assert mirror_process.STARTED[-1].wait(60) == 0
+    steps = [event.fields["step"] for event in events.read(folder / SYSTEM)]
+    assert steps == list(range(len(steps)))
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not is_done():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)

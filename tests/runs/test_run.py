@@ -1,0 +1,260 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from pipeline.core import files
+from pipeline.core.environment import Environment
+from pipeline.core.interruption import Interrupted
+from pipeline.runs import events, journal, run
+from pipeline.runs.events import Cursor, is_pending
+from pipeline.runs.journal import RunInfo
+from pipeline.runs.mlflow import mirror, mirror_process
+from pipeline.runs.mlflow.address import Address
+from tests.runs import tiny
+
+
+def last_status(environment: Environment) -> str:
+    return str(list(events.read(journal.journals(environment.root)[-1] / events.EVENTS))[-1].fields["status"])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_followed", "status", "waits"),
+    [
+        (None, False, "FINISHED", True),
+        (None, True, "FINISHED", False),
+        (SystemExit(), True, "FAILED", True),
+        (KeyboardInterrupt(), False, "KILLED", False),
+        (Interrupted(signal.SIGTERM), False, "KILLED", False),
+    ],
+)
+def test_the_end_of_a_stage_sets_the_status_and_waits_for_mlflow_only_if_nothing_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, is_followed: bool, status: str, waits: bool
+) -> None:
+    waited = MagicMock()
+    monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
+    monkeypatch.setattr(mirror_process, "wait", waited)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with (
+        pytest.raises(type(error)) if error else nullcontext(),
+        run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: is_followed),
+    ):
+        if error:
+            raise error
+    assert (last_status(environment), waited.called) == (status, waits)
+
+
+def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_another(without_mirror: Environment, tmp_path: Path) -> None:
+    work = tmp_path / "work" / "run"
+    for _ in range(2):
+        with run.training(without_mirror, resume_file=work, info=RunInfo()):
+            pass
+    assert len(journal.journals(tmp_path)) == 1
+    work.unlink()
+    with run.training(without_mirror, resume_file=work, info=RunInfo()):
+        pass
+    assert len(journal.journals(tmp_path)) == 2
+    assert last_status(without_mirror) == "FINISHED"
+
+
+def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path) -> None:
+    work = tmp_path / "run"
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="first")) as first:
+        pass
+    assert first.folder
+    (first.folder / events.EVENTS).write_bytes(b'{"kind":"start","time_')
+    assert journal.journals(tmp_path) == []
+    assert not is_pending(first.folder)
+    with run.training(without_mirror, resume_file=work, info=RunInfo(name="again")) as again:
+        assert again.folder == first.folder
+    begin = next(events.read(first.folder / events.EVENTS))
+    assert (begin.kind, begin.fields["name"]) == ("start", "again")
+
+
+def test_an_addition_finds_the_journal_of_its_model(without_mirror: Environment, tmp_path: Path) -> None:
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.model(model)
+    with run.addition(without_mirror, model, info=RunInfo()) as same:
+        assert same.folder == training.folder
+        with run.addition(without_mirror, model, info=RunInfo()) as simultaneous:  # another evaluation at the same time waits for none
+            assert simultaneous.folder != training.folder
+    tiny.write(model, seed=1)
+    with run.addition(without_mirror, model, info=RunInfo()) as other:
+        assert other.folder not in {training.folder, simultaneous.folder}
+
+
+def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environment) -> None:
+    environment = without_mirror.model_copy(update={"mlflow_experiment_name": "mine"})
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()), run.addition(environment, model, info=RunInfo()):
+        pass
+    begins = [next(events.read(folder / events.EVENTS)) for folder in journal.journals(tmp_path)]
+    assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
+
+
+def test_a_stage_reports_that_its_run_is_not_the_named_one(without_mirror: Environment, tmp_path: Path, capsys) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    Cursor(run_id="this").save(training.folder, Address.of(without_mirror).key)
+    for named, num_messages in ((None, 0), ("another", 1), ("this", 0)):
+        mirror_process.report(training.folder, without_mirror.model_copy(update={"mlflow_run_id": named}))
+        output = capsys.readouterr().err
+        assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
+
+
+def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_with_the_last_error(
+    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    (training.folder / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
+    log = training.folder / mirror_process.LOG
+    for has_failed in (False, True):
+        Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
+        mirror_process.report(training.folder, without_mirror)
+        log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("tracking: 3 events of run")
+    assert first.endswith(f"(its log is {log})")
+    assert second.startswith("tracking: up to 3 events of run")
+    assert second.endswith(f"The last error in {log}: the token is expired")
+
+
+def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: Environment, tmp_path: Path, capsys) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    offsets = {events.EVENTS: (training.folder / events.EVENTS).stat().st_size, events.SYSTEM: 0}
+    Cursor(run_id="there", offsets=offsets, has_ended=True).save(training.folder, "another store")
+    mirror_process.report(training.folder, without_mirror)
+    assert capsys.readouterr().err.endswith("is already in another MLflow store, and is not sent to a second one\n")
+    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert "every run is already in an MLflow store" in capsys.readouterr().out
+
+
+def test_an_addition_waits_for_a_lock_that_is_held_for_a_moment(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
+    model = tiny.write(tmp_path / "model.safetensors")
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        training.model(model)
+    assert training.folder
+    lock = ExitStack()
+    assert lock.enter_context(files.locked(training.folder / journal.WRITER_LOCK, wait=False))
+    monkeypatch.setattr(time, "sleep", lambda _: lock.close())
+    with run.addition(without_mirror, model, info=RunInfo()) as addition:
+        assert addition.folder == training.folder
+
+
+def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (BrokenPipeError, ValueError):
+        monkeypatch.setattr("sys.stderr", MagicMock(write=MagicMock(side_effect=error)))
+        with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+            reports.artifact(tmp_path / "absent")
+    assert last_status(without_mirror) == "FINISHED"
+
+
+def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, tmp_path: Path) -> None:
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        pass
+    assert reports.folder
+    hanging = MagicMock(subprocess.Popen, poll=MagicMock(return_value=None))
+    hanging.wait.side_effect = subprocess.TimeoutExpired("mirror", 5)
+    mirror_process.wait(hanging, reports.folder, without_mirror.model_copy(update={"tracking_wait_s": 0.3}))
+    hanging.kill.assert_called_once()
+
+
+def test_broken_tracking_is_reported_once_and_stops_nothing(without_mirror: Environment, tmp_path: Path, capsys) -> None:
+    (tmp_path / ".pipeline").write_text("a file where a folder should be")
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+        reports.model(tmp_path / "absent")
+    assert capsys.readouterr().err.count("tracking:") == 1
+
+
+def test_a_full_disk_and_a_missing_file_stop_nothing(without_mirror: Environment, tmp_path: Path, monkeypatch, capsys) -> None:
+    def full(descriptor: int, line: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.artifact(tmp_path / "absent.png")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            reports.metrics(1, {"train/loss": 1.0})
+            reports.describe("a run")
+        reports.metrics(2, {"train/loss": 1.0})
+    assert capsys.readouterr().err.count("tracking:") == 1
+    assert [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)] == ["start", "metrics", "end"]
+
+
+def test_tracking_can_be_switched_off(tmp_path: Path) -> None:
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path, "PIPELINE_TRACKING": False})
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+    assert reports.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
+        pass
+    assert capsys.readouterr().err.count("MLflow is not installed") == 1
+    assert mirror.sync(environment, tiny.build) == 1
+
+
+def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirror: Environment, tmp_path: Path) -> None:
+    """Counted, since a clock says more about the machine: 0.011 ms a report of four metrics on an idle one (docs/reliability.md)."""
+    calls: Counter[str] = Counter()
+
+    def count(_: object, event: str, function: Any) -> None:
+        if event == "c_call":
+            calls[function.__qualname__] += 1
+        elif event == "call":
+            calls["of Python"] += 1
+
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        for step in range(100):
+            if step:
+                sys.setprofile(count)
+            reports.metrics(step, {f"train/{name}": 0.5 for name in "abcd"})
+            sys.setprofile(None)
+    assert calls.keys().isdisjoint({"fsync", "fdatasync", "flush", "open", "sleep", "stat"})
+    assert calls["write"] <= 99
+    assert calls.total() <= 99 * 60, calls
+
+
+def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_process, "start", MagicMock(side_effect=AssertionError))
+    environment = Environment.model_validate(
+        {"DVC_ROOT": tmp_path, "PIPELINE_TRACKING_MIRROR": "false", "PIPELINE_TRACKING_MODEL": "false"}
+    )
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()) as reports:
+        reports.metrics(1, {"train/loss": 1.0})
+        reports.model(tiny.write(tmp_path / "model.safetensors"))
+    kinds = [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)]
+    assert kinds == ["start", "metrics", "end"]
+
+
+def test_a_stage_that_is_followed_leaves_a_mirror_for_which_others_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    slow = "import fcntl, sys, time; time.sleep(0.3); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
+    monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: True):
+        pass
+    process = mirror_process.STARTED[-1]
+    try:
+        assert journal.is_mirrored(journal.journals(tmp_path)[0])
+    finally:
+        process.kill()
+        process.wait()

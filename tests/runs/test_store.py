@@ -1,0 +1,137 @@
+"""Stores that cannot be used, and runs that are not ours."""
+
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
+from pipeline.runs.journal import Journal, RunInfo
+from pipeline.runs.mlflow import mirror
+from pipeline.runs.mlflow.store import Store, destination, failure, is_temporary, needs_remedy
+from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.tracking import tracking as examine_tracking
+from tests.runs import tiny
+from tests.runs.conftest import Tracked
+
+
+def test_a_store_of_another_version_of_mlflow_is_named_with_reason_and_remedies(tracked, without_mirror: Environment, tmp_path) -> None:
+    database = tmp_path / "mlflow.db"
+    shutil.copy(tracked.environment.root / "mlflow.db", database)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'of the future'")
+    with pytest.raises(Refusal, match="found version of the future, but expected") as refused:
+        _ = Store(without_mirror).client
+    assert str(refused.value).startswith(f"{database}: MLflow ")
+    assert f"mlflow db upgrade sqlite:///{database}" in str(refused.value)
+    assert f"mv {database} " in str(refused.value)
+
+
+def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr("mlflow.MlflowClient", locked)
+    (without_mirror.root / "mlflow.db").touch()
+    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+        _ = Store(without_mirror).client
+
+
+def test_sync_reports_the_remedy_for_a_damaged_store(without_mirror: Environment, tmp_path: Path, capsys) -> None:
+    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert capsys.readouterr().out == "tracking: nothing to deliver: there are no runs here\n"
+    Journal.create(tmp_path, stage="train", info=RunInfo()).close()
+    (tmp_path / "mlflow.db").write_text("no database")
+    assert mirror.sync(without_mirror, tiny.build) == 1
+    output = capsys.readouterr().err
+    assert "cannot open this SQLite file ((sqlite3.DatabaseError) file is not a database" in output
+    assert "mv " in output
+    assert not (tmp_path / "mlflow.db.lock").exists()
+
+
+def test_a_database_that_does_not_accept_the_connection_is_not_asked_again_for_minutes(
+    make_environment: Callable[..., Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlflow.store.db.utils.time.sleep", lambda _: pytest.fail("MLflow's own attempts"))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"postgresql+psycopg2://someone:wrong@127.0.0.1:{closed.getsockname()[1]}/runs"
+    with pytest.raises(OperationalError, match="Connection refused"):
+        _ = Store(make_environment(address)).client
+
+
+def test_a_run_goes_to_the_experiment_whose_number_is_set(tracked: Tracked, make_environment, capsys: pytest.CaptureFixture[str]) -> None:
+    """A number that the store does not have, or that was set for another store, names none of its experiments."""
+    number = tracked.client.create_experiment("by its number")
+    for others, start in (
+        ({"MLFLOW_EXPERIMENT_ID": number}, None),
+        ({"MLFLOW_EXPERIMENT_ID": "987654"}, None),
+        ({}, {"experiment": "pipeline", "experiment_id": number, "store": "another"}),
+    ):
+        environment = make_environment(f"sqlite:///{tracked.environment.root}/mlflow.db", **others)
+        found = Store(environment).run_for("numbered", start or destination(environment), None)
+        is_used = start is None and others == {"MLFLOW_EXPERIMENT_ID": number}
+        assert tracked.client.get_experiment(found.info.experiment_id).name == ("by its number" if is_used else "pipeline")
+        assert ("is not used" in capsys.readouterr().out) == (not is_used)
+
+
+def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked: Tracked, tmp_path: Path, monkeypatch, capsys) -> None:
+    """The command is run as it is printed, by `sync` and by `doctor`."""
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    number = Store(environment).experiment_id()
+    Store(environment).client.delete_experiment(number)
+    Journal.create(tmp_path, stage="train", info=RunInfo()).close()
+    assert mirror.sync(environment, tiny.build) == 1
+    remedy = f"`MLFLOW_TRACKING_URI=sqlite:///{tmp_path}/mlflow.db mlflow experiments restore --experiment-id {number}`"
+    assert f"the experiment pipeline was deleted, so MLflow accepts no run for it: {remedy}" in capsys.readouterr().err
+    finding = examine_tracking(Context(environment))
+    assert (finding.status, finding.remedy) == ("warning", remedy)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    subprocess.run(["sh", "-c", remedy.strip("`")], check=True)
+    assert examine_tracking(Context(environment)).status == "ok"
+    assert mirror.sync(environment, tiny.build) == 0
+
+
+@pytest.mark.parametrize(("code", "lasts"), [("PERMISSION_DENIED", True), ("UNAUTHENTICATED", True), ("TEMPORARILY_UNAVAILABLE", False)])
+def test_a_server_that_denies_is_told_from_one_that_is_down(code: str, lasts: bool) -> None:
+    from mlflow.exceptions import RestException
+
+    error = RestException({"error_code": code, "message": "no"})
+    assert needs_remedy(error) == lasts == ("`python -m pipeline doctor`" in failure(error))
+    assert is_temporary(error), "nothing is left out because of it"
+
+
+def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.environment_variables import MLFLOW_ENABLE_ASYNC_LOGGING
+
+    monkeypatch.setenv("MLFLOW_ENABLE_ASYNC_LOGGING", "true")
+    _ = Store(tracked.environment).client
+    assert not MLFLOW_ENABLE_ASYNC_LOGGING.get()
+
+
+def test_the_newest_runs_have_different_colours(tracked: Tracked) -> None:
+    new = [tracked.begin(experiment="colours") for _ in range(3)]
+    for journal in new:
+        journal.close()
+        assert tracked.deliver(journal.folder)
+    assert len({tracked.run_of(journal.folder.name).data.tags["mlflow.runColor"] for journal in new}) == len(new)
+
+
+@pytest.mark.parametrize(
+    ("message", "temporary"),
+    [("Invalid value for parameter 'key'", False), ("(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True)],
+)
+def test_a_row_that_an_earlier_request_is_making_is_asked_for_again(message: str, temporary: bool) -> None:
+    from mlflow.exceptions import RestException
+
+    assert is_temporary(RestException({"error_code": "BAD_REQUEST", "message": message})) == temporary
