@@ -17,7 +17,7 @@ from pipeline.inference import model_file
 from pipeline.prepare.params import PrepareParams
 from pipeline.tools.check.command import describe_dataset
 from tests import project
-from tests.pretrained_tokenizers import added, file
+from tests.pretrained_tokenizers import BYTE_LEVEL, QWEN2, added, file, sequence
 
 NAME = "data/weights/own/tokenizer.json"
 UNFITTED = {"tokenizer": "pretrained", "tokenizer_file": NAME, "vocabulary": None, "min_count": None, "normalization": []}
@@ -92,16 +92,19 @@ def refusal(folder: Path, content: Any, monkeypatch: pytest.MonkeyPatch, **chang
     return str(caught.value)
 
 
-UNKNOWN_PATTERN = json.dumps(file("qwen2")["pre_tokenizer"]).replace("{L}", "{M}")
+UNKNOWN_PATTERN = {"type": "Split", "pattern": {"Regex": QWEN2.replace("{L}", "{M}")}, "behavior": "Isolated", "invert": False}
 BAD = {
-    "a pattern": ({"pre_tokenizer": json.loads(UNKNOWN_PATTERN)}, "has the pre-tokenizer Sequence, which is not supported: {"),
+    "a pattern": (
+        {"pre_tokenizer": sequence("pretokenizers", UNKNOWN_PATTERN, BYTE_LEVEL)},
+        "has the pre-tokenizer Sequence, which is not supported: {",
+    ),
     "SentencePiece": ({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, "has the model Unigram: choose a model with"),
     "metaspace": ({"pre_tokenizer": {"type": "Metaspace"}}, "has the pre-tokenizer Metaspace, which is not supported"),
     "a normalizer": ({"normalizer": {"type": "Replace", "content": ""}}, "has the normalizer Replace"),
     "a post-processor": ({"post_processor": {"type": "TemplateProcessing", "single": []}}, "has the post-processor TemplateProcessing"),
     "byte fallback": ({"model": {"type": "BPE", "byte_fallback": True}}, "has the model BPE with the option byte_fallback"),
     "numbers left out": ({"added_tokens": added({"<x>": 99_999})}, "cannot be used (has an added token whose number"),
-    "a truncated file": (json.dumps(file("bert")).encode()[:-9], "is not a complete JSON file: copy or download it again"),
+    "a truncated file": (b'{"version": "1.0", "model": {"type": "WordPie', "is not a complete JSON file: copy or download it again"),
     "deep nesting": (b"[" * 200_000, "is not a complete JSON file"),
     "a foreign file": (b'{"architectures": []}', "is not the `tokenizer.json` of a model of Hugging Face: write the path of such a file"),
     "no object": (b"[1]", "is not the `tokenizer.json`"),
