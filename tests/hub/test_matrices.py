@@ -1,7 +1,7 @@
 """In every architecture of torchvision, timm and transformers, all matrices decay, and every parameter of two dimensions that does not is known."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 import timm
@@ -18,10 +18,12 @@ from tests.train.engine.building import ADAMW, MUON
 
 OTHERS = re.compile(r"(pos|rel|bias|token)[^.]*$|(^|\.)(freqs|alpha)$")
 """Matches the names of positions, biases, tokens, the frequencies of rotations, and the `alpha` with which EfficientViM mixes."""
-FAMILIES = [min(found, key=len) for module in timm.list_modules() if (found := timm.list_models(module=module))]
-"""An architecture of each module of timm."""
 CONDITIONAL = "efficientnet_cc_b0_4e"
 """Its convolutions are no `nn.Conv2d`."""
+QUICK = {
+    "timm": (CONDITIONAL, "test_vit", "convnext_nano", "swin_tiny_patch4_window7_224"),
+    "torchvision": ("resnet18", "swin_t", "vit_b_16"),
+}
 
 
 def names(network: nn.Module, settings: object) -> Iterator[tuple[str, nn.Parameter, dict]]:
@@ -55,14 +57,19 @@ def test_all_matrices_of_transformers_decay_and_the_hidden_ones_are_orthogonalis
     assert {name for name, _, group in names(network, MUON) if group["transposed"]} == (layers if architecture == "gpt2" else set())
 
 
+def every_family() -> dict[str, Iterable[str]]:
+    """Return all architectures of torchvision, and one of each module of timm."""
+    of_timm = (min(found, key=len) for module in timm.list_modules() if (found := timm.list_models(module=module)))
+    return {"timm": of_timm, "torchvision": of_torchvision.list_models(module=of_torchvision)}
+
+
 @pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
-def test_all_matrices_of_torchvision_decay() -> None:
-    for architecture in of_torchvision.list_models(module=of_torchvision):
+@pytest.mark.parametrize("architectures", [lambda: QUICK, pytest.param(every_family, marks=pytest.mark.slow)], ids=["some", "every family"])
+def test_all_matrices_of_timm_and_torchvision_decay(architectures: Callable[[], dict[str, Iterable[str]]]) -> None:
+    chosen = architectures()
+    for architecture in chosen["torchvision"]:
         with MetaDeviceMode():
             assert left_out(of_torchvision.get_model(architecture, weights=None)) == [], architecture
-
-
-def test_all_matrices_of_an_architecture_of_each_module_of_timm_decay() -> None:
-    for architecture in (*FAMILIES, CONDITIONAL):
+    for architecture in chosen["timm"]:
         with torch.device("meta"):
             assert left_out(timm.create_model(architecture, num_classes=10)) == [], architecture
