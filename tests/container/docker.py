@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.imports import TOP
-from tests.repository import GIT, call, variables
+from tests.repository import GIT, call, copy_of_checkout, variables
 
 DOCKER = os.environ.get("DOCKER", "docker")
 BASE_IMAGE = os.environ.get("BASE_IMAGE", "")
@@ -82,11 +81,7 @@ def volume() -> Iterator[str]:
 
 def clone(folder: Path) -> Path:
     """Copy the files of this checkout to `folder` and commit them to a new Git repository there."""
-    for path in call(TOP, "git", "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
-        if (TOP / path).is_file():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes((TOP / path).read_bytes())
-    call(folder, *GIT, "init", "-q")
+    copy_of_checkout(folder)
     call(folder, *GIT, "add", "-A")
     call(folder, *GIT, "commit", "-qm", "begin")
     return folder
