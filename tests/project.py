@@ -79,6 +79,20 @@ SETTINGS = {
         removed=("divide", "encoding"),
     ),
 }
+IMAGE_FOLDER = {
+    "name": "image_folder",
+    "root": "images",
+    "image_size": 8,
+    "channels": 3,
+    "on_corrupt": "fail",
+    "max_pixels": 10_000,
+    "white": None,
+    "valid": 0.2,
+    "test": 0.2,
+    "seed": 1,
+    "duplicates": "keep",
+}
+"""The section `source` of images in the folder `images`."""
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 """The files that a training writes."""
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")

@@ -15,12 +15,12 @@ from pipeline.inference import tensor_file
 from pipeline.train.engine import fit, update
 from pipeline.train.training import Training
 from tests import project, texts
+from tests.conftest import MLP
 from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT, SGD
 from tests.train.engine.building import HERE, begin, run, same
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
-MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.0}
 
 
 def spoil(

@@ -33,17 +33,8 @@ FACTORS = {
     "PIPELINE_CHECKPOINT_EVERY_STEPS": ["0", "1"],
 }
 RESULTS = ("models", "metrics", "plots", "data/prepared")
-IMAGES = {
-    "name": "image_folder",
-    "root": "images",
-    "image_size": 8,
-    "channels": 3,
-    "on_corrupt": "fail",
-    "max_pixels": 10_000,
-    "white": None,
-}
 CHANGES = {
-    "source": {**IMAGES, "valid": 0.2, "test": 0.2, "seed": 1, "duplicates": "keep"},
+    "source": project.IMAGE_FOLDER,
     "model": {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2},
     "augment": {
         "crop_padding": 0,

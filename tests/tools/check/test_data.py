@@ -13,19 +13,6 @@ from pipeline.tools.check import command as check
 from tests import project
 from tests.imports import TOP
 
-SOURCE = {
-    "name": "image_folder",
-    "root": "images",
-    "image_size": 8,
-    "channels": 3,
-    "on_corrupt": "fail",
-    "max_pixels": 10_000,
-    "white": None,
-    "valid": 0.2,
-    "test": 0.2,
-    "seed": 1,
-    "duplicates": "keep",
-}
 DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1}
 
 
@@ -42,7 +29,7 @@ def images(folder: Path, classes: dict[str, int]) -> None:
         ({"cat": 9}, {}, "has only one class (cat): add samples of a second class"),
         (
             {"cat": 9, "dog": 9},
-            {"source": {**SOURCE, "valid": 0.0}, "train.export_weights": "best"},
+            {"source": {**project.IMAGE_FOLDER, "valid": 0.0}, "train.export_weights": "best"},
             "train.export_weights: best needs a validation split: set source.valid above 0",
         ),
         ({"cat": 9, "dog": 9}, {"evaluate.top_k": 3}, "evaluate.top_k: 3 is more than the 2 classes of this dataset: write at most 2"),
@@ -53,7 +40,7 @@ def images(folder: Path, classes: dict[str, int]) -> None:
 def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], classes: dict, changes: dict, message: str
 ) -> None:
-    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, **changes}))
+    monkeypatch.chdir(project.make(tmp_path, {"source": project.IMAGE_FOLDER, **changes}))
     images(tmp_path, classes)
     assert main(["check"]) == 2
     error = capsys.readouterr().err
@@ -63,7 +50,7 @@ def test_a_dataset_that_cannot_be_used_is_refused_with_its_line(
 
 
 def test_check_and_prepare_count_corrupt_images_and_name_the_first_ten(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(project.make(tmp_path, {"source": SOURCE, "evaluate.top_k": 2}))
+    monkeypatch.chdir(project.make(tmp_path, {"source": project.IMAGE_FOLDER, "evaluate.top_k": 2}))
     images(tmp_path, {"cat": 15, "dog": 15})
     for number in range(12):
         (tmp_path / f"images/cat/{number}.png").write_bytes(b"<html>")
