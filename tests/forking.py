@@ -47,6 +47,14 @@ class ForkServer:
         self.log.close()
 
 
+def campaign(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    """Run `python -m MODULE ARGUMENTS`, and return the line of JSON that it prints last."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    done = subprocess.run(command, cwd=TOP, env=os.environ | variables, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
 def free_port() -> int:
     """Return a port that is free now. It is below those that Linux gives to outgoing connections by default: one of these could take the port
     of a server between its end and its next start.

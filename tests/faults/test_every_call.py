@@ -1,24 +1,14 @@
 """Each system call of a save fails in turn, and a disk loses what was not synced."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from pipeline.core import files
 from tests.faults import power_loss
-from tests.imports import TOP
-
-
-def call(*arguments: str) -> dict:
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=TOP, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+from tests.forking import campaign
 
 
 def test_a_kill_or_an_error_at_every_call_of_a_save_leaves_a_whole_checkpoint() -> None:
-    outcome = call("tests.faults.every_call")
+    outcome = campaign("tests.faults.every_call")
     if "skipped" in outcome:
         pytest.skip(outcome["skipped"])
     assert {"write", "fsync", "rename", "openat"} <= set(outcome["kinds"])

@@ -14,7 +14,7 @@ import torch
 from pipeline.inference import model_file
 from pipeline.runs import events, journal
 from tests import project
-from tests.imports import TOP
+from tests.forking import campaign
 from tests.laws.test_resuming import CONVNET
 
 SETTINGS = ("digits", "texts", "code")
@@ -103,11 +103,7 @@ def test_the_trace_of_profile_has_kernels_and_copies(trained: Path) -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_trainings_killed_at_random_end_in_the_same_bytes(setting: str) -> None:
     """In a process of its own, which forks before it has used the GPU."""
-    command = [sys.executable, "-m", "tests.faults.killing", str(KILLS), setting]
-    environment = os.environ | {"TEST_DEVICE": "cuda"}
-    done = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = campaign("tests.faults.killing", str(KILLS), setting, TEST_DEVICE="cuda")
     print(found)
     assert found["kills"] == KILLS
     assert found["resumed"] >= KILLS // 4, f"too few kills came after the first checkpoint: {found}"
