@@ -4,12 +4,13 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 from benchmarks.job import MODELS, Job
+from benchmarks.report import Measurement
 from benchmarks.worker import LOOPS, Block, Worker
 from pipeline.inference.machine import Machine
 
@@ -17,15 +18,6 @@ TOLERANCE = 0.05
 UNTRAINED = ("floor", "data")
 """Loops without a comparable loss: one trains on a single batch, one does not train."""
 CALIBRATION_STEPS = 20
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """The results for one model: the blocks of each loop, and its mean loss and memory."""
-
-    job: Job
-    blocks: dict[str, list[Block]]
-    results: dict[str, dict[str, Any]]
 
 
 @contextmanager

@@ -3,16 +3,26 @@
 import json
 import math
 import statistics
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from benchmarks.__main__ import Measurement
+from benchmarks.job import Job
+from benchmarks.worker import Block
 
 FLOOR = "floor"
 
 
-def ratios(measurement: "Measurement", loop: str, base: tuple[str, ...] = (FLOOR,), spent: str = "elapsed_s") -> tuple[float, float, float]:
+@dataclass(frozen=True)
+class Measurement:
+    """The results for one model: the blocks of each loop, and its mean loss and memory."""
+
+    job: Job
+    blocks: dict[str, list[Block]]
+    results: dict[str, dict[str, Any]]
+
+
+def ratios(measurement: Measurement, loop: str, base: tuple[str, ...] = (FLOOR,), spent: str = "elapsed_s") -> tuple[float, float, float]:
     """Return median, minimum and maximum over rounds of the time of a loop's block, divided by the summed time of the bases' blocks."""
     taken = {name: [getattr(block, spent) for block in blocks] for name, blocks in measurement.blocks.items()}
     shares = [
@@ -21,7 +31,7 @@ def ratios(measurement: "Measurement", loop: str, base: tuple[str, ...] = (FLOOR
     return statistics.median(shares), min(shares), max(shares)
 
 
-def table(measurement: "Measurement") -> str:
+def table(measurement: Measurement) -> str:
     job = measurement.job
     lines = [
         f"{job.model}: {job.rounds} rounds of {job.block_steps} steps of {job.batch_size}",
@@ -52,7 +62,7 @@ def machine() -> dict[str, Any]:
     return Machine.set_up(Environment.read()).fingerprint()
 
 
-def write(path: Path, measurements: list["Measurement"]) -> None:
+def write(path: Path, measurements: list[Measurement]) -> None:
     """Write `path` with the suffixes .json, .md and .png."""
     models = {
         measurement.job.model: {
@@ -69,7 +79,7 @@ def write(path: Path, measurements: list["Measurement"]) -> None:
     plot(path.with_suffix(".png"), measurements)
 
 
-def plot(path: Path, measurements: list["Measurement"]) -> None:
+def plot(path: Path, measurements: list[Measurement]) -> None:
     """Plot one bar per loop and model: its speed relative to the floor, with minimum and maximum as a line."""
     import matplotlib as mpl
 

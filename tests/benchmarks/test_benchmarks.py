@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks import report
-from benchmarks.__main__ import Measurement, refuse_unequal_losses
+from benchmarks.__main__ import refuse_unequal_losses
 from benchmarks.block_timer import BlockTimer
 from benchmarks.job import TEXT_MODELS, BareTraining, Job, synthetic_images
 from benchmarks.loops import floor, pipeline, tensors, tutorial
@@ -48,7 +48,7 @@ def test_a_block_is_reported_after_its_last_step_and_warmup_steps_are_not_timed(
 def test_ratios_compare_blocks_of_the_same_round() -> None:
     seconds = {"floor": [1.0, 2.0, 4.0], "data": [1.0, 1.0, 1.0], "pipeline": [2.0, 3.0, 10.0]}
     blocks = {loop: [Block(taken_s, 2.0) for taken_s in taken] for loop, taken in seconds.items()}
-    measurement = Measurement(JOB, blocks, {loop: {"loss": None, "megabytes": 0.0} for loop in blocks})
+    measurement = report.Measurement(JOB, blocks, {loop: {"loss": None, "megabytes": 0.0} for loop in blocks})
     assert report.ratios(measurement, "pipeline") == (2.0, 1.5, 2.5)
     assert report.ratios(measurement, "pipeline", ("floor", "data")) == (1.0, 1.0, 2.0)
     assert report.ratios(measurement, "pipeline", spent="processor_s") == (1.0, 1.0, 1.0)
