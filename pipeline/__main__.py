@@ -6,7 +6,6 @@ import os
 import select
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
@@ -54,7 +53,7 @@ def command(verb: str) -> Callable[..., int | None]:
     """Return the function that runs `verb`, the first word of the command line."""
     location = VERBS[verb].function
     if location is None:
-        return lambda: import_module("pipeline.core.stage").run(verb)
+        return lambda: tool("stages").run(verb)
     module, function = location.split(":")
     return getattr(tool(module), function)  # type: ignore[no-any-return]
 

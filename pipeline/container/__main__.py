@@ -13,11 +13,11 @@ import psutil
 from pipeline.__main__ import parse, print_os_error, print_refusal
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
-from pipeline.core import checkout_lock, interruption, limits
+from pipeline.core import interruption, limits
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.mlflow import mirror_process
-from pipeline.tools import supervision
+from pipeline.tools import checkout_lock, supervision
 from pipeline.tools.verbs import RENAMED, VERBS
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")

@@ -10,8 +10,9 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.core import checkout_lock, files
+from pipeline.core import files
 from pipeline.core.refusal import Refusal
+from pipeline.tools import checkout_lock
 
 PARTS = (
     ".dvc/config",

@@ -1,4 +1,4 @@
-"""`python -m pipeline STAGE`, the command of a stage in dvc.yaml: read the stage's sections of params.yaml, call the stage, and refuse its result if its inputs changed.
+"""Refuses the result of a stage whose inputs have changed while it ran.
 
 The inputs are the parameters, the code and the data. DVC records all of them as they are when a stage has ended. If they were changed
 meanwhile, DVC would store the result under inputs that did not give it, and never run the stage with these.
@@ -8,20 +8,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from pipeline.core import checkout_lock, files, identity, interruption
-from pipeline.core.environment import Environment, Paths
-from pipeline.core.observer import Observer, unfailing
-from pipeline.core.params import adding_lines, load, with_line
+from pipeline.core import files, identity
+from pipeline.core.environment import Paths
+from pipeline.core.params import with_line
 from pipeline.core.refusal import Refusal, Unavailable, listed
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import Document
@@ -211,46 +209,3 @@ def shown(params: Mapping[str, Scalar], key: str) -> str:
 
 def remedy(what: str, where: str) -> str:
     return f"To keep the old {what}, restore {where} and repeat the command. To use the new {what}, just repeat the command"
-
-
-def run(stage: str, paths: Paths | None = None, arguments: Sequence[str] = ()) -> int:
-    """Run the stage, by default on the paths of the checkout, and return its exit code. It stops cleanly and raises Interrupted if a signal arrives, or if the DVC process that started the stage ends."""
-    with interruption.raise_on_signal():
-        interruption.start()
-        return call(stage, paths or Paths(), arguments or [stage])
-
-
-def call(stage: str, paths: Paths, arguments: Sequence[str]) -> int:
-    """Validate the parameters, then import the stage's module, which may import torch, and call the stage. Return the exit code.
-
-    If several processes train together, each runs `python -m pipeline ARGUMENTS`. If DVC runs the stage, raise Refusal at its end if its
-    parameters, its code or its data were changed meanwhile.
-    """
-    environment = Environment.read()
-    document = Document.read(paths.params)
-    # before any code of the stage is imported: an edit after that would have no effect on the result
-    began = StageInputs.read(stage, document.data, paths) if environment.dvc_stage else None
-    refuse_changes: RefuseChanges = partial(began.refuse_changes, paths) if began else record_nothing
-    # an exception of the signal handler would be lost in torch's C code, which imports numpy and discards any exception of this import
-    with interruption.deferred() as interrupted:
-        params = load(document, getattr(import_module(f"pipeline.{stage}.params"), f"{stage.capitalize()}Params"))
-        function = getattr(import_module(f"pipeline.{stage}.stage"), stage)
-        # by name: it decides no result, so an edit of a source does not run the later stages again
-        prepare: Any = None if stage == "prepare" else load(document, import_module("pipeline.prepare.params").PrepareParams)
-    interrupted.pause()  # after the block: from its end on, a signal raises Interrupted
-
-    def observer() -> Observer:  # by name, as launch below: an import of what decides nothing would run the stage again after an edit of it
-        watching: Observer = import_module("pipeline.runs.observer").StageObserver(document.data, paths, environment)
-        return watching
-
-    if prepare:
-        with adding_lines(document):
-            refuse_other_source(prepare.source, paths.prepared)
-    with checkout_lock.held(environment.root) if environment.dvc_stage and not environment.is_rank else nullcontext():
-        if stage == "train" and environment.processes != 1:
-            launch = import_module("pipeline.tools.launch")
-            if (count := launch.num_processes(environment)) > 1:
-                return int(launch.run(["-m", "pipeline", *arguments], count, environment))
-        with adding_lines(document):
-            function(params, paths, environment, observer=unfailing(observer), refuse_changes=refuse_changes)
-    return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core import checkout_lock, interruption
+from pipeline.core import interruption
 from pipeline.core.environment import SUMMARY_FOLLOWS, Environment, Paths
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
@@ -16,7 +16,7 @@ from pipeline.runs import run as tracking
 from pipeline.runs.events import Cursor
 from pipeline.runs.mlflow import comparison_view, mirror_process
 from pipeline.runs.mlflow.address import Address
-from pipeline.tools import supervision
+from pipeline.tools import checkout_lock, supervision
 from pipeline.tools.check import command as check
 from pipeline.tools.params import command as set_parameters
 

@@ -8,7 +8,7 @@ KEY_VALUE = "KEY=VALUE"
 
 
 class Verb(NamedTuple):
-    """`function` is `module:function` in `pipeline/tools/`; None for a stage, which `pipeline/core/stage.py` runs.
+    """`function` is `module:function` in `pipeline/tools/`; None for a stage, which `pipeline/tools/stages.py` runs.
 
     `arguments` are those of argparse. The help does not list verbs that only programs call.
     """

@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
-from pipeline.core import checkout_lock
 from pipeline.core.refusal import Refusal
+from pipeline.tools import checkout_lock
 from tests.imports import TOP
 
 LOCK = "torch==1\n"

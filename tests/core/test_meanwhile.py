@@ -25,6 +25,7 @@ from pipeline.inference import model_file
 from pipeline.prepare import stage as prepare_stage
 from pipeline.prepare.reading import archives
 from pipeline.runs import run_description
+from pipeline.tools import stages
 from pipeline.train import training
 from tests import project
 from tests.conftest import MLP
@@ -270,11 +271,11 @@ def test_an_edit_that_is_soon_undone_is_no_error(prepared: Path, monkeypatch) ->
     assert undone == [True]
 
 
-@pytest.mark.parametrize("owner", [stage, training.Training], ids=["while it is imported", "in the loop"])
+@pytest.mark.parametrize("owner", [stages, training.Training], ids=["while it is imported", "in the loop"])
 def test_a_training_whose_code_was_edited_or_removed_fails(prepared: Path, monkeypatch, capsys, owner: object) -> None:
     Path("pipeline").unlink()
     shutil.copytree(TOP / "pipeline", "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    name, change = ("import_module", lambda: CODE.write_text("# edited\n")) if owner is stage else ("save_when_due", CODE.unlink)
+    name, change = ("import_module", lambda: CODE.write_text("# edited\n")) if owner is stages else ("save_when_due", CODE.unlink)
     after(owner, name, change, monkeypatch)
     assert by_dvc("train", monkeypatch) == 2
     assert f"error: {CODE}: changed while train ran. DVC would store the result under the new code." in capsys.readouterr().err

@@ -30,7 +30,7 @@ def needed(stage: str) -> set[str]:
     """Return what the stage and every choice of its registries import, with the placeholders for the choices themselves."""
     members = {path.relative_to(TOP) for name in MEMBERS[stage] for path in (TOP / name).parent.glob("[!_]*.py")}
     by_kind = [path.relative_to(TOP) for folder in BY_KIND[stage] for path in (TOP / "pipeline" / folder).glob("*.py")]
-    begin = (Path("pipeline/core/stage.py"), *(Path(f"pipeline/{stage}/{name}.py") for name in ("stage", "params")))
+    begin = (Path(f"pipeline/{stage}/{name}.py") for name in ("stage", "params"))
     reached = set().union(*(closure(path, without=TRACKING) for path in (*begin, *members, *by_kind)))
     return {path.as_posix() for path in reached - members} | {*MEMBERS[stage], "pipeline/__init__.py"}
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from pipeline.core import stage
 from pipeline.core.interruption import Interrupted
+from pipeline.tools import stages
 
 
 @pytest.mark.usefixtures("parameters")
@@ -23,8 +23,8 @@ def test_a_signal_during_an_import_that_discards_exceptions_still_stops_the_stag
                 completed.append(name)
         return import_module(name)
 
-    monkeypatch.setattr(stage, "import_module", discard_exceptions)
+    monkeypatch.setattr(stages, "import_module", discard_exceptions)
     monkeypatch.setattr("pipeline.prepare.stage.prepare", lambda *_, **__: None)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        stage.run("prepare")
+        stages.run("prepare")
     assert completed, "an import that a signal interrupts leaves half a module"

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from pipeline.core import checkout_lock, interruption, limits
+from pipeline.core import interruption, limits
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import UPGRADE, adding_lines, load, load_at_once, load_without_torch
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
@@ -20,6 +20,7 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
+from pipeline.tools import checkout_lock
 from pipeline.tools.check import dvc_locks
 from pipeline.train.params import TrainParams
 

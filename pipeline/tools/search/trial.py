@@ -12,11 +12,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.core import files, stage
+from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
 from pipeline.core.refusal import Refusal
 from pipeline.runs import events, journal, utilization
+from pipeline.tools import stages
 from pipeline.train.work_folder import Work
 
 TRIAL_TAG = "pipeline.trial"
@@ -28,7 +29,7 @@ def run(folder: str) -> int:
     paths = Paths(trial=Path(folder))
     if not paths.params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
-    return stage.run("train", paths, ["trial", folder])
+    return stages.run("train", paths, ["trial", folder])
 
 
 class TrialFolder:

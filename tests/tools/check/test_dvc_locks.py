@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core import checkout_lock, files
+from pipeline.core import files
+from pipeline.tools import checkout_lock
 from pipeline.tools.check import dvc_locks
 from tests import project
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core import checkout_lock
 from pipeline.core.yaml_document import Document
-from pipeline.tools import repro
+from pipeline.tools import checkout_lock, repro
 from pipeline.tools.check import command as check
 from tests import project
 from tests.imports import TOP

@@ -6,9 +6,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.core import files, stage
+from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.runs.journal import Journal, RunInfo
+from pipeline.tools import stages
 from pipeline.tools.search.trial import Child, TrialFolder
 from tests import project
 
@@ -31,7 +32,7 @@ FILE = Path("search.yaml")
 def prepare(folder: Path) -> Path:
     """Make a project in `folder`, the working directory, with the prepared digits."""
     project.make(folder)
-    stage.run("prepare")
+    stages.run("prepare")
     return folder
 
 

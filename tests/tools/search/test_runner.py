@@ -18,10 +18,11 @@ import pytest
 from optuna.storages import RDBStorage
 
 from pipeline.__main__ import main
-from pipeline.core import files, stage
+from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs import events, journal
+from pipeline.tools import stages
 from pipeline.tools.params.editing import edited
 from pipeline.tools.search import command, runner, settings, trial
 from pipeline.tools.search.trial import devices
@@ -440,7 +441,7 @@ def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(r
         assert start["tags"]["pipeline.parent"] == journal.journals(real)[0].name
         assert start["tags"]["pipeline.trial"] == str(number)
         assert start["name"].startswith(f"tiny #{number} lr=")
-    stage.run("train")
+    stages.run("train")
     best = min(found, key=lambda trial: trial[4])[0]
     assert files.digest(real / "models/model.safetensors") == files.digest(trials / f"{best:04}/models/model.safetensors")
     assert "now has the parameters of trial" in capsys.readouterr().out

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core import checkout_lock, files
+from pipeline.core import files
 from pipeline.core.refusal import Refusal
+from pipeline.tools import checkout_lock
 from tests import project
 from tests.imports import TOP
 from tests.repository import variables
@@ -25,7 +26,7 @@ NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "-
 HOLD = """
 import sys
 from pathlib import Path
-from pipeline.core import checkout_lock
+from pipeline.tools import checkout_lock
 from pipeline.core.refusal import Refusal
 try:
     with checkout_lock.held(Path(), place="in the container c0ffee"):
