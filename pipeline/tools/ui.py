@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
-from pipeline.runs import event_files, journal, subject
+from pipeline.runs import event_files, find, journal
 from pipeline.runs.mlflow import comparison_view
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store
@@ -147,7 +147,7 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
     event_files.refuse_unavailable()
     environment = Environment.read()
     folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
-    journals = [subject.journal_of(name, environment) for name in runs] or journal.journals(environment.root)
+    journals = [find.journal_of(name, environment) for name in runs] or journal.journals(environment.root)
     if not journals:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
     for found in journals:

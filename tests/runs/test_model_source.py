@@ -10,7 +10,7 @@ import pytest
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.runs import journal, subject
+from pipeline.runs import find, journal
 from pipeline.runs.mlflow.store import MODEL_TAG
 from tests.runs.conftest import Tracked, turned_to
 
@@ -46,7 +46,7 @@ def elsewhere(tracked: Tracked, tmp_path: Path) -> Environment:
 
 def test_a_model_is_downloaded_by_each_of_its_names(tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, capsys) -> None:
     for kind in ("alias", "version", "logged model", "id of the run"):
-        with subject.located(names[kind], Paths(tmp_path), elsewhere) as path:
+        with find.located(names[kind], Paths(tmp_path), elsewhere) as path:
             assert files.digest(path) == files.digest(tracked.model)
         assert not path.exists()
     assert capsys.readouterr().out == ""
@@ -58,22 +58,22 @@ def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(
     shutil.copytree(tracked.journal, unfinished)
     (unfinished / journal.MODEL_DIGEST).unlink()
     (unfinished / journal.MODEL).unlink(missing_ok=True)
-    assert subject.journal_named(names["id of the run"], tmp_path) == unfinished
-    with subject.located(names["id of the run"], Paths(tmp_path), elsewhere) as path:
+    assert find.journal_named(names["id of the run"], tmp_path) == unfinished
+    with find.located(names["id of the run"], Paths(tmp_path), elsewhere) as path:
         assert files.digest(path) == files.digest(tracked.model)
 
 
 def test_a_run_whose_journal_is_here_is_downloaded_when_its_copy_was_delivered(tracked: Tracked, names: Names, tmp_path: Path) -> None:
-    with subject.located(names["journal"], Paths(tmp_path), tracked.environment) as path:
+    with find.located(names["journal"], Paths(tmp_path), tracked.environment) as path:
         assert files.digest(path) == files.digest(tracked.model)
 
 
 def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(tracked, names, elsewhere, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(subject, "download", lambda *_: pytest.fail("nothing needs to be downloaded"))
+    monkeypatch.setattr(find, "download", lambda *_: pytest.fail("nothing needs to be downloaded"))
     paths = Paths(tmp_path)
     paths.model.parent.mkdir()
     paths.model.write_bytes(tracked.model.read_bytes())
-    with subject.located(names["alias"], paths, elsewhere) as path:
+    with find.located(names["alias"], paths, elsewhere) as path:
         assert path == paths.model
 
 
@@ -85,7 +85,7 @@ def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(trac
     ],
 )
 def test_what_mlflow_does_not_have_is_refused(names: Names, elsewhere: Environment, tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(Refusal, match=message), subject.located(name, Paths(tmp_path), elsewhere):
+    with pytest.raises(Refusal, match=message), find.located(name, Paths(tmp_path), elsewhere):
         pass
 
 
@@ -109,7 +109,7 @@ def test_a_file_that_is_damaged_or_missing_in_mlflow_is_refused(
     content = path.read_bytes()
     try:
         damage(path)
-        with pytest.raises(Refusal, match=message), subject.located(names["alias"], Paths(tmp_path), elsewhere):
+        with pytest.raises(Refusal, match=message), find.located(names["alias"], Paths(tmp_path), elsewhere):
             pass
     finally:
         path.write_bytes(content)
@@ -121,7 +121,7 @@ def test_a_model_of_another_program_is_refused(tracked: Tracked, names: Names, e
     assert MODEL_TAG not in foreign.tags
     with (
         pytest.raises(Refusal, match="was not logged by this pipeline: give a model file"),
-        subject.located(f"models:/{foreign.model_id}", Paths(tmp_path), elsewhere),
+        find.located(f"models:/{foreign.model_id}", Paths(tmp_path), elsewhere),
     ):
         pass
 
@@ -132,10 +132,10 @@ def test_without_mlflow_only_names_in_mlflow_are_refused(elsewhere: Environment,
     monkeypatch.setitem(sys.modules, "mlflow", None)
     file = tmp_path / "model.safetensors"
     file.touch()
-    with subject.located(str(file), Paths(tmp_path), elsewhere) as path:
+    with find.located(str(file), Paths(tmp_path), elsewhere) as path:
         assert path == file
     with (
         pytest.raises(Refusal, match="models:/digits@best: needs MLflow, which is not installed here"),
-        subject.located("models:/digits@best", Paths(tmp_path), elsewhere),
+        find.located("models:/digits@best", Paths(tmp_path), elsewhere),
     ):
         pass

@@ -22,7 +22,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.runs import journal, record, run_description, subject
+from pipeline.runs import find, journal, record, run_description
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.record import EVALUATE, TRAIN
 
@@ -70,15 +70,15 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     none, the facts of a name in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file.
     Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
-    is_file, is_in_mlflow = subject.is_model_file(name, paths), name.startswith("models:") or subject.RUN_ID.fullmatch(name)
-    folder = None if is_file or is_in_mlflow else subject.journal_named(name, environment.root)
+    is_file, is_in_mlflow = find.is_model_file(name, paths), name.startswith("models:") or find.RUN_ID.fullmatch(name)
+    folder = None if is_file or is_in_mlflow else find.journal_named(name, environment.root)
     if not (is_file or is_in_mlflow or folder):
         if commit := resolved(name, paths.top):
             return read_revision(name, commit, paths, environment)
         known = journal.journals(environment.root)
         newest = f", such as the newest run, {known[-1].name}" if known else ""
         raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
-    with subject.located(name, paths, environment) as path:
+    with find.located(name, paths, environment) as path:
         model = parsed(name, path)
         if folder := folder or journal.find(environment.root, model.digest):
             return replace(model, record=of_journal(folder, model.manifest.step))
@@ -119,7 +119,7 @@ def of_mlflow(name: str, environment: Environment) -> Record:
     """Return what the run of a model in MLflow recorded. Raises Refusal if MLflow does not answer."""
     store = Store(environment)
     with store.refusing(name, "could not read its run from MLflow", ": check MLFLOW_TRACKING_URI"), redirect_stdout(sys.stderr):
-        run = store.client.get_run(str(subject.find_logged(name, store).source_run_id))
+        run = store.client.get_run(str(find.find_logged(name, store).source_run_id))
         with tempfile.TemporaryDirectory() as folder:
             provenance = read_provenance(store, run, folder)
     inputs = run.inputs.dataset_inputs if run.inputs else []

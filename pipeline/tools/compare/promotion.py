@@ -10,7 +10,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
-from pipeline.runs import journal, subject
+from pipeline.runs import find, journal
 from pipeline.runs.events import is_pending, read_stores
 from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MISSING, MODEL_TAG, Store
@@ -50,7 +50,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
     MLflow fails, if the model, or a run of it in MLflow, cannot be found, or if the holder has another task.
     """
     refuse_bad_names(registered, alias)
-    subject.refuse_missing_store(name, environment)
+    find.refuse_missing_store(name, environment)
     with redirect_stdout(sys.stderr):
         candidate, store = read(name, paths, environment), Store(environment)
         store.refuse_other_registry()
@@ -127,9 +127,9 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     parameters and commit, and a file has none of these.
     """
     if name.startswith("models:"):
-        return subject.find_logged(name, store)
-    folder = subject.journal_named(name, environment.root) or journal.find(environment.root, candidate.digest)
-    named = subject.run_ids(folder) if folder else [name]
+        return find.find_logged(name, store)
+    folder = find.journal_named(name, environment.root) or journal.find(environment.root, candidate.digest)
+    named = find.run_ids(folder) if folder else [name]
     if chosen := newest_logged(candidate.digest, named, store):
         return chosen
     if folder and is_pending(folder):
@@ -137,7 +137,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
         mirror_process.wait_for_all(environment)
         if is_pending(folder):
             mirror.deliver(folder, store, build)
-        if chosen := newest_logged(candidate.digest, subject.run_ids(folder), store):
+        if chosen := newest_logged(candidate.digest, find.run_ids(folder), store):
             return chosen
     elif folder and store.address.key not in read_stores(folder):
         raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
@@ -172,7 +172,7 @@ def digest_of(version: "ModelVersion", store: Store) -> str | None:
     if MODEL_TAG in version.tags:
         return str(version.tags[MODEL_TAG])
     try:
-        return subject.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
+        return find.find_logged(f"models:/{version.name}/{version.version}", store).tags[MODEL_TAG]
     except Refusal:
         return None
 

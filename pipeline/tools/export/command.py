@@ -22,7 +22,7 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.prepare.progress import progress
-from pipeline.runs import subject as subjects
+from pipeline.runs import find
 from pipeline.tools.export.formats import FORMATS, INPUT, OUTPUT, Format, Program
 
 FORMAT = "pipeline-export-1"
@@ -80,7 +80,7 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     """
     paths, environment = Paths(), Environment.read()
     try:
-        with subjects.located(subject, paths, environment) as model:
+        with find.located(subject, paths, environment) as model:
             # a model of MLflow is in a temporary folder, and that of a run in its journal
             beside = model if Path(subject).is_file() else paths.model
             target = Path(output) if output else beside.with_name(beside.stem + FORMATS[format].suffix)

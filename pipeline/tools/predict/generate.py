@@ -35,10 +35,10 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inference.machine import Machine, set_determinism
-    from pipeline.runs import subject
+    from pipeline.runs import find
 
     environment = Environment.read()
-    with subject.located(model, Paths(), environment) as path:
+    with find.located(model, Paths(), environment) as path:
         loaded, manifest = model_file.load(path)
     targets = manifest.spec.targets
     if not targets.per_token:

@@ -21,7 +21,7 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
-from pipeline.runs import subject
+from pipeline.runs import find
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
 from pipeline.tools.predict.table_column import TableColumn
@@ -45,7 +45,7 @@ def load_model(model: str | Path, *, device: str | None = None, column: Column |
     environment = Environment.read()
     if device is not None and not re.fullmatch(DEVICE, device):
         raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
-    with subject.located(str(model), Paths(), environment) as path:
+    with find.located(str(model), Paths(), environment) as path:
         network, manifest = model_file.load(path)
     workers = environment.workers or limits.usable_cpus()
     return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers, column=column)

@@ -23,7 +23,7 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.runs import events, journal, subject
+from pipeline.runs import events, find, journal
 from pipeline.runs.record import Record
 from pipeline.tools.compare import models
 
@@ -80,7 +80,7 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
     it must be evaluated but `data/prepared/` is not the data that it was trained on.
     """
     with ExitStack() as stack:
-        path = stack.enter_context(subject.located(name, paths, environment))
+        path = stack.enter_context(find.located(name, paths, environment))
         folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
         model, manifest = model_file.load(path)
         digest = files.digest(path)
@@ -115,7 +115,7 @@ def previous(run: Record, root: Path) -> Record | None:
     def subject_of(folder: Path) -> object:
         return next((event.fields.get("subject") for event in events.read(folder / events.EVENTS)), None)  # does not read the rest
 
-    earlier = [folder for folder in journal.journals(root) if folder.name < run.name and subject.has_model(folder)]
+    earlier = [folder for folder in journal.journals(root) if folder.name < run.name and find.has_model(folder)]
     return next((Record(folder) for folder in reversed(earlier) if subject_of(folder) == run.last.get("subject")), None)
 
 

@@ -20,10 +20,8 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
-from pipeline.runs import provenance, run_description
-from pipeline.runs import subject as subjects
+from pipeline.runs import find, provenance, run_description
 from pipeline.runs.record import Record
-from pipeline.runs.subject import find
 from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
 from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
@@ -48,8 +46,8 @@ def run(subject: str, retrain: bool) -> int:
     Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
     """
     paths, environment = Paths(), Environment.read()
-    record = find(subject, paths, environment)
-    with subjects.located(subject, paths, environment) as model:
+    record = find.find(subject, paths, environment)
+    with find.located(subject, paths, environment) as model:
         return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
 
 

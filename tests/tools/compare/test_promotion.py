@@ -15,7 +15,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.runs import subject
+from pipeline.runs import find
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import MODEL_TAG, Store
@@ -112,7 +112,7 @@ def test_a_model_of_the_same_bytes_that_was_registered_by_hand_is_known(registry
     run_id = next(
         run for run in registry.client.search_runs(["1"]) if run.data.tags["pipeline.journal"] == registry.runs["first"]
     ).info.run_id
-    logged = subject.find_logged(run_id, Store(Environment.read()))
+    logged = find.find_logged(run_id, Store(Environment.read()))
     registry.client.create_registered_model("by-hand")
     registry.client.create_model_version("by-hand", logged.artifact_location)
     registry.client.set_registered_model_alias("by-hand", "champion", "1")

@@ -19,7 +19,7 @@ from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.inference import machine, model_file, networks, tensor_file
-from pipeline.runs import provenance, subject
+from pipeline.runs import find, provenance
 from pipeline.runs.mlflow.address import Address
 from pipeline.tools.verify import comparison
 from pipeline.train.engine import update
@@ -183,7 +183,7 @@ def test_the_model_of_a_later_training_in_the_same_run_of_mlflow_differs(checkou
     stores = {"sqlite:///elsewhere.db": {"run_id": "0" * 32}, Address.of(Environment.read()).key: {"run_id": "1" * 32}}
     files.write_json(Path(".pipeline/journal", run_name(), "delivered.json"), stores)
     asked = []
-    monkeypatch.setattr(subject, "from_mlflow", lambda name, *_: asked.append(name) or MODEL)
+    monkeypatch.setattr(find, "from_mlflow", lambda name, *_: asked.append(name) or MODEL)
     assert re.fullmatch(rf"differs: run: \w{{12}} in the journal, but \w{{12}} in {MODEL}, the model of a later .*", verify(run_name())[-1])
     assert asked == ["1" * 32], "the run's id in the store of MLFLOW_TRACKING_URI"
 

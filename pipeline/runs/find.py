@@ -96,7 +96,7 @@ FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
 def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
     """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
 
-    `name` can be the path of a model file, a run with a journal in this checkout (see `subject.find`), the id of any other run in MLflow,
+    `name` can be the path of a model file, a run with a journal in this checkout (see `find.find`), the id of any other run in MLflow,
     or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. The model of a run is any file on this machine with the
     SHA-256 of the run's model, or else that in MLflow. Raises Refusal if nothing has this name, if the run has no model, or if the model
     file is neither on this machine nor can be downloaded.

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.runs import events, journal, subject
+from pipeline.runs import events, find, journal
 
 FIRST, SECOND, TWIN = "run-000001-20261123T060949Z-ec00a471", "run-000002-20261123T061048Z-9e2e5a29", "run-000002-20261123T061048Z-7234c420"
 
@@ -31,7 +31,7 @@ def test_a_unique_beginning_or_end_of_a_name_denotes_the_run(tmp_path: Path) -> 
         "000001": None,
     }
     for name, run in expected.items():
-        found = subject.journal_named(name, tmp_path)
+        found = find.journal_named(name, tmp_path)
         assert (found and found.name) == run, name
 
 
@@ -41,32 +41,32 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     for name, note in (("a29", r" \(a part of a run's name must have at least 4 characters\)"), ("0a29", "")):
         with pytest.raises(Refusal, match=f"^{name}: is neither a file nor a run in [^()]*{note}: give a model file or a run"):
-            subject.find(name, Paths(), Environment.read())
+            find.find(name, Paths(), Environment.read())
         with pytest.raises(Refusal, match=f"^{name}: is no run in [^()]*{note}: give a run"):
-            subject.journal_of(name, Environment.read())
+            find.journal_of(name, Environment.read())
 
 
 def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
     longer = "run-1000000-20261123T060949Z-1c00a471"
     make(tmp_path, shorter := "run-100000-20261123T060949Z-ec00a471", longer)
-    assert [path and path.name for path in (subject.journal_named(name, tmp_path) for name in ("run-100000", "run-1000000"))] == [
+    assert [path and path.name for path in (find.journal_named(name, tmp_path) for name in ("run-100000", "run-1000000"))] == [
         shorter,
         longer,
     ]
     with pytest.raises(Refusal, match="names of 2 runs"):
-        subject.journal_named("run-1000", tmp_path)
+        find.journal_named("run-1000", tmp_path)
 
 
 def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, FIRST, SECOND, TWIN)
     message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"
     with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
-        subject.journal_named("run-000002", tmp_path)
+        find.journal_named("run-000002", tmp_path)
     make(tmp_path, *(f"run-00000{number}-20261123T070000Z-00000000" for number in range(3, 7)))
     with pytest.raises(Refusal) as refused:
-        subject.journal_named("run-0000", tmp_path)
+        find.journal_named("run-0000", tmp_path)
     assert re.findall("run-00000([0-9])-", str(refused.value)) == ["6", "5", "4", "3", "2"]
     assert ", ...): write more of the name" in str(refused.value)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run-0000").touch()
-    assert subject.find("run-0000", Paths(), Environment.read()) is None, "a file of this name comes first"
+    assert find.find("run-0000", Paths(), Environment.read()) is None, "a file of this name comes first"
