@@ -1,10 +1,11 @@
-"""Finds the model that a user names: by its path, by the run that trained it, or in MLflow."""
+"""Finds the model that a user names, for all commands: by its path, by the run that trained it, in MLflow, or in a git revision."""
 
 import contextlib
 import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import reason, shown
 from pipeline.runs import events, journal
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.saved_model import find_model
@@ -28,45 +29,33 @@ MOST_CANDIDATES = 5
 """The number of runs that the message about an ambiguous name lists at most."""
 
 
-def find(name: str, paths: Paths, environment: Environment) -> Record | None:
-    """Return the record of the run that `name` denotes; None if it denotes a model file. A name that ends in `.safetensors` is a model file,
-    even if the file does not exist.
-
-    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
-    characters, or by its run id in MLflow. Raises Refusal if there is neither a file nor a run with this name, or if several runs have it.
-    """
-    if is_model_file(name, paths):
-        return None
-    if folder := journal_named(name, environment.root):
-        return Record(folder)
-    remedies = "give a model file or a run", "give a model file, as there is no run"
-    raise Refusal(f"{name}: is neither a file nor a run in {unknown(name, environment.root, *remedies)}")
-
-
-def is_model_file(name: str, paths: Paths) -> bool:
-    """Return True if `name` denotes a model file, whose path it is. The file may be missing."""
-    return Path(name).is_file() or Path(name).suffix == paths.model.suffix
-
-
-def journal_of(name: str, environment: Environment) -> Path:
-    """Return the journal of the run that `name` denotes, as in `find`. Raises Refusal if there is none."""
+def run_named(name: str, environment: Environment) -> Path:
+    """Return the journal of the run that `name` denotes. Raises Refusal if there is none."""
     if folder := journal_named(name, environment.root):
         return folder
-    raise Refusal(f"{name}: is no run in {unknown(name, environment.root, 'give a run', 'there is none yet')}")
+    raise unknown(name, environment.root, "run")
 
 
-def unknown(name: str, root: Path, remedy: str, without_runs: str) -> str:
-    """Return the end of a message about an unknown run: where runs are, and `remedy` with the newest one, or `without_runs` if there is none.
+def unknown(name: str, root: Path, kinds: str) -> Refusal:
+    """Return the refusal of a name that denotes none of `kinds`, such as "model file or run": it names the newest runs.
 
-    If `name` is too short, the message says how long a part of a run's name must be.
+    If `name` is too short, it says how long a part of a run's name must be.
     """
-    known = journal.journals(root)
+    runs = [folder.name for folder in reversed(journal.journals(root))]
+    more = ", ..." if len(runs) > MOST_CANDIDATES else ""
     note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
-    return f"{journal.journals_folder(root)}{note}: {f'{remedy}, such as the newest, {known[-1].name}' if known else without_runs}"
+    known = (
+        f"the newest runs are {', '.join(runs[:MOST_CANDIDATES])}{more}" if runs else f"there is no run in {journal.journals_folder(root)}"
+    )
+    return Refusal(f"{shown(name)}: is no {kinds} of this checkout{note}: {known}")
 
 
 def journal_named(name: str, root: Path) -> Path | None:
-    """Return the journal of the run that `name` denotes, as in `find`; None if there is none. Raises Refusal if several runs have the name."""
+    """Return the journal of the run that `name` denotes; None if there is none. Raises Refusal if several runs have the name.
+
+    A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
+    characters, or by its run id in MLflow.
+    """
     folders = journal.journals(root)
     for folder in folders:
         if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
@@ -92,31 +81,86 @@ RUN_ID, MODEL_ID = re.compile("[0-9a-f]{32}"), re.compile("m-[0-9a-f]{32}")
 FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/MODEL_ID"
 
 
-@contextlib.contextmanager
-def located(name: str, paths: Paths, environment: Environment) -> Iterator[Path]:
-    """Yield the path of the model file that `name` denotes. A file that was downloaded from MLflow is removed when the `with` block ends.
+KINDS = "model file, run, model in MLflow, DVC experiment or git revision"
 
-    `name` can be the path of a model file, a run with a journal in this checkout (see `find.find`), the id of any other run in MLflow,
-    or a model in MLflow, written as in `FORMS`, such as `models:/NAME/VERSION`. The model of a run is any file on this machine with the
-    SHA-256 of the run's model, or else that in MLflow. Raises Refusal if nothing has this name, if the run has no model, or if the model
-    file is neither on this machine nor can be downloaded.
+
+@dataclass(frozen=True)
+class Found:
+    """The model that a name denotes: the path of its file, and what the name is.
+
+    `run` is set for a run that has a journal in this checkout, and `commit` for a DVC experiment or git revision. Neither is set for a
+    model file, for which `is_file` is True, and for a name in MLflow.
     """
-    if name.startswith("models:"):
-        if not REGISTERED.fullmatch(name):
-            raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
-    elif is_model_file(name, paths):
+
+    path: Path
+    run: Record | None = None
+    commit: str | None = None
+    is_file: bool = False
+
+
+@contextlib.contextmanager
+def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found]:
+    """Yield the model that `name` denotes. A file that was downloaded from MLflow, or read from git, is removed when the `with` block ends.
+
+    `name` can be the path of a model file, a run with a journal in this checkout (see `journal_named`), the id of any other run in MLflow,
+    a model in MLflow, written as in `FORMS`, a DVC experiment or a git revision. The first of them counts. A name that ends in
+    `.safetensors` is a model file, even if it does not exist. The model of a run is any file on this machine with the SHA-256 of the run's
+    model, or else that in MLflow. Raises Refusal if nothing has this name, or if its model file can neither be found nor be downloaded.
+    """
+    is_registered = name.startswith("models:")
+    if is_registered and not REGISTERED.fullmatch(name):
+        raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
+    if not is_registered and (Path(name).is_file() or Path(name).suffix == paths.model.suffix):
         refuse_removed(Path(name), paths, environment.root)
-        yield Path(name)
+        yield Found(Path(name), is_file=True)
         return
-    elif not RUN_ID.fullmatch(name) or has_model(journal_named(name, environment.root)):
-        found = find(name, paths, environment)
-        assert found
-        if path := on_this_machine(found.model_digest, paths, environment.root):
-            yield path
-            return
-        name = run_id_of(found, environment)
+    journal_folder = None if is_registered else journal_named(name, environment.root)
+    is_in_mlflow = is_registered or (RUN_ID.fullmatch(name) and not has_model(journal_folder))
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
-        yield from_mlflow(name, paths, environment, Path(folder))
+        if is_in_mlflow:
+            yield Found(from_mlflow(name, paths, environment, Path(folder)))
+        elif journal_folder:
+            run = Record(journal_folder)
+            path = on_this_machine(run.model_digest, paths, environment.root)
+            yield Found(path or from_mlflow(run_id_of(run, environment), paths, environment, Path(folder)), run)
+        elif commit := resolved(name, paths.top):
+            yield Found(of_revision(name, commit, paths.top, Path(folder)), commit=commit)
+        else:
+            raise unknown(name, environment.root, KINDS)
+
+
+def resolved(name: str, top: Path) -> str | None:
+    """Return the commit of a git revision or DVC experiment; None if there is none of this name, or no git repository with DVC."""
+    if find_spec("dvc") is None:
+        return None
+    from dvc.exceptions import DvcException  # late: DVC takes a second to import
+    from dvc.repo import Repo
+    from dvc.scm import NoSCMError, RevError, resolve_rev
+    from scmrepo.exceptions import SCMError
+
+    try:
+        with Repo(str(top)) as repo:
+            return str(resolve_rev(repo.scm, name))
+    except (DvcException, NoSCMError, RevError, SCMError, AssertionError):  # DVC asserts that there is a git repository
+        return None
+
+
+def of_revision(name: str, commit: str, top: Path, folder: Path) -> Path:
+    """Copy the model file that `dvc.lock` of a git revision names from DVC's cache or remote to `folder`, and return its path."""
+    from dvc.api import DVCFileSystem
+
+    tree, paths = DVCFileSystem(str(top), rev=commit), Paths()
+    if not tree.exists(paths.dvc_lock.as_posix()):
+        raise Refusal(f"{shown(name)}: this revision has no dvc.lock, so it names no model: run `dvc repro`, and commit dvc.lock")
+    copy = folder / paths.model.name
+    try:
+        tree.get_file(paths.model.as_posix(), str(copy))
+    except Exception as error:  # git, DVC and each kind of remote raise their own types
+        raise Refusal(
+            f"{shown(name)}: could not read the model of this revision ({reason(error)}): run `dvc pull {paths.model}` in a clone of it, or "
+            "`dvc repro` if no remote has it"
+        ) from None
+    return copy
 
 
 def has_model(folder: Path | None) -> bool:

@@ -147,7 +147,7 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
     event_files.refuse_unavailable()
     environment = Environment.read()
     folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
-    journals = [find.journal_of(name, environment) for name in runs] or journal.journals(environment.root)
+    journals = [find.run_named(name, environment) for name in runs] or journal.journals(environment.root)
     if not journals:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
     for found in journals:

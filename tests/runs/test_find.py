@@ -40,10 +40,11 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     for name, note in (("a29", r" \(a part of a run's name must have at least 4 characters\)"), ("0a29", "")):
-        with pytest.raises(Refusal, match=f"^{name}: is neither a file nor a run in [^()]*{note}: give a model file or a run"):
-            find.find(name, Paths(), Environment.read())
-        with pytest.raises(Refusal, match=f"^{name}: is no run in [^()]*{note}: give a run"):
-            find.journal_of(name, Environment.read())
+        message = f"of this checkout{note}: the newest runs are {SECOND}$"
+        with pytest.raises(Refusal, match=f"^{name}: is no {find.KINDS} {message}"), find.located(name, Paths(), Environment.read()):
+            pass
+        with pytest.raises(Refusal, match=f"^{name}: is no run {message}"):
+            find.run_named(name, Environment.read())
 
 
 def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
@@ -69,4 +70,5 @@ def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, 
     assert ", ...): write more of the name" in str(refused.value)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run-0000").touch()
-    assert find.find("run-0000", Paths(), Environment.read()) is None, "a file of this name comes first"
+    with find.located("run-0000", Paths(), Environment.read()) as found:
+        assert found.is_file, "a file of this name comes first"

@@ -46,9 +46,9 @@ def elsewhere(tracked: Tracked, tmp_path: Path) -> Environment:
 
 def test_a_model_is_downloaded_by_each_of_its_names(tracked: Tracked, names: Names, elsewhere: Environment, tmp_path: Path, capsys) -> None:
     for kind in ("alias", "version", "logged model", "id of the run"):
-        with find.located(names[kind], Paths(tmp_path), elsewhere) as path:
-            assert files.digest(path) == files.digest(tracked.model)
-        assert not path.exists()
+        with find.located(names[kind], Paths(tmp_path), elsewhere) as found:
+            assert files.digest(found.path) == files.digest(tracked.model)
+        assert not found.path.exists()
     assert capsys.readouterr().out == ""
 
 
@@ -59,13 +59,13 @@ def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(
     (unfinished / journal.MODEL_DIGEST).unlink()
     (unfinished / journal.MODEL).unlink(missing_ok=True)
     assert find.journal_named(names["id of the run"], tmp_path) == unfinished
-    with find.located(names["id of the run"], Paths(tmp_path), elsewhere) as path:
-        assert files.digest(path) == files.digest(tracked.model)
+    with find.located(names["id of the run"], Paths(tmp_path), elsewhere) as found:
+        assert files.digest(found.path) == files.digest(tracked.model)
 
 
 def test_a_run_whose_journal_is_here_is_downloaded_when_its_copy_was_delivered(tracked: Tracked, names: Names, tmp_path: Path) -> None:
-    with find.located(names["journal"], Paths(tmp_path), tracked.environment) as path:
-        assert files.digest(path) == files.digest(tracked.model)
+    with find.located(names["journal"], Paths(tmp_path), tracked.environment) as found:
+        assert files.digest(found.path) == files.digest(tracked.model)
 
 
 def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(tracked, names, elsewhere, tmp_path, monkeypatch) -> None:
@@ -73,8 +73,8 @@ def test_a_file_on_this_machine_with_the_digest_of_the_logged_model_is_used(trac
     paths = Paths(tmp_path)
     paths.model.parent.mkdir()
     paths.model.write_bytes(tracked.model.read_bytes())
-    with find.located(names["alias"], paths, elsewhere) as path:
-        assert path == paths.model
+    with find.located(names["alias"], paths, elsewhere) as found:
+        assert found.path == paths.model
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_without_mlflow_only_names_in_mlflow_are_refused(elsewhere: Environment,
     monkeypatch.setitem(sys.modules, "mlflow", None)
     file = tmp_path / "model.safetensors"
     file.touch()
-    with find.located(str(file), Paths(tmp_path), elsewhere) as path:
-        assert path == file
+    with find.located(str(file), Paths(tmp_path), elsewhere) as found:
+        assert found.path == file
     with (
         pytest.raises(Refusal, match="models:/digits@best: needs MLflow, which is not installed here"),
         find.located("models:/digits@best", Paths(tmp_path), elsewhere),

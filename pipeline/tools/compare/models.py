@@ -61,6 +61,8 @@ class ComparedModel:
     manifest: Manifest
     weights: Tensors
     record: Record
+    folder: Path | None = None
+    """The journal of the named run, or of the newest one in this checkout with the same model file; None if there is none."""
 
 
 def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
@@ -70,19 +72,15 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     none, the facts of a name in MLflow come from MLflow, and those of a path from `metrics/evaluate.json` if it has the scores of this file.
     Nothing in the checkout is written. Raises Refusal if there is nothing with this name, or if its model file is missing or damaged.
     """
-    is_file, is_in_mlflow = find.is_model_file(name, paths), name.startswith("models:") or find.RUN_ID.fullmatch(name)
-    folder = None if is_file or is_in_mlflow else find.journal_named(name, environment.root)
-    if not (is_file or is_in_mlflow or folder):
-        if commit := resolved(name, paths.top):
-            return read_revision(name, commit, paths, environment)
-        known = journal.journals(environment.root)
-        newest = f", such as the newest run, {known[-1].name}" if known else ""
-        raise Refusal(f"{shown(name)}: is not a model file, run, DVC experiment or git revision of this checkout: give one of them{newest}")
-    with find.located(name, paths, environment) as path:
-        model = parsed(name, path)
-        if folder := folder or journal.find(environment.root, model.digest):
-            return replace(model, record=of_journal(folder, model.manifest.step))
-        return replace(model, record=of_results(path, paths) if is_file else of_mlflow(name, environment))
+    with find.located(name, paths, environment) as found:
+        model = parsed(name, found.path)
+        folder = found.run.folder if found.run else journal.find(environment.root, model.digest)
+        facts = of_journal(folder, model.manifest.step) if folder else None
+        if found.commit:
+            facts = of_revision(name, found.commit, paths.top, model.digest, facts or Record())
+        elif facts is None:
+            facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
+        return replace(model, record=facts, folder=folder)
 
 
 def parsed(name: str, path: Path) -> ComparedModel:
@@ -150,39 +148,25 @@ def split_named(dataset: str) -> str:
     return dataset.rpartition(" ")[2]
 
 
-def read_revision(name: str, commit: str, paths: Paths, environment: Environment) -> ComparedModel:
-    """Return the model of a git revision: the file in DVC's cache that its `dvc.lock` names, with the revision's parameters and metrics.
+def of_revision(name: str, commit: str, top: Path, digest: str, run: Record) -> Record:
+    """Return what a git revision records about its model, whose file has the SHA-256 `digest`.
 
-    The properties of the machine are those of the run here with the same model file, if there is one. Raises Refusal if the revision has no
-    `dvc.lock` or params.yaml, or if the model file is not in the cache and no remote of DVC has it.
+    The properties of the machine are those of `run`, the record of a run here with the same model file. Raises Refusal if the revision has no
+    valid params.yaml.
     """
     from dvc.api import DVCFileSystem
 
-    tree, top = DVCFileSystem(str(paths.top), rev=commit), Paths()
-    if not tree.exists(top.dvc_lock.as_posix()):
-        raise Refusal(f"{shown(name)}: this revision has no dvc.lock, so it names no model: run `dvc repro`, and commit dvc.lock")
-    with tempfile.TemporaryDirectory(prefix="compare-") as folder:
-        copy = Path(folder, top.model.name)
-        try:
-            document, _ = parse(tree.read_text(top.params.as_posix()))
-            tree.get_file(top.model.as_posix(), str(copy))
-        except Exception as error:  # git, DVC and each kind of remote raise their own types
-            raise Refusal(
-                f"{shown(name)}: could not read the model of this revision ({reason(error)}): run `dvc pull {top.model}` in a clone of it, or "
-                "`dvc repro` if no remote has it"
-            ) from None
-        model = parsed(name, copy)
-    folder_of_run = journal.find(environment.root, model.digest)
-    run = of_journal(folder_of_run, model.manifest.step) if folder_of_run else Record()
-    return replace(
-        model,
-        record=Record(
-            origin=f"revision {commit[:12]}",
-            params=section_of(flatten(document), "source") | section_of(flatten(document), EVALUATE),
-            provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},
-            splits={**run.splits, **revision_splits(tree, top)},
-            metrics={**run.metrics, **revision_metrics(tree, top, model.digest)},
-        ),
+    tree, paths = DVCFileSystem(str(top), rev=commit), Paths()
+    try:
+        document, _ = parse(tree.read_text(paths.params.as_posix()))
+    except Exception as error:  # git and DVC raise their own types
+        raise Refusal(f"{shown(name)}: could not read {paths.params} of this revision ({reason(error)}): give another one") from None
+    return Record(
+        origin=f"revision {commit[:12]}",
+        params=section_of(flatten(document), "source") | section_of(flatten(document), EVALUATE),
+        provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},
+        splits={**run.splits, **revision_splits(tree, paths)},
+        metrics={**run.metrics, **revision_metrics(tree, paths, digest)},
     )
 
 
@@ -264,17 +248,3 @@ def cache_folder(top: Path) -> Path | None:
 def split_digests(record: PreparedRecord) -> dict[str, str]:
     """Return the digest of each split of prepared data, as a run records it."""
     return {name: files.digest_of([split.inputs_digest, split.targets_digest]) for name, split in record.splits.items()}
-
-
-def resolved(name: str, top: Path) -> str | None:
-    """Return the commit of a git revision or DVC experiment; None if there is none of this name, or no git repository with DVC."""
-    from dvc.exceptions import DvcException  # late: DVC takes a second to import
-    from dvc.repo import Repo
-    from dvc.scm import NoSCMError, RevError, resolve_rev
-    from scmrepo.exceptions import SCMError
-
-    try:
-        with Repo(str(top)) as repo:
-            return str(resolve_rev(repo.scm, name))
-    except (DvcException, NoSCMError, RevError, SCMError, AssertionError):  # DVC asserts that there is a git repository
-        return None

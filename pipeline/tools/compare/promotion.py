@@ -10,7 +10,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
-from pipeline.runs import find, journal
+from pipeline.runs import find
 from pipeline.runs.events import is_pending, read_stores
 from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MISSING, MODEL_TAG, Store
@@ -128,7 +128,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     """
     if name.startswith("models:"):
         return find.find_logged(name, store)
-    folder = find.journal_named(name, environment.root) or journal.find(environment.root, candidate.digest)
+    folder = candidate.folder
     named = find.run_ids(folder) if folder else [name]
     if chosen := newest_logged(candidate.digest, named, store):
         return chosen

@@ -80,11 +80,11 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     """
     paths, environment = Paths(), Environment.read()
     try:
-        with find.located(subject, paths, environment) as model:
+        with find.located(subject, paths, environment) as found:
             # a model of MLflow is in a temporary folder, and that of a run in its journal
-            beside = model if Path(subject).is_file() else paths.model
+            beside = found.path if found.is_file else paths.model
             target = Path(output) if output else beside.with_name(beside.stem + FORMATS[format].suffix)
-            export(model, format, target, paths, environment)
+            export(found.path, format, target, paths, environment)
     except Unequal as unequal:
         print(f"error: {unequal}", file=sys.stderr)
         return 1

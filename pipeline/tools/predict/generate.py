@@ -38,8 +38,8 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.runs import find
 
     environment = Environment.read()
-    with find.located(model, Paths(), environment) as path:
-        loaded, manifest = model_file.load(path)
+    with find.located(model, Paths(), environment) as found:
+        loaded, manifest = model_file.load(found.path)
     targets = manifest.spec.targets
     if not targets.per_token:
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")

@@ -80,12 +80,13 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
     it must be evaluated but `data/prepared/` is not the data that it was trained on.
     """
     with ExitStack() as stack:
-        path = stack.enter_context(find.located(name, paths, environment))
+        found = stack.enter_context(find.located(name, paths, environment))
+        path = found.path
         folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
         model, manifest = model_file.load(path)
         digest = files.digest(path)
-        found = journal.find(environment.root, digest)
-        run = Record(found) if found else None
+        same = None if found.run else journal.find(environment.root, digest)
+        run = Record(same) if same else found.run
         of_checkout = paths.model.is_file() and files.digest(paths.model) == digest
         is_own = partial(is_data_of, manifest)
         data = stack.enter_context(models.located_data(paths.prepared, paths.top, is_own))

@@ -46,9 +46,8 @@ def run(subject: str, retrain: bool) -> int:
     Raises Refusal if the model file of the run is neither on this machine nor in MLflow.
     """
     paths, environment = Paths(), Environment.read()
-    record = find.find(subject, paths, environment)
-    with find.located(subject, paths, environment) as model:
-        return print_comparisons(comparisons(Subject(model, record), paths, environment, retrain=retrain), retrain=retrain)
+    with find.located(subject, paths, environment) as found:
+        return print_comparisons(comparisons(Subject(found.path, found.run), paths, environment, retrain=retrain), retrain=retrain)
 
 
 def print_comparisons(comparisons: Iterable[Comparison], *, retrain: bool) -> int:

@@ -220,8 +220,7 @@ def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., st
     for name in ("nothing", "--output=x", "a\nb"):
         message = refused("compare", working.runs["first"], "--", name)
         assert (
-            " is not a model file, run, DVC experiment or git revision of this checkout: give one of them, such as the newest run, run-"
-            in message
+            " is no model file, run, model in MLflow, DVC experiment or git revision of this checkout: the newest runs are run-" in message
         )
         assert len(message.splitlines()) == 1
 

@@ -179,7 +179,7 @@ def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promo
 
 def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
     """As where the run was recorded without its model: it has nothing to send."""
-    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64)
+    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64, folder=None)
     with pytest.raises(
         Refusal, match=r"model\.safetensors: MLflow has no run with this model: send its run with `python -m pipeline sync`"
     ):
@@ -189,7 +189,10 @@ def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
 def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Registry) -> None:
     other = Environment.model_validate({"DVC_ROOT": registry.folder, "MLFLOW_TRACKING_URI": "sqlite:///other.db"})
     opened(other)
-    first: Any = SimpleNamespace(digest=files.digest(registry.folder / "models/model.safetensors"))
+    first: Any = SimpleNamespace(
+        digest=files.digest(registry.folder / "models/model.safetensors"),
+        folder=registry.folder / ".pipeline/journal" / registry.runs["first"],
+    )
     with pytest.raises(Refusal, match="this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store"):
         promotion.find_logged(registry.runs["first"], first, Store(other), other)
 
