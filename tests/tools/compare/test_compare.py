@@ -217,7 +217,7 @@ def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(workin
 
 
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:
-    for name in ("nothing", "--output=x", "a\nb"):
+    for name in ("nothing", "--output=x", "a\nbc"):
         message = refused("compare", working.runs["first"], "--", name)
         assert (
             " is no model file, run, model in MLflow, DVC experiment or git revision of this checkout: the newest runs are run-" in message
