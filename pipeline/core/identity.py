@@ -4,16 +4,35 @@ results.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from pipeline.core import files
 from pipeline.core.refusal import Refusal
-from pipeline.core.section import ValueOf
+from pipeline.core.section import ValueOf, leaves
 from pipeline.core.yaml_document import Document
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock", "weights": "starting weights"}
+"""The names of the digests in a RunIdentity and in the manifest of a model file, and their words in messages."""
+
+
+class Difference(NamedTuple):
+    name: str
+    values: tuple[Any, ...]
+    """The value in each of the compared mappings."""
+
+
+def differences(*found: Mapping[str, Any], missing: Any = "missing") -> list[Difference]:
+    """Return each name whose value differs among the mappings. `missing` stands for the value in a mapping that lacks the name.
+
+    Nested mappings are compared as values: use `section.leaves` to compare their members.
+    """
+    first, *others = found
+    names = dict.fromkeys(name for each in found for name in each)
+    changed = (name for name in names if any((name in first, first.get(name)) != (name in each, each.get(name)) for each in others))
+    return [Difference(name, tuple(each.get(name, missing) for each in found)) for name in changed]
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,19 @@ class RunIdentity:
     @property
     def record(self) -> dict[str, Any]:
         return {**self.digests, "params": dict(self.params), "fingerprint": dict(self.fingerprint)}
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Everything in this identity, by the words of messages: digests, parameters such as `optimizer.momentum`, and `machine.threads`."""
+        digests = {DIGESTS[name]: digest for name, digest in self.digests.items()}
+        return {**digests, **dict(leaves(self.params)), **{f"machine.{key}": value for key, value in leaves(self.fingerprint)}}
+
+    def differences(self, other: Self) -> list[Difference]:
+        """Return all parts that differ, with the values in this identity and in the other one."""
+        return differences(self.parts, other.parts)
+
+    def differs_only_in_machine(self, other: Self) -> bool:
+        return replace(self, fingerprint=other.fingerprint) == other
 
     @property
     def key(self) -> str:

@@ -86,7 +86,7 @@ class StageInputs:
         before, deadline = self.data, time.monotonic() + SETTLES_WITHIN_S
         while True:
             problem, now = self.change(paths), data_of(self.listed, paths)
-            names = without_ignored(differing(before, now), paths)
+            names = without_ignored([name for name, _ in identity.differences(before, now)], paths)
             # an added file decides nothing by itself: the stage may have downloaded it, or not read it
             certain = [name for name in names if name in before and (name not in now or now[name][1] != before[name][1])]
             if not (problem or certain) or time.monotonic() >= deadline:
@@ -113,13 +113,13 @@ class StageInputs:
         except Refusal as refusal:
             return f"{refusal}. It could be read when {self.stage} began. {remedy('values', str(paths.params))}"
         params, code = params_of(self.sections, document.data), code_of(self.listed, paths)
-        if keys := differing(self.params, params):
-            changes = [f"{key}: was {shown(self.params, key)} when {self.stage} began, and is {shown(params, key)} now" for key in keys]
+        if found := identity.differences(self.params, params):
+            changes = [f"{key}: was {formatted(was)} when {self.stage} began, and is {formatted(now)} now" for key, (was, now) in found]
             return with_line(
                 document, f"{named(changes)}. DVC would store the result under the new values. {remedy('values', str(paths.params))}"
             )
-        if names := differing(self.code, code):
-            return f"{named(names)}: changed while {self.stage} ran. DVC would store the result under the new code. {remedy('code', 'these files')}"
+        if found := identity.differences(self.code, code):
+            return f"{named([name for name, _ in found])}: changed while {self.stage} ran. DVC would store the result under the new code. {remedy('code', 'these files')}"
         return None
 
 
@@ -134,8 +134,10 @@ def refuse_other_source(source: BaseModel, prepared: Path) -> None:
         return
     now = source.model_dump(mode="json")
     used, now = (flatten({"source": values}) for values in (read_record(prepared).source or now, now))
-    if keys := differing(used, now):
-        changes = [f"{key}: was {shown(used, key)} when {prepared} was made, and is {shown(now, key)} now" for key in keys]
+    if found := identity.differences(used, now):
+        changes = [
+            f"{key}: was {formatted(before)} when {prepared} was made, and is {formatted(after)} now" for key, (before, after) in found
+        ]
         raise Refusal(f"{named(changes)}. Run `dvc repro -f prepare` to make it with the new values")
 
 
@@ -196,15 +198,6 @@ def without_ignored(names: list[str], paths: Paths) -> list[str]:
     answer = subprocess.run(command, input=text, cwd=paths.top, capture_output=True, text=True, errors="surrogateescape", check=False)
     ignored = set(answer.stdout.splitlines())
     return [name for name in names if name not in ignored]
-
-
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    missing = object()
-    return [name for name in {**before, **now} if before.get(name, missing) != now.get(name, missing)]
-
-
-def shown(params: Mapping[str, Scalar], key: str) -> str:
-    return formatted(params[key]) if key in params else "missing"
 
 
 def remedy(what: str, where: str) -> str:

@@ -39,7 +39,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
         observer = group.heard(observer)
         prepared = Prepared.open(paths.prepared, verify=group.reads_all)
         identity = identify(params, paths, prepared, machine, group)
-        group.refuse_different("inputs", identity.record)
+        group.refuse_different("inputs", identity.parts)
         # to find whether the data have changed, they and the file of `model.weights` are read and digested again
         refuse = partial(refuse_changes, lambda: identify(params, paths, Prepared.open(paths.prepared), machine, group) == identity)
         with work_folder.claimed(environment.root, identity, writes=group.writes) as work:

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.core import files
 from pipeline.core.identity import RunIdentity
-from pipeline.core.refusal import Unavailable
-from pipeline.core.section import leaves
+from pipeline.core.refusal import Unavailable, listed
 
 OLD_FOLDERS_KEPT = 2
+MOST_SHOWN = 5
 RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
@@ -128,42 +127,33 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
     """
     for path in [*elsewhere(parent, inputs), *all_records(parent)][:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
-            before = read_record(path)
-            changed = [name for name, value in inputs.record.items() if before.get(name) != value]
+            before = read_inputs(path)
             if not unfinished or not before or not any(path.parent.glob("step-*")):
                 continue
-            if changed != ["fingerprint"]:
-                print(
-                    f"train: the unfinished training in {path.parent} has other inputs ({', '.join(changed)}): starting from the beginning"
-                )
+            changed = before.differences(inputs)
+            if not before.differs_only_in_machine(inputs):
+                names = listed([name for name, _ in changed], MOST_SHOWN)
+                print(f"train: the unfinished training in {path.parent} has other inputs ({names}): starting from the beginning")
                 continue
+            name, (there, here) = changed[0]
             print(
                 f"train: the unfinished training in {path.parent} began on a machine that gives other bits "
-                f"({first_difference(before['fingerprint'], inputs.fingerprint)}): starting from the beginning. The same command on a "
+                f"({name}: {there} there, {here} here): starting from the beginning. The same command on a "
                 'machine like that one continues it: docs/clusters.md, "One kind of machine"'
             )
 
 
 def elsewhere(parent: Path, inputs: RunIdentity) -> list[Path]:
     """Return the records of the trainings that differ from the one with `inputs` in nothing but the machine, newest first."""
-    machine = {"fingerprint": None}
-    return [path for path in all_records(parent) if read_record(path) | machine == inputs.record | machine]
+    return [path for path in all_records(parent) if (before := read_inputs(path)) and before.differs_only_in_machine(inputs)]
 
 
-def first_difference(before: Any, now: Mapping[str, Any]) -> str:
-    """Return the first property in which two fingerprints differ, and its two values."""
-    there, here = dict(leaves(before)), dict(leaves(now))
-    names = (name for name in {**here, **there} if here.get(name) != there.get(name))
-    return next((f"{name}: {there.get(name, 'none')} there, {here.get(name, 'none')} here" for name in names), "")
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Return the contents of the record at `path`, or {} if it is damaged or missing. A damaged record stops no new training."""
+def read_inputs(record: Path) -> RunIdentity | None:
+    """Return the inputs in a record, or None if it is damaged or missing. A damaged record stops no new training."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, FileNotFoundError, RecursionError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return RunIdentity(**json.loads(record.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, FileNotFoundError, RecursionError):
+        return None
 
 
 def prune(parent: Path, inputs: RunIdentity) -> None:

@@ -73,3 +73,22 @@ def test_every_input_changes_the_key() -> None:
         replace(BASE, fingerprint={"device": "cpu", "threads": 1}),
     ]
     assert len({BASE.key, *(other.key for other in changed)}) == 8
+
+
+def test_what_differs_is_named_in_words_with_both_values() -> None:
+    other = replace(
+        BASE, code="x" * 64, weights="w" * 64, params={"seed": 1, "model": {"name": "mlp"}}, fingerprint={"device": "cpu", "threads": 4}
+    )
+    assert BASE.differences(other) == [
+        ("code", ("c" * 64, "x" * 64)),
+        ("model.width", (16, "missing")),
+        ("machine.threads", (2, 4)),
+        ("starting weights", ("missing", "w" * 64)),
+    ]
+    assert not BASE.differs_only_in_machine(other)
+    assert BASE.differs_only_in_machine(replace(BASE, fingerprint={}))
+
+
+def test_a_null_differs_from_a_missing_value_in_each_of_several_mappings() -> None:
+    found = identity.differences({"a": None, "b": 1}, {"a": None, "b": 1}, {"b": 1}, missing="none")
+    assert found == [("a", (None, None, "none"))]

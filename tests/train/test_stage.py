@@ -160,5 +160,5 @@ def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch:
     capsys.readouterr()
     assert main(["train"]) == 0
     said = capsys.readouterr().out
-    assert "has other inputs (params): starting from the beginning" in said
+    assert "has other inputs (optimizer.learning_rate): starting from the beginning" in said
     assert "from the beginning" in said

@@ -62,7 +62,7 @@ def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.Ca
     (folder / "step-000000000007.safetensors").touch()
     begin(tmp_path, replace(seeded(1), code="other"))
     said = capsys.readouterr().out
-    assert said == f"train: the unfinished training in {folder} has other inputs (code, params): starting from the beginning\n"
+    assert said == f"train: the unfinished training in {folder} has other inputs (code, seed): starting from the beginning\n"
 
 
 def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_another_cpu_is_named_and_its_checkpoint_is_kept(tmp_path: Path, capsys:
     capsys.readouterr()
     begin(tmp_path, on("AuthenticAMD family 25 model 17"))
     assert capsys.readouterr().out == (
-        f"train: the unfinished training in {folder} began on a machine that gives other bits (cpu: GenuineIntel family 6 model 106 there, "
+        f"train: the unfinished training in {folder} began on a machine that gives other bits (machine.cpu: GenuineIntel family 6 model 106 there, "
         "AuthenticAMD family 25 model 17 here): starting from the beginning. The same command on a machine like that one continues it: "
         'docs/clusters.md, "One kind of machine"\n'
     )

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pipeline.core import identity
+from pipeline.core.identity import DIGESTS
 from pipeline.core.params import upgraded
 from pipeline.core.refusal import counted, listed
 from pipeline.core.section import flatten, formatted
@@ -16,10 +18,10 @@ Value = str | None
 UNKNOWN = "unknown"
 SHORT = 12
 MOST_FILES = 3
-CODE, SOURCE, MODEL = "code of train", "source.", "model.name"
+CODE, SOURCE, MODEL = f"{DIGESTS['code']} of train", "source.", "model.name"
 MACHINE_FACTS = ("python", "gpu", "driver", "image.digest")
 """Recorded facts about the machine that are compared in addition to its fingerprint. Host names are not compared: every container has its own."""
-CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": "requirements.lock", "hardware": "the machine"}
+CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": DIGESTS["lock"], "hardware": "the machine"}
 
 
 @dataclass(frozen=True)
@@ -117,13 +119,13 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
 
 def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     """Yield the prepared data, with the splits that differ, and the file of `model.weights`."""
-    whole = list(differing("data", [{"prepared data": short(model.manifest.inputs.get("data"))} for model in models]))
+    whole = list(differing("data", [{DIGESTS["data"]: short(model.manifest.inputs.get("data"))} for model in models]))
     yield from whole
     if whole:
         yield from differing(
             "data", [{f"{name} split": short(each) for name, each in model.record.splits.items()} or None for model in models]
         )
-    yield from differing("data", [{"starting weights": short(model.manifest.inputs.get("weights"))} for model in models])
+    yield from differing("data", [{DIGESTS["weights"]: short(model.manifest.inputs.get("weights"))} for model in models])
 
 
 def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
@@ -143,7 +145,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
     changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
-    yield from differing("lock", [{"requirements.lock": short(model.manifest.inputs.get("lock"))} for model in models])
+    yield from differing("lock", [{DIGESTS["lock"]: short(model.manifest.inputs.get("lock"))} for model in models])
 
 
 def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
@@ -178,9 +180,9 @@ def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark
 
     `found` has one mapping for each model, or None if nothing is recorded; all values of this model are then UNKNOWN.
     """
-    for key in dict.fromkeys(key for each in found if each for key in each):
-        values = tuple(UNKNOWN if each is None else each.get(key) for each in found)
-        if len({value for value in values if value != UNKNOWN}) > 1:
+    unknown = {key: UNKNOWN for each in found if each for key in each}
+    for key, values in identity.differences(*(unknown if each is None else each for each in found), missing=None):
+        if len({*values} - {UNKNOWN}) > 1:
             yield Difference(kind, key, values, remark)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from pipeline.core.identity import DIGESTS, differences
 from pipeline.core.untrusted import shown
 from pipeline.evaluate.reports import recorded
 from pipeline.runs import journal
@@ -15,7 +16,7 @@ from pipeline.tools.report.results import key, spoken
 TITLE = "Compared with the run before"
 COMPARED = (*recorded.HEADLINES, "macro_f1")
 """The test scores whose change is shown."""
-INPUTS = {"data": "data", "code": "code", "weights": "starting weights", "lock": "requirements.lock", "fingerprint": "machine"}
+INPUTS = {**DIGESTS, "fingerprint": "machine"}
 MOST_CHANGED, LONGEST_VALUE = 6, 24
 NOTHING = "-"
 
@@ -59,5 +60,5 @@ def also_different(before: Record, run: Record) -> str:
     first, second = (each.provenance.get("inputs", {}) for each in (before, run))
     if not (first and second):
         return "Whether data, code and machine differ is not recorded."
-    names = [name for key, name in INPUTS.items() if first.get(key) != second.get(key)]
+    names = [INPUTS[name] for name, _ in differences(first, second) if name in INPUTS]
     return f"Also different: {', '.join(names)}." if names else "Data, code, requirements.lock and machine are the same."

@@ -84,7 +84,7 @@ def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
             document = flatten({name: value for name, value in Document.read(path).data.items() if name in sections})
         except Refusal:  # the user's own file
             continue
-        changed = tuple(name for name in {**document, **params} if document.get(name, NOT_SET) != params.get(name, NOT_SET))
+        changed = tuple(name for name, _ in identity.differences(document, params))
         found.append(Preset(path.stem, document, changed))
     nearest = min(found, key=lambda preset: len(preset.changed), default=None)
     if nearest is None or len(nearest.changed) > MOST_CHANGED or nearest.params.get("model.name") != params.get("model.name"):
@@ -120,7 +120,6 @@ def layers(network: nn.Module) -> Table:
 
 
 UNKNOWN = "unknown"
-DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock", "weights": "starting weights"}
 RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "image"}
 NAMELESS = ("none", UNKNOWN)
 PARAMS, CODE = "params.yaml", "pipeline/"
@@ -134,7 +133,7 @@ def provenance_section(evidence: Evidence) -> Section:
     facts = [("commit", commit_line(evidence))]
     if evidence.run:
         facts.append(("run", evidence.run.name))
-    facts += [(f"digest of {name}", manifest.inputs[each]) for each, name in DIGESTS.items() if each in manifest.inputs]
+    facts += [(f"digest of {name}", manifest.inputs[each]) for each, name in identity.DIGESTS.items() if each in manifest.inputs]
     facts.append(("seed", str(manifest.params.get("seed", UNKNOWN))))
     facts += machine_facts(evidence)
     return Section("Provenance", (Pairs(tuple(facts)),))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.core import files
+from pipeline.core.identity import differences
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.seeding import derive
 from pipeline.runs.run_description import short, short_keys
@@ -77,8 +78,7 @@ class Study:
 
     def refuse_changed(self, now: Mapping[str, Any]) -> None:
         """Raise Refusal if `now` differs from the `identity` of the study, because its trials could not be compared with new ones."""
-        changed = [name for name in {**self._identity, **now} if self._identity.get(name) != now.get(name)]
-        if changed:
+        if changed := [name for name, _ in differences(self._identity, now)]:
             raise Refusal(
                 f"{self._path}: since this search began, these have changed: {listed(changed, MOST_SHOWN)}: undo the change, or write another `name:` into the "
                 f"search file for a new search, or remove {self._path.parent}"

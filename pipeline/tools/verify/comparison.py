@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.core import untrusted
+from pipeline.core import identity, untrusted
 from pipeline.core.params import shown
 from pipeline.core.prepared import Prepared
 from pipeline.core.section import leaves
@@ -54,10 +54,9 @@ class Comparison:
     @classmethod
     def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
         """Compare nested mappings. The difference names the first differing key, such as `train.steps`, and both values."""
-        left, right = dict(leaves(expected)), dict(leaves(found))
-        pairs = ((key, left.get(key, NOTHING), right.get(key, NOTHING)) for key in {**left, **right})
-        differences = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(one, other)}" for key, one, other in pairs if one != other)
-        return cls(name, description, next(differences, None))
+        different = identity.differences(dict(leaves(expected)), dict(leaves(found)), missing=NOTHING)
+        texts = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(*values)}" for key, values in different)
+        return cls(name, description, next(texts, None))
 
     @classmethod
     def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "Comparison":

@@ -19,11 +19,11 @@ from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from pipeline.core import files
+from pipeline.core import files, identity
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.observer import Observer
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal, Unavailable, listed
 from pipeline.core.stage import ChangedInPlace
 from pipeline.core.untrusted import reason
 
@@ -31,6 +31,7 @@ OUT_OF_MEMORY, LOST = 75, 76
 """Exit codes: after the first, all processes are started again and use the smaller micro-batch that the process has recorded; the second is
 that of a process that lost the others."""
 FAILED = "the first process has failed"
+MOST_SHOWN = 5
 RENDEZVOUS_S = 60.0
 """The longest time that the processes wait for each other at the start. torch.distributed.run starts all of them at the same time."""
 
@@ -166,13 +167,12 @@ class Several(Group):
     record_change: Callable[[Mapping[str, int]], None] = field(default=lambda _: None)
 
     def refuse_different(self, name: str, record: Mapping[str, Any], error: type[Refusal] = Refusal) -> None:
-        self.store.set(f"{name}/{self.rank}", json.dumps(record, sort_keys=True))
+        self.store.set(f"{name}/{self.rank}", json.dumps(record))
         first, *others = (json.loads(self.store.get(f"{name}/{rank}")) for rank in range(self.size))
         for rank, other in enumerate(others, 1):
-            different = [key for key in first if first[key] != other.get(key)]
-            if different:
+            if different := identity.differences(first, other):
                 raise error(
-                    f"the processes of rank 0 and rank {rank} differ in {', '.join(different)}: "
+                    f"the processes of rank 0 and rank {rank} differ in {listed([key for key, _ in different], MOST_SHOWN)}: "
                     "all processes need the same commit, parameters, data, number of threads (PIPELINE_THREADS), kind of GPU or CPU, and folder .pipeline/work"
                 )
 

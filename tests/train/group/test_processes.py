@@ -101,7 +101,7 @@ def test_processes_with_different_inputs_are_refused(server: Server, prepared: P
     project.write_params(other, {"train.steps": 30})
     said = refusal(server, [same, other], [{}, {}])
     assert said.startswith(
-        "error: the processes of rank 0 and rank 1 differ in params: all processes need the same commit, parameters, data"
+        "error: the processes of rank 0 and rank 1 differ in train.steps: all processes need the same commit, parameters, data"
     )
 
 
