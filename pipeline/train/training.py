@@ -17,7 +17,7 @@ from pipeline.core.registry import Registry
 from pipeline.core.untrusted import reason
 from pipeline.inference import torch_errors
 from pipeline.inference.batches import loader
-from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Shard
+from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Share
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
@@ -163,8 +163,8 @@ class Training:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
         return self.batches_of(self.state.lanes.share, start)
 
-    def batches_of(self, shard: Shard, start: int) -> Generator[BlockBatch]:
-        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, shard=shard)
+    def batches_of(self, share: Share, start: int) -> Generator[BlockBatch]:
+        return loader.training(self.train_split, batch_size=self.params.train.batch_size, seed=self.params.seed, start=start, share=share)
 
     def reports(self, pause: Pause = lambda: None) -> Iterator[fit.Report]:
         """Run the training loop from the current step on, and yield a report after each step. Print a warning if steps are skipped or the
@@ -303,7 +303,7 @@ class Training:
             return None
         split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.group.local_size)
         batch_size = min(self.params.train.micro_batch_size, len(split))
-        batches = partial(loader.scoring, split, batch_size=batch_size, shard=self.state.lanes.share)
+        batches = partial(loader.scoring, split, batch_size=batch_size, share=self.state.lanes.share)
         return partial(
             metrics.score,
             self.state.scored,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shard:
+class Share:
     """The share of this process in every batch, if `count` processes train together: the `number`-th of `count` equal parts, from 0.
 
     The share is divided into `lanes` lanes of equal size. Each lane is divided into micro-batches on its own.
@@ -51,7 +51,7 @@ class Shard:
         return found if batch.lengths is None else replace(found, lengths=batch.lengths.max().expand(len(found)))
 
 
-WHOLE = Shard()
+WHOLE = Share()
 """The share of a process that trains alone: the whole batch, as one lane."""
 
 
@@ -95,15 +95,15 @@ class BlockBatch:
     as a whole. This takes fewer operations than gathering and mixing each micro-batch, but the inputs of the batch stay in memory until its
     step ends.
 
-    The batch has `batch_size` samples. `shard` says which of them this process trains on. Only these samples, and their partners in mixup
-    and CutMix, are in the block (see `Shard.of`).
+    The batch has `batch_size` samples. `share` says which of them this process trains on. Only these samples, and their partners in mixup
+    and CutMix, are in the block (see `Share.of`).
     """
 
     block: Block
     positions: slice
     gathers_whole_block: bool
     batch_size: int
-    shard: Shard = WHOLE
+    share: Share = WHOLE
     row_noun: ClassVar[str] = "samples"
     """The word for the rows of the batch index in messages."""
 
@@ -127,7 +127,7 @@ class BlockBatch:
     @property
     def lane_size(self) -> int:
         """Return the number of samples of a lane."""
-        return self.batch_size // self.shard.count // self.shard.lanes
+        return self.batch_size // self.share.count // self.share.lanes
 
     def num_parts(self, max_size: int) -> int:
         """Return the number of micro-batches of a lane, if each has at most `max_size` samples."""
@@ -153,7 +153,7 @@ class BlockBatch:
     @cached_property
     def whole(self) -> tuple[Tensor, Tensor]:
         """Return the inputs and the targets of this process's share of the batch. Its micro-batches are slices of them."""
-        batch = self.made(slice(0, self.batch_size // self.shard.count))
+        batch = self.made(slice(0, self.batch_size // self.share.count))
         assert batch.targets is not None
         return batch.inputs, batch.targets
 

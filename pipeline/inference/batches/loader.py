@@ -16,7 +16,7 @@ from pipeline.core.refusal import counted
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inference.batches import batch_index
 from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Windows
-from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Shard, WindowBatch, next_tokens
+from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Share, WindowBatch, next_tokens
 
 if TYPE_CHECKING:
     from pipeline.inference.batch import Augmentation
@@ -214,36 +214,36 @@ def free_bytes(device: torch.device, num_sharing: int) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available // num_sharing
 
 
-def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, shard: Shard = WHOLE) -> Generator[BlockBatch]:
+def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, share: Share = WHOLE) -> Generator[BlockBatch]:
     """Yield training batches endlessly. All batches are full.
 
-    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out. `shard` says
+    `seed` decides the order of the samples. `start` is the number of steps that are already done: their batches are left out. `share` says
     which samples of a batch this process trains on; the others are not read.
     """
-    num_batches = tensors.block_size(batch_size) if shard.count == 1 else 1
+    num_batches = tensors.block_size(batch_size) if share.count == 1 else 1
     size = batch_size * num_batches
     whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
     gathers_whole_block = tensors.is_small(size)
     batch_class = WindowBatch if tensors.split.per_token else BlockBatch
-    with closing(tensors.blocks(shard.of(index, with_partners=mixes) for index in whole)) as blocks:
+    with closing(tensors.blocks(share.of(index, with_partners=mixes) for index in whole)) as blocks:
         for block in blocks:
             num_local_samples = len(block.batch_index) // num_batches
             for first in range(0, len(block.batch_index), num_local_samples):
-                yield batch_class(block, slice(first, first + num_local_samples), gathers_whole_block, batch_size, shard)
+                yield batch_class(block, slice(first, first + num_local_samples), gathers_whole_block, batch_size, share)
 
 
-def scoring(tensors: SplitTensors, *, batch_size: int, shard: Shard = WHOLE) -> Iterator[tuple[Batch, int]]:
+def scoring(tensors: SplitTensors, *, batch_size: int, share: Share = WHOLE) -> Iterator[tuple[Batch, int]]:
     """Yield pairs: a batch, and the number of samples in it that are not padding. All samples of the split come once, in order.
 
     All batches have the same size. If too few samples are left for the last batch, it is filled with padding: repetitions of its first
     sample, which the caller must leave out.
 
-    If `shard` is one of several, each process gets every `shard.count`-th batch, from number `shard.number` on. All get equally many: a
+    If `share` is one of several, each process gets every `share.count`-th batch, from number `share.number` on. All get equally many: a
     batch beyond the end of the split is all padding.
     """
     split, num_batches = tensors.split, -(-len(tensors) // batch_size)
-    numbers = range(shard.number, -(-num_batches // shard.count) * shard.count, shard.count)
+    numbers = range(share.number, -(-num_batches // share.count) * share.count, share.count)
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size, numbers=numbers)
     for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from pipeline.inference.batches.blocks import WHOLE, Shard
+from pipeline.inference.batches.blocks import WHOLE, Share
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.inference.tensor_file import Tensors
@@ -129,7 +129,7 @@ class Lanes(OneLane):
     def __init__(self, group: Group, lanes: int = 1) -> None:
         self.group, self.fixed_order = group, lanes > 1
         self.own = max(1, lanes // group.size)
-        self.share = Shard(group.rank, group.size, self.own)
+        self.share = Share(group.rank, group.size, self.own)
 
     def begin(self, network: nn.Module, before: BufferSnapshot) -> None:
         self.network = network

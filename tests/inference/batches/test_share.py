@@ -9,7 +9,7 @@ import torch
 from pipeline.core.prepared import Prepared, Split
 from pipeline.inference.batch import Batch
 from pipeline.inference.batches import loader
-from pipeline.inference.batches.blocks import WHOLE, Shard
+from pipeline.inference.batches.blocks import WHOLE, Share
 from tests import texts
 from tests.train.augment import augmenting
 
@@ -34,11 +34,11 @@ def tensors_of(kind: str, prepared: Prepared, *, resident: bool) -> loader.Split
     return loader.SplitTensors(prepared.train, CPU, found, resident=resident)
 
 
-def batches(tensors: loader.SplitTensors, shard: Shard = WHOLE, *, max_size: int = SIZE) -> list[tuple[list[Batch], int]]:
+def batches(tensors: loader.SplitTensors, share: Share = WHOLE, *, max_size: int = SIZE) -> list[tuple[list[Batch], int]]:
     """Return the micro-batches of some batches, lane by lane, and the number of targets of each batch."""
-    found = loader.training(tensors, batch_size=SIZE, seed=3, start=1, shard=shard)
+    found = loader.training(tensors, batch_size=SIZE, seed=3, start=1, share=share)
     result = [
-        ([Batch(*map(torch.clone, part)) for lane in range(shard.lanes) for part in batch.parts(max_size, lane)], batch.num_targets)
+        ([Batch(*map(torch.clone, part)) for lane in range(share.lanes) for part in batch.parts(max_size, lane)], batch.num_targets)
         for batch in islice(found, NUM_BATCHES)
     ]
     found.close()
@@ -58,7 +58,7 @@ def test_the_shares_of_all_processes_are_the_whole_batch(prepared: Prepared, kin
     for count, lanes in DIVISIONS:
         for max_size in (SIZE, 2):
             shares = [
-                batches(tensors_of(kind, prepared, resident=resident), Shard(number, count, lanes), max_size=max_size)
+                batches(tensors_of(kind, prepared, resident=resident), Share(number, count, lanes), max_size=max_size)
                 for number in range(count)
             ]
             for (expected, num_targets), *of_processes in zip(whole, *shares, strict=True):
@@ -73,7 +73,7 @@ def test_a_process_reads_its_own_samples_and_their_partners_only(prepared: Prepa
     tensors = tensors_of(kind, prepared, resident=False)
     found = []
     for number in range(3):
-        shares = loader.training(tensors, batch_size=SIZE, seed=3, start=0, shard=Shard(number, 3))
+        shares = loader.training(tensors, batch_size=SIZE, seed=3, start=0, share=Share(number, 3))
         found.append(len(next(shares).block.inputs))
         shares.close()
     assert found == held
@@ -81,7 +81,7 @@ def test_a_process_reads_its_own_samples_and_their_partners_only(prepared: Prepa
 
 def test_the_micro_batches_of_a_lane_have_at_most_the_size_asked_for_and_differ_by_one(prepared: Prepared) -> None:
     tensors = tensors_of("plain", prepared, resident=True)
-    batch = next(loader.training(tensors, batch_size=SIZE, seed=3, start=0, shard=Shard(1, 2, 2)))
+    batch = next(loader.training(tensors, batch_size=SIZE, seed=3, start=0, share=Share(1, 2, 2)))
     assert batch.lane_size == 6
     for max_size, sizes in {6: [6], 100: [6], 4: [3, 3], 5: [3, 3], 2: [2, 2, 2], 1: [1] * 6}.items():
         assert batch.num_parts(max_size) == len(sizes)
@@ -94,7 +94,7 @@ def test_scoring_counts_each_sample_once_also_with_fewer_batches_than_processes(
 ) -> None:
     tensors = loader.SplitTensors(prepared.train, CPU, resident=resident)
     shares = [
-        [(batch.inputs.clone(), real) for batch, real in loader.scoring(tensors, batch_size=batch_size, shard=Shard(number, count))]
+        [(batch.inputs.clone(), real) for batch, real in loader.scoring(tensors, batch_size=batch_size, share=Share(number, count))]
         for number in range(count)
     ]
     assert len({len(share) for share in shares}) == 1, "the processes gather their results, so each needs equally many"
