@@ -27,7 +27,7 @@ class ShardedSGD(torch.optim.SGD):
             fused_sgd(list(map(local, trained)), list(map(local, gradients(trained))), buffers, group)
 
 
-Group = dict[str, Any]
+ParameterGroup = dict[str, Any]
 MATRIX_LAYERS = (
     nn.Linear,
     nn.Conv1d,
@@ -74,7 +74,7 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
             return Muon(groups, lr=learning_rate, nesterov=nesterov, ns_steps=ns_steps, normalize_weights=normalize_weights)
 
 
-def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:
+def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[ParameterGroup]:
     """Return the trainable parameters in groups of equal settings: the matrices first, and among them the hidden ones.
 
     Hidden weights (see `matrix_ids`) are those that Muon orthogonalises; other optimizers have none. With Muon, all other parameters have
@@ -83,7 +83,7 @@ def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[Group]:
     """
     adjusted = parameter_groups.adjustments(module, settings)
     matrices, inner, transposed = matrix_ids(module)
-    groups: dict[tuple[tuple[bool, bool, bool], Adjustment], Group] = {}
+    groups: dict[tuple[tuple[bool, bool, bool], Adjustment], ParameterGroup] = {}
     for parameter in module.parameters():
         if not parameter.requires_grad:
             continue
