@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.train.augment import pixels
-from pipeline.train.augment.pixels import FINE, Pixels, RandomSource, Table, divided, rounded
+from pipeline.train.augment.pixels import FINE, Pixels, RandomSource, Draws, divided, rounded
 
 TALLEST, WIDEST = 3 / 4, 4 / 3
 ATTEMPTS = 10
@@ -30,7 +30,7 @@ class NoCrop:
     num_draws = 0
     border = 0
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:  # noqa: ARG002  # nothing is drawn
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:  # noqa: ARG002  # nothing is drawn
         return np.empty((0, num_samples), np.int64)
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # the draws are empty
@@ -45,7 +45,7 @@ class Crop:
     def __init__(self, border: int, pixels: Pixels) -> None:
         self.border, self.image = border, pixels.images
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         return generator_for("crop", epoch).integers(2 * self.border + 1, size=(self.num_draws, num_samples))
 
     def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class ResizedCrop:
     def __init__(self, least: float, pixels: Pixels) -> None:
         self.least, self.pixels = least, pixels
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         """Return one random crop per sample, as top, left, height and width: (4, num_samples).
 
         For each crop, up to `ATTEMPTS` sizes are drawn until one fits into the image. If none fits, the crop is the whole image.
@@ -129,7 +129,7 @@ class Flip:
     def __init__(self, mode: Literal["random", "alternating"]) -> None:
         self.mode = mode
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         if self.mode == "random":
             return generator_for("flip", epoch).integers(2, size=(1, num_samples))
         return (generator_for("first flip").integers(2, size=(1, num_samples)) + epoch) % 2
@@ -151,7 +151,7 @@ class Jitter:
     def __init__(self, brightness: float, contrast: float, saturation: float, pixels: Pixels) -> None:
         self.strengths, self.pixels = (brightness, contrast, saturation), pixels
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         """Return three random weights per sample, (3, num_samples), as integers in units of 1/1024.
 
         In this order, they are the weights of the pixel, of its grey value and of the image's mean grey value.
@@ -159,7 +159,7 @@ class Jitter:
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
-        table: Table = np.rint(brightness * parts * SCALE).astype(np.int64)
+        table: Draws = np.rint(brightness * parts * SCALE).astype(np.int64)
         return table
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class Cutout:
     def __init__(self, side: int, pixels: Pixels) -> None:
         self.side, self.image, self.colour = side, pixels.images, pixels.mean_colour
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         return pixels.centres(generator_for("cutout", epoch), self.image, num_samples)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
@@ -213,7 +213,7 @@ class Mixing:
         self.mixup, self.cutmix, self.image = mixup, cutmix, pixels.images
         self.classes = torch.arange(num_classes, device=pixels.device)
 
-    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Table:
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         """Return five random integers per sample, (5, num_samples).
 
         Row 0 is the partner's weight in mixup, in units of 1/256. Rows 1 to 4 are the rectangle that CutMix pastes from the partner, in

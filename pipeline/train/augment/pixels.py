@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 
 from pipeline.core.inputs.image import ImageInputs
 
-Table = NDArray[np.int64]
+Draws = NDArray[np.int64]
 
 
 RandomSource = Callable[..., np.random.Generator]
@@ -99,7 +99,7 @@ def divided(total: Tensor, count: int) -> Tensor:
     return total / torch.full_like(total, count)
 
 
-def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int) -> Table:
+def centres(generator: np.random.Generator, image: ImageInputs, num_samples: int) -> Draws:
     """Draw one random pixel in each image as the centre of a rectangle. Return the rows and columns (2, num_samples)."""
     return np.stack([generator.integers(extent, size=num_samples) for extent in (image.height, image.width)])
 
