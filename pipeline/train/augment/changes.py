@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pipeline.train.augment import pixels
-from pipeline.train.augment.pixels import FINE, Pixels, RandomSource, Draws, divided, rounded
+from pipeline.train.augment.pixels import FINE, Draws, Pixels, RandomSource, divided, rounded
 
 TALLEST, WIDEST = 3 / 4, 4 / 3
 ATTEMPTS = 10
@@ -159,8 +159,8 @@ class Jitter:
         uniform = generator_for("jitter", epoch).uniform(-1.0, 1.0, (3, num_samples))
         brightness, contrast, saturation = (1 + strength * row for strength, row in zip(self.strengths, uniform, strict=True))
         parts = np.stack([contrast * saturation, contrast * (1 - saturation), 1 - contrast])
-        table: Draws = np.rint(brightness * parts * SCALE).astype(np.int64)
-        return table
+        weights: Draws = np.rint(brightness * parts * SCALE).astype(np.int64)
+        return weights
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         own, grey, mean = draws.float().view(3, -1, 1, 1, 1)

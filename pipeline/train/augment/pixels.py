@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from pipeline.core.inputs.image import ImageInputs
 
 Draws = NDArray[np.int64]
+"""Random integers that decide how each image changes, (num_draws, num_samples)."""
 
 
 RandomSource = Callable[..., np.random.Generator]
