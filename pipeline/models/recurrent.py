@@ -150,7 +150,7 @@ class LanguageModel(nn.Module):
         states = self.embedding(indices(tokens, self.pad))
         after: list[Any] = []
         for layer, before in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            states, state = run(cast("Layer", layer).ahead, states, before)
+            states, state = run_cell(cast("Layer", layer).ahead, states, before)
             after.append(state)
         return self.head(states[:, -1]), after
 
@@ -173,10 +173,10 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, states: Tensor, reversal: Tensor | None = None) -> Tensor:
-        outputs, _ = run(self.ahead, states)
+        outputs, _ = run_cell(self.ahead, states)
         if self.back is not None:
             assert reversal is not None
-            backwards, _ = run(self.back, reordered(states, reversal))
+            backwards, _ = run_cell(self.back, reordered(states, reversal))
             outputs = torch.cat((outputs, reordered(backwards, reversal)), dim=2)
         return cast("Tensor", self.dropout(outputs))
 
@@ -186,7 +186,7 @@ def layers(settings: Settings) -> nn.ModuleList:
     return nn.ModuleList(Layer(settings, between if number else settings.embedding_width) for number in range(settings.depth))
 
 
-def run(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, Any]:
+def run_cell(cell: nn.RNNBase, inputs: Tensor, before: Any = None) -> tuple[Tensor, Any]:
     """Run `cell` over `inputs` (n, length, features). Return its outputs (n, length, width) and its state after the last position.
 
     `before` is the state before the first position, None for zeros. In the UNSUPPORTED types, the cell computes in float32.

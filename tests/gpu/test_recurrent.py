@@ -13,5 +13,5 @@ def test_a_cell_does_not_compute_in_fp16_under_autocast_to_bf16(cell: str, autoc
     inputs = torch.randn(2, 3, 8, device="cuda")
     network: nn.RNNBase = recurrent.CELLS[cell](8, 8, batch_first=True).to("cuda")
     with torch.autocast("cuda", dtype=autocast):
-        outputs, _ = recurrent.run(network, inputs)
+        outputs, _ = recurrent.run_cell(network, inputs)
     assert outputs.dtype == computed

@@ -162,7 +162,7 @@ def test_a_cell_computes_in_float32_under_autocast_on_a_cpu(cell: str, autocast:
     """Only some CPUs have such a cell, so its absence shows on others alone."""
     network: nn.RNNBase = recurrent.CELLS[cell](8, 8, batch_first=True)
     with torch.autocast("cpu", dtype=autocast):
-        outputs, _ = recurrent.run(network, torch.randn(2, 3, 8, dtype=autocast))
+        outputs, _ = recurrent.run_cell(network, torch.randn(2, 3, 8, dtype=autocast))
     assert outputs.dtype == torch.float32
 
 

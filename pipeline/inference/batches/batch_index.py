@@ -62,12 +62,12 @@ class Samples:
         self.row_shape: tuple[int, ...] = array.shape[1:]
         self.dtype = torch.from_numpy(array[:0]).dtype
 
-    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def copy_rows(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy the samples at `rows` (n,) to `out` (n, *row_shape). Releases the GIL."""
         np.take(self.array, rows, axis=0, out=out, mode="clip")
 
     def on_device(self, device: torch.device) -> Tensor:
-        """Return all samples as one tensor on `device`. Indexed with `rows` (n,), as `read` takes them, it gives the samples (n,
+        """Return all samples as one tensor on `device`. Indexed with `rows` (n,), as `copy_rows` takes them, it gives the samples (n,
         *row_shape).
         """
         return torch.from_numpy(self.array).to(device)
@@ -78,7 +78,7 @@ class Windows:
     of Samples.
 
     `array` (n, length) stores the sequence, divided into rows. A window that reaches the end of the sequence goes on at its beginning. The
-    `rows` that `read` takes are not rows of `array`: they are the positions in the sequence at which the windows begin.
+    `rows` that `copy_rows` takes are not rows of `array`: they are the positions in the sequence at which the windows begin.
     """
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -86,7 +86,7 @@ class Windows:
         self.row_shape: tuple[int, ...] = (self.length + 1,)
         self.dtype = torch.from_numpy(array[:0]).dtype
 
-    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    def copy_rows(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         np.take(self.sequence, rows[:, None] + np.arange(self.length + 1), out=out, mode="wrap")
 
     def on_device(self, device: torch.device) -> Tensor:

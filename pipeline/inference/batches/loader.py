@@ -51,7 +51,7 @@ class Slot:
         """
         if self.copied:
             self.copied.synchronize()  # blocks the reader thread only, not the training loop
-        stored.read(batch_index.rows.numpy(), self.host.numpy())
+        stored.copy_rows(batch_index.rows.numpy(), self.host.numpy())
         self.batch_index = batch_index
         if copy_stream and self.copied and self.used:
             with torch.cuda.stream(copy_stream):

@@ -70,7 +70,7 @@ class Augmentation:
         are not applied here, but by `mix`.
         """
         for_window, *for_changes = self.shared_out(draws)
-        images = self.window.read(packed, rows, for_window)
+        images = self.window.crop(packed, rows, for_window)
         for change, its_own in zip(self.changes, for_changes, strict=False):  # not strict: the draws for `mix` are left over
             images = change(images, its_own)
         return self.pixels.unpacked(images)

@@ -33,7 +33,7 @@ class NoCrop:
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:  # noqa: ARG002  # nothing is drawn
         return np.empty((0, num_samples), np.int64)
 
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # the draws are empty
+    def crop(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:  # noqa: ARG002  # the draws are empty
         return packed[rows]
 
 
@@ -48,7 +48,7 @@ class Crop:
     def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
         return generator_for("crop", epoch).integers(2 * self.border + 1, size=(self.num_draws, num_samples))
 
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+    def crop(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         height, width, _ = self.image.row_shape
         num_words, steps, offsets = packed.shape[-1], packed.stride(), 2 * self.border + 1
         # In this view (image, top, left, height, width), each crop is one strided read.
@@ -89,7 +89,7 @@ class ResizedCrop:
             missing = missing[~fits]
         return np.stack([generator.integers(height - heights + 1), generator.integers(width - widths + 1), heights, widths])
 
-    def read(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+    def crop(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         top, left, height, width = draws
         image = self.pixels.images
         # Interpolate between rows first, because a row is contiguous in memory, then between columns.

@@ -98,7 +98,7 @@ class Checkpoints:
         tensors.pop(MANIFEST, None)
         with suppress(LookupError, TypeError):  # no checkpoint, which is not for this class to refuse
             if isinstance(record := metadata[PROGRESS][ROWS], dict):
-                metadata[PROGRESS][ROWS] = self.history.read(record)
+                metadata[PROGRESS][ROWS] = self.history.read_rows(record)
         return tensors, metadata
 
     def paths(self) -> list[Path]:

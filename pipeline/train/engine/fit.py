@@ -89,7 +89,7 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
     too many steps in a row were skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
     report at which a validation is due also checks the weights and the optimizer states: it raises Diverged if one of them is not finite.
     """
-    settings, values = plan.settings, progress.window.read()
+    settings, values = plan.settings, progress.window.read_values()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite == "stop":
         raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)

@@ -21,7 +21,7 @@ class LostRows(Refusal):
 class HistoryFile:
     """The rows of one training as JSON lines. A checkpoint records how many bytes at the beginning of the file belong to it, and their SHA-256.
 
-    Rows are only appended. What follows the recorded bytes, as a killed save leaves it, is ignored by `read` and cut off by `append`. So each
+    Rows are only appended. What follows the recorded bytes, as a killed save leaves it, is ignored by `read_rows` and cut off by `append`. So each
     checkpoint on disk keeps its rows, and the one before it can be resumed, too.
     """
 
@@ -55,7 +55,7 @@ class HistoryFile:
         self.num_rows, self.size_bytes = num_rows, self.size_bytes + len(content)
         self.digest.update(content)
 
-    def read(self, record: Mapping[str, Any]) -> list[Row]:
+    def read_rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Return the rows that belong to `record`, which `append` has returned. The next `append` continues after them.
 
         Raises LostRows if the file does not begin with these bytes.

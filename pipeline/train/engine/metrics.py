@@ -91,7 +91,7 @@ class StepMetrics:
             self.values.setdefault(name, []).append(value)
         self.num_targets += num_targets
 
-    def read(self) -> StepValues:
+    def read_values(self) -> StepValues:
         """Copy the metrics of all steps to the host.
 
         This makes the host wait for the device; `add` does not. At least one step must have been added.

@@ -45,7 +45,7 @@ def step(
 
 
 def averages(progress: Progress) -> Row:
-    row = progress.window.read().averages(progress.window.num_targets, objective_of())
+    row = progress.window.read_values().averages(progress.window.num_targets, objective_of())
     return {name: value for name, value in row.items() if name != "train/gradient_norm"}
 
 
