@@ -89,16 +89,16 @@ class Study:
         """Return all trials by number, as the database has them."""
         return self._storage.get_all_trials(self._id)
 
-    def rows(self) -> "list[Row]":
+    def rows(self) -> "list[TrialSummary]":
         """Return a row for each trial: complete ones by value, then pruned ones by their last step, then the others. Of equal trials, the
         earlier is first.
         """
 
-        def order(row: Row) -> tuple[int, int, float, int]:
+        def order(row: TrialSummary) -> tuple[int, int, float, int]:
             value = float("inf") if row.value is None else row.value if self._direction == "minimize" else -row.value
             return ORDER.index(row.outcome), -row.step if row.outcome != COMPLETE else 0, value, row.number
 
-        return sorted(map(row_of, self.trials), key=order)
+        return sorted(map(summary_of, self.trials), key=order)
 
     @property
     def running(self) -> list[int]:
@@ -200,8 +200,8 @@ def pruner(name: str, num_validations: int) -> "BasePruner":
         return NopPruner()
 
 
-class Row(NamedTuple):
-    """A trial in the table. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
+class TrialSummary(NamedTuple):
+    """What the table of a search says of a trial. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
 
     number: int
     outcome: str
@@ -212,8 +212,8 @@ class Row(NamedTuple):
     reason: str = ""
 
 
-def row_of(trial: "FrozenTrial") -> Row:
-    """Return the row of a trial of the study."""
+def summary_of(trial: "FrozenTrial") -> TrialSummary:
+    """Return the summary of a trial of the study."""
     from optuna.trial import TrialState
 
     outcomes = {TrialState.COMPLETE: COMPLETE, TrialState.PRUNED: PRUNED, TrialState.FAIL: FAILED}
@@ -221,10 +221,10 @@ def row_of(trial: "FrozenTrial") -> Row:
     value = trial.value if outcome in (COMPLETE, PRUNED) else None
     attributes = trial.user_attrs
     run = str(attributes.get("run", "")).rpartition("-")[2]
-    return Row(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))
+    return TrialSummary(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))
 
 
-def best(rows: Sequence[Row]) -> Row | None:
+def best(rows: Sequence[TrialSummary]) -> TrialSummary | None:
     """Return the best trial of ranked rows; None if no trial is complete."""
     return rows[0] if rows and rows[0].outcome == COMPLETE else None
 
@@ -239,7 +239,7 @@ def shortened(value: Value) -> str:
     return short(float(f"{value:.3g}")) if isinstance(value, float) else short(value)
 
 
-def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
+def print_table(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) -> None:
     """Print ranked rows as a table, and below it the reasons of failed trials. `keys` are the searched parameters."""
     names, cells = short_keys(keys), []
     for rank, row in enumerate(rows, 1):
@@ -254,7 +254,7 @@ def print_table(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> None:
             print(f"trial {row.number} failed: {row.reason}")
 
 
-def as_csv(rows: Sequence[Row], metric: str, keys: Sequence[str]) -> str:
+def as_csv(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) -> str:
     """Return ranked rows as CSV, with all digits. `keys` are the searched parameters."""
     cells = ((row.number, row.outcome, row.value, row.step, *(row.params.get(key) for key in keys), row.run, row.reason) for row in rows)
     return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason"], cells)
