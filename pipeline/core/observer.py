@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 from typing import Any, cast
 
 
@@ -34,25 +35,40 @@ class Observer:
         """After the scores of the model file, of which `manifest` is the metadata, were written."""
 
 
+class Net(AbstractContextManager[None]):
+    """Suppresses the exceptions of the blocks that it guards: who watches must never stop a stage. `report` is called with the first one."""
+
+    def __init__(self, report: Callable[[Exception], None]) -> None:
+        self._report, self._has_failed = report, False
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if not self._has_failed:
+            self._has_failed = True
+            self._report(error)
+        return True
+
+
 class _Unfailing:
     """Calls the methods of an observer, which `make` returns at the first call. Nothing that they raise or return reaches the stage."""
 
     def __init__(self, make: Callable[[], Observer]) -> None:
-        self._make, self._has_failed = make, False
+        self._make, self._net = make, Net(warn)
         self._observer: Observer | None = None
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
-            try:
+            with self._net:
                 self._observer = self._observer or self._make()
                 getattr(self._observer, method)(*arguments)
-            except Exception as error:  # an observer must never stop a stage
-                if not self._has_failed:
-                    self._has_failed = True
-                    print(f"warning: the stage continues, but what it reports may be incomplete: {error!r}", file=sys.stderr, flush=True)
 
         setattr(self, method, call)  # the next call finds it without this function
         return call
+
+
+def warn(error: Exception) -> None:
+    print(f"warning: the stage continues, but what it reports may be incomplete: {error!r}", file=sys.stderr, flush=True)
 
 
 def unfailing(make: Callable[[], Observer]) -> Observer:

@@ -5,11 +5,13 @@ nothing that follows does.
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted
+from pipeline.core.observer import Net
 from pipeline.core.refusal import Refusal
 from pipeline.runs import journal
 from pipeline.runs.journal import Journal, RunInfo, Status
@@ -26,12 +28,12 @@ class Run:
     def __init__(self, environment: Environment, open_journal: Callable[[], Journal] | None = None) -> None:
         """Open a journal by `open_journal`, and start its mirror process, unless there is one. If `open_journal` is None, tracking is off."""
         self._environment = environment
-        self._has_failed = False
+        self._net = Net(partial(mirror_process.say_failure, environment, "the run continues, but its journal is incomplete"))
         self._journal: Journal | None = None
         self._mirror: subprocess.Popen[bytes] | None = None
         self._has_mirror = False
         if open_journal:
-            with self._quiet():
+            with self._net:
                 self._journal = open_journal()
                 folder = self._journal.folder
                 if environment.tracking_mirror:
@@ -74,7 +76,7 @@ class Run:
         self._write(lambda journal: journal.close())
         if not self.folder or not (self._mirror or self._has_mirror):
             return
-        with self._quiet():
+        with self._net:
             if status == "KILLED":
                 mirror_process.say(
                     self._environment, f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
@@ -86,21 +88,8 @@ class Run:
 
     def _write(self, write: Callable[[Journal], None]) -> None:
         if self._journal:
-            with self._quiet():
+            with self._net:
                 write(self._journal)
-
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
-        """Suppress exceptions inside the block. Print only the first exception of the run, in one line."""
-        try:
-            yield
-        except Exception as error:  # tracking must never stop a training
-            if not self._has_failed:
-                self._has_failed = True
-                mirror_process.say(
-                    self._environment,
-                    f"the run continues, but its journal is incomplete: {type(error).__name__}: {error}",
-                )
 
 
 def training(

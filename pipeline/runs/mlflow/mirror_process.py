@@ -36,6 +36,11 @@ def say(environment: Environment, sentence: str) -> None:
         print(Address.of(environment).redacted(f"{MESSAGE}{sentence}").replace("\n", " "), file=sys.stderr, flush=True)
 
 
+def say_failure(environment: Environment, consequence: str, error: Exception) -> None:
+    """Print in one line what follows from a failure of tracking, and the exception."""
+    say(environment, f"{consequence}: {type(error).__name__}: {error}")
+
+
 def command(folder: Path) -> list[str]:
     """Return the command of the mirror process for the journal in `folder`."""
     return [sys.executable, "-m", "pipeline", "sync", "--follow", str(folder)]

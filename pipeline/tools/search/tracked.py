@@ -3,12 +3,14 @@
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.environment import Environment
+from pipeline.core.observer import Net
 from pipeline.core.refusal import counted
 from pipeline.core.section import flatten
 from pipeline.runs import journal, provenance
@@ -110,12 +112,8 @@ class TrialRuns:
                 self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
             )
 
-    @contextmanager
-    def _quietly(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # tracking must never stop a search
-            mirror_process.say(self._environment, f"the search continues: {type(error).__name__}: {error}")
+    def _quietly(self) -> Net:
+        return Net(partial(mirror_process.say_failure, self._environment, "the search continues"))
 
 
 def stop_mirror(process: subprocess.Popen[bytes], limit_s: float) -> None:
