@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-UNLIMITED = 1000
+UNLIMITED = 10_000
 """The width of a table in a file, where nothing is cut."""
+Rows = Iterable[Sequence["str | Text"]]
 
 
-def show(rows: Iterable[Sequence["str | Text"]], header: Sequence[str] = (), *, right: int = 0, width: int = UNLIMITED) -> None:
-    """Print a table by rich. The first `right` columns are aligned to the right. `width` is that of stdout if it is not a terminal.
+def show(rows: Rows, header: Sequence[str] = (), *, right: int = 0, width: int = UNLIMITED) -> None:
+    """Print a table, as `aligned` returns it, unless it has no rows. `width` is that of stdout if it is not a terminal."""
+    if table := aligned(rows, header, right=right, width=None if sys.stdout.isatty() else width):
+        print(table)
+
+
+def aligned(rows: Rows, header: Sequence[str] = (), *, right: int = 0, width: int | None = UNLIMITED) -> str:
+    """Return a table with aligned columns, made by rich. The first `right` columns are aligned to the right. If `width` is None, it is that of the terminal.
 
     Without a header, the cells of the last column are broken into several lines if the table is too wide.
     """
@@ -26,11 +33,12 @@ def show(rows: Iterable[Sequence["str | Text"]], header: Sequence[str] = (), *, 
         table.add_column(Text(title), justify="right" if number < right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))  # square brackets in a name are no markup
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else width)
-    if table.rows:
-        with console.capture() as rendered:
-            console.print(table)
-        print(*(line.rstrip() for line in rendered.get().splitlines()), sep="\n")  # rich fills each line with spaces
+    console = Console(highlight=False, width=width)
+    if not table.rows:
+        return ""
+    with console.capture() as rendered:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in rendered.get().splitlines())  # rich fills each line with spaces
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -12,6 +12,7 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
+from pipeline.runs import table
 from pipeline.tools.compare.differences import SHORT, Differences, differences
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
@@ -204,18 +205,14 @@ def signed(value: float, *, count: bool = False) -> str:
 def aligned(block: Block) -> str:
     if isinstance(block, str):
         return block
-    rows = [block.header, *block.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*([block.title] if block.title else []), *lines])
+    return "\n".join([*([block.title] if block.title else []), table.aligned([block.header, *block.rows])])
 
 
 def markdown_block(block: Block) -> str:
     if isinstance(block, str):
         return escaped(block)
-    lines = [f"| {' | '.join(map(escaped, row))} |" for row in (block.header, *block.rows)]
-    lines.insert(1, f"|{' --- |' * len(block.header)}")
-    return "\n".join([*([f"**{block.title}**", ""] if block.title else []), *lines])
+    header, *rows = ([*map(escaped, row)] for row in (block.header, *block.rows))
+    return "\n".join([*([f"**{block.title}**", ""] if block.title else []), table.markdown(header, rows)])
 
 
 def escaped(cell: str) -> str:
