@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.runs import utilization
 
 GIT_TIMEOUT_S = 10
 EXPLANATIONS = {
@@ -209,22 +210,15 @@ def user() -> str:
 
 def driver() -> str:
     """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed, and NVMLError if the driver does not answer."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
-        raise Unknown("no NVIDIA driver is installed") from None
-    return str(pynvml.nvmlSystemGetDriverVersion())
+    if version := utilization.driver_version():
+        return version
+    raise Unknown("no NVIDIA driver is installed")
 
 
 def gpus() -> str:
     """Return the names of all GPUs; "none" if there is no GPU. Raises the same exceptions as `driver`."""
-    import pynvml
-
     driver()
-    indexes = range(pynvml.nvmlDeviceGetCount())
-    return ", ".join(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in indexes) or "none"
+    return ", ".join(each.name for each in map(utilization.gpu, utilization.gpus())) or "none"
 
 
 def variable(name: str) -> str:

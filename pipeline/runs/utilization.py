@@ -1,23 +1,90 @@
-"""Measures and records the use of CPU, memory, disk and GPUs during a run, under the names of MLflow's system metrics."""
+"""Reads the GPUs through NVML, without torch, and records the use of CPU, memory, disk and GPUs under the names of MLflow's system metrics."""
 
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.inference import gpu_diagnostics
 from pipeline.runs import events
 
 
-def gpus() -> list[Any]:
-    """Return the NVML handles of all GPUs; an empty list if no driver is installed."""
+def driver_version() -> str | None:
+    """Return the version of the NVIDIA driver; None if no driver is installed. Raises NVMLError if the driver does not answer."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded):
+        return None
+    return str(pynvml.nvmlSystemGetDriverVersion())
+
+
+def gpus() -> list[Any]:
+    """Return the NVML handles of all GPUs; an empty list without a driver that answers."""
+    import pynvml
+
+    try:
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())] if driver_version() else []
     except pynvml.NVMLError:
         return []
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU. `memory_bytes` and `free_bytes` are 0 if it shares the memory of the CPU. `capability` is the compute capability (major, minor)."""
+
+    name: str
+    memory_bytes: int
+    free_bytes: int
+    capability: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The version of the NVIDIA driver, or None without a driver; the CUDA version of its libcuda; and its GPUs by NVML's index."""
+
+    driver: str | None
+    cuda: str | None
+    devices: list[Gpu]
+
+
+def read_gpus(system: Path) -> Gpus:
+    """Return the driver and the GPUs that NVML reports. Without NVML, return no GPUs, and the driver version that the kernel reports, if any."""
+    import pynvml
+
+    try:
+        driver = driver_version()
+    except pynvml.NVMLError:
+        driver = None
+    return Gpus(driver, cuda_of_driver(), list(map(gpu, gpus()))) if driver else Gpus(gpu_diagnostics.driver_version(system), None, [])
+
+
+def cuda_of_driver() -> str | None:
+    """Return the CUDA version of the libcuda that programs load, or None without one. It may be newer than that of the driver: NVIDIA's
+    images bring such a libcuda (cuda-compat), which works with some older drivers of datacenter GPUs.
+    """
+    import pynvml
+
+    try:
+        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+    except pynvml.NVMLError:
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def gpu(handle: object) -> Gpu:
+    import pynvml
+
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        total_bytes, free_bytes = int(memory.total), int(memory.free)
+    except pynvml.NVMLError_NotSupported:
+        total_bytes = free_bytes = 0
+    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(str(pynvml.nvmlDeviceGetName(handle)), total_bytes, free_bytes, (major, minor))
 
 
 def sample(devices: list[Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Holds what a check has found, and reads what checks look at: the environment, the checkout, and the GPUs, read through NVML without torch."""
+"""Holds what a check has found, and reads what checks look at: the environment, the checkout, and the GPUs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.inference import gpu_diagnostics
-from pipeline.runs import utilization
+from pipeline.runs.utilization import Gpus, read_gpus
 
 if TYPE_CHECKING:
     from pipeline.core.environment import Environment
@@ -45,62 +44,6 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the findings for `doctor --json`. The value of `format` is increased when a key is removed or its meaning changes."""
     listed = [{"name": each.name, "status": each.status, "text": each.text, "remedy": each.remedy} for each in findings]
     return {"format": 1, "status": worst(findings), "findings": listed}
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU. `memory_bytes` and `free_bytes` are 0 if it shares the memory of the CPU. `capability` is the compute capability (major, minor)."""
-
-    name: str
-    memory_bytes: int
-    free_bytes: int
-    capability: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Gpus:
-    """The version of the NVIDIA driver, or None without a driver; the CUDA version of its libcuda; and its GPUs by NVML's index."""
-
-    driver: str | None
-    cuda: str | None
-    devices: list[Gpu]
-
-
-def read_gpus(system: Path) -> Gpus:
-    """Return the driver and the GPUs that NVML reports. Without NVML, return no GPUs, and the driver version that the kernel reports, if any."""
-    import pynvml
-
-    handles = utilization.gpus()
-    try:
-        driver = str(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return Gpus(gpu_diagnostics.driver_version(system), None, [])
-    return Gpus(driver, cuda_of_driver(), [gpu(handle) for handle in handles])
-
-
-def cuda_of_driver() -> str | None:
-    """Return the CUDA version of the libcuda that programs load, or None without one. It may be newer than that of the driver: NVIDIA's
-    images bring such a libcuda (cuda-compat), which works with some older drivers of datacenter GPUs.
-    """
-    import pynvml
-
-    try:
-        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    except pynvml.NVMLError:
-        return None
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def gpu(handle: object) -> Gpu:
-    import pynvml
-
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        total_bytes, free_bytes = int(memory.total), int(memory.free)
-    except pynvml.NVMLError_NotSupported:
-        total_bytes = free_bytes = 0
-    major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-    return Gpu(str(pynvml.nvmlDeviceGetName(handle)), total_bytes, free_bytes, (major, minor))
 
 
 def cuda_of_torch() -> str | None:

@@ -4,7 +4,8 @@ import os
 
 from pipeline.inference import gpu_diagnostics
 from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot, major
-from pipeline.tools.doctor.finding import Context, Finding, Gpu, Status, cuda_of_torch, ok, problem, warning
+from pipeline.runs.utilization import Gpu
+from pipeline.tools.doctor.finding import Context, Finding, Status, cuda_of_torch, ok, problem, warning
 
 GIB = 2**30
 MOST_IN_USE = 0.2

@@ -8,7 +8,8 @@ import pynvml
 import pytest
 
 from pipeline.core.environment import Environment
-from pipeline.tools.doctor.finding import Context, Gpu, Gpus
+from pipeline.runs.utilization import Gpu, Gpus
+from pipeline.tools.doctor.finding import Context
 
 GIB = 2**30
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.runs.utilization import Gpu
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor.finding import Context
 
 MakeContext = Callable[..., Context]
 H200 = Gpu("NVIDIA H200", 1, 1, (9, 0))

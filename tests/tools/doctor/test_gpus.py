@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
+from pipeline.runs.utilization import Gpu
 from pipeline.tools.doctor import gpus
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor.finding import Context
 
 MakeContext = Callable[..., Context]
 GIB = 2**30

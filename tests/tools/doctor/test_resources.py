@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import limits
+from pipeline.runs.utilization import Gpu
 from pipeline.tools.doctor import resources
-from pipeline.tools.doctor.finding import Context, Gpu
+from pipeline.tools.doctor.finding import Context
 
 MakeContext = Callable[..., Context]
 GIB = 2**30
