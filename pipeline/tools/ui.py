@@ -1,7 +1,6 @@
 """`ui`: serve the MLflow UI of this checkout, opened at the comparison of the runs. `tensorboard`: write the runs as event files."""
 
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -27,17 +26,6 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 200
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
-# When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
-PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
-const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
-try {
-localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
-localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
-localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
-localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
-location.replace(target);
-} catch { location.replace(target + "&viewStateShareKey=comparison"); }
-</script>"""
 
 
 def run(host: str, port: int) -> int:
@@ -99,7 +87,7 @@ def serve(store: Store, host: str, port: int) -> None:
 
     def compare(_request: "Request") -> "Response":
         try:
-            return HTMLResponse(page(store))
+            return HTMLResponse(comparison_view.page(store))
         except Exception:  # for example a busy store, or a stored view in an unknown format: then open the shared view
             return RedirectResponse(f"/{comparison_view.link(store.experiment_id())}")
 
@@ -109,19 +97,6 @@ def serve(store: Store, host: str, port: int) -> None:
     threading.Thread(target=announce, args=(server, address), daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is the usual way to stop the server
         server.run()
-
-
-def page(store: Store) -> str:
-    """Return an HTML page that opens the MLflow UI at the comparison of the runs. First update this comparison in the store.
-
-    The store has the columns and charts of the comparison as JSON. The page contains this JSON in a script element. `<` is escaped in it,
-    because `</script>` would end the element.
-    """
-    experiment_id = store.experiment_id()
-    comparison_view.update(store.client, experiment_id)
-    view = store.client.get_experiment(experiment_id).tags[comparison_view.VIEW_TAG]
-    state = json.dumps(comparison_view.unpacked(view))
-    return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
 
 
 def announce(server: "uvicorn.Server", address: str) -> None:

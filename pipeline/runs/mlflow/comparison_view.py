@@ -1,7 +1,8 @@
 """The comparison of an experiment's runs in the MLflow UI: columns, charts and description, stored in tags of the experiment.
 
 MLflow stores a shared view as a tag of the experiment. The tag contains the state of the table and the charts as compressed JSON. MLflow
-does not document the keys of this state; those used here were found by trying out the UI of MLflow 3.17.
+does not document the keys of this state; those used here and in the page `/compare` were found by trying out the UI of MLflow 3.17. No other
+file has such keys: if they change, the runs are delivered all the same, and only their comparison in the UI is lost.
 """
 
 import base64
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.runs.journal import SECTIONS, SHARED_TAG
-from pipeline.runs.mlflow.store import NOTE_TAG
+from pipeline.runs.mlflow.store import NOTE_TAG, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,6 +37,18 @@ ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.b
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
+
+# When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
+PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
+const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
+try {
+localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
+localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
+localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
+localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
+location.replace(target);
+} catch { location.replace(target + "&viewStateShareKey=comparison"); }
+</script>"""
 
 
 def update(client: "MlflowClient", experiment_id: str) -> None:
@@ -217,3 +230,16 @@ def link(experiment_id: str, *, charts: bool = False) -> str:
     """Return the address of the comparison, relative to that of the MLflow UI. With `charts`, it opens the charts instead of the table."""
     mode = "&compareRunsMode=CHART" if charts else ""
     return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}&viewStateShareKey=comparison"
+
+
+def page(store: Store) -> str:
+    """Return an HTML page that opens the MLflow UI at the comparison of the runs. First update this comparison in the store.
+
+    The store has the columns and charts of the comparison as JSON. The page contains this JSON in a script element. `<` is escaped in it,
+    because `</script>` would end the element.
+    """
+    experiment_id = store.experiment_id()
+    update(store.client, experiment_id)
+    view = store.client.get_experiment(experiment_id).tags[VIEW_TAG]
+    state = json.dumps(unpacked(view))
+    return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}

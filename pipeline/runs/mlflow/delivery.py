@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.runs.journal import COPIES, MODEL, exclusive, is_written
-from pipeline.runs.mlflow import comparison_view
 from pipeline.runs.mlflow.sender import Sender
 from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, is_temporary
 
@@ -201,6 +200,8 @@ class Delivery:
         If this fails, only print the error: the next run updates the view again.
         """
         try:
+            from pipeline.runs.mlflow import comparison_view  # here: no delivery depends on the private keys of this file
+
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
             print(
