@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools import tool
 from pipeline.tools.verbs import RENAMED, VERBS
@@ -131,7 +131,7 @@ def lacks_inodes(path: str | None) -> bool:
 
 
 def print_refusal(refusal: Refusal) -> int:
-    return print_error(str(refusal), UNAVAILABLE if isinstance(refusal, Unavailable) else BAD_INPUT)
+    return print_error(str(refusal), refusal.exit_code)
 
 
 def print_error(text: str, code: int) -> int:

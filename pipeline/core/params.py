@@ -2,10 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError, create_model
@@ -13,17 +14,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal, rewording
+from pipeline.core.refusal import Location, Problem, Refusal, rewording
 from pipeline.core.registry import Registry
 from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, NONE, SECTIONS, SIMILARITY, Section, filled, moved, suggestion
-from pipeline.core.yaml_document import MAX_BYTES, Document, Location
+from pipeline.core.yaml_document import MAX_BYTES, Document
 
 Params = TypeVar("Params", bound=BaseModel)
-Problem = tuple[Location, str]
+MISSING = "is missing"
 UPGRADE = "`python -m pipeline set --upgrade` adds it with the value that keeps earlier results"
 """The remedy for a key that older files lack."""
-KEY = re.compile(r"(\w+(?:\.\w+)*): ")
-PLAIN = re.compile(r"[^\s:]+")
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
 MAX_SHOWN = 60
 WHOLE, TEXT, SECTION = "should be a whole number", "should be text", "should be a section with keys of its own"
@@ -64,14 +63,23 @@ def value_or_refusal(document: Document, value: Params | None, problems: list[Pr
     """
     unknown = unknown_sections(document.data)
     if value is None or unknown:
-        located = sorted((document.line(location), location, message) for location, message in without_echoes([*unknown, *problems]))
-        raise Refusal("\n".join(f"{document.path}:{line}: {dotted(location)}: {message}" for line, location, message in located))
+        raise refusal(document, without_echoes([*unknown, *problems]))
     return value
+
+
+def refusal(document: Document, problems: Iterable[Problem]) -> Refusal:
+    """Return the refusal for problems of keys in `document`, in the order of their lines."""
+    return Refusal.of(sorted((with_line(document, each) for each in problems), key=lambda each: (each.line, each.location)))
+
+
+def with_line(document: Document, problem: Problem) -> Problem:
+    """Return the problem of a key in `document` with the file and the line of the key."""
+    return replace(problem, file=str(document.path), line=document.line(problem.location))
 
 
 def unknown_sections(data: Mapping[str, Any]) -> list[Problem]:
     """Return the problem of each top-level key of `data` that is not in SECTIONS."""
-    return [((name,), f"is not a section: {section_suggestion(name)}") for name in data if name not in SECTIONS]
+    return [Problem("is not a section", section_suggestion(name), (name,)) for name in data if name not in SECTIONS]
 
 
 def section_suggestion(name: str) -> str:
@@ -93,7 +101,7 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
         )
     value, problems = validate(data, params)
     if value is None:
-        raise Refusal("\n".join(f"{origin}: {dotted(location)}: {message}" for location, message in problems))
+        raise Refusal("\n".join(f"{origin}: {problem}" for problem in problems))
     return value
 
 
@@ -134,20 +142,11 @@ def with_value(data: Any, location: Location, value: Any) -> Any:
 
 
 def adding_lines(document: Document) -> AbstractContextManager[None]:
-    """Within this context, add file and line to each line of a Refusal that begins with a key of `params.yaml`, such as `train.steps: `."""
-    return rewording(partial(with_line, document))
-
-
-def with_line(document: Document, text: str) -> str:
-    key = KEY.match(text)
-    location = tuple(int(part) if part.isdigit() else part for part in key[1].split(".")) if key else ()
-    return f"{document.path}:{document.line(location)}: {text}" if location and location[0] in SECTIONS else text
-
-
-def dotted(location: Location) -> str:
-    """Return the keys of `location` with dots between them. A key that is empty or contains a blank or a colon is in quotes."""
-    return ".".join(
-        untrusted.shown(part if PLAIN.fullmatch(str(part)) else json.dumps(part, ensure_ascii=False), MAX_SHOWN) for part in location
+    """Within this context, add file and line to each problem of a Refusal that has a key of `params.yaml`, and no file yet."""
+    return rewording(
+        lambda problem: (
+            with_line(document, problem) if problem.location[:1] in {(name,) for name in SECTIONS} and not problem.file else problem
+        )
     )
 
 
@@ -232,15 +231,15 @@ def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> 
     if "name" in section:
         location, chosen = (name, "name"), section["name"]
         common = COMMON_MODELS if name == "model" else NONE
-        return location, f"there is no {types.noun} {shown(chosen)}: {suggestion(chosen, types.names, common)}"
+        return Problem(f"there is no {types.noun} {shown(chosen)}", suggestion(chosen, types.names, common), location)
     misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
     if misspelled:
-        return (name, misspelled[0]), "is not a key here: did you mean `name`?"
-    return (name, "name"), f"is missing: add `name:` to this section: choose one of {', '.join(types.names)}"
+        return Problem("is not a key here", "did you mean `name`?", (name, misspelled[0]))
+    return Problem(MISSING, f"add `name:` to this section: choose one of {', '.join(types.names)}", (name, "name"))
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
-    """Turn an error of pydantic into the location of the key and a message in the terms of a YAML file.
+    """Turn an error of pydantic into a problem in the terms of a YAML file.
 
     `resolved` is the class whose validation failed.
     """
@@ -248,18 +247,18 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
     match problem["type"]:
         case "missing":
             if location[-1] in added_keys(section_at(location[:-1], resolved)):
-                return location, f"is missing: {UPGRADE}"
+                return Problem(MISSING, UPGRADE, location)
             into = "to this section" if len(location) > 1 else "and its keys"
             line = "`seed: 1`" if location == ("seed",) else f"`{location[-1]}:` {into}"  # only `seed` is not in a section
-            return location, f"is missing: add {line} (docs/parameters.md lists the parameters)"
+            return Problem(MISSING, f"add {line} (docs/parameters.md lists the parameters)", location)
         case "extra_forbidden":
             siblings = keys_of(section_at(location[:-1], resolved))
             common = COMMON_KEYS if len(location) == 2 else NONE  # not in the items of a list
-            return location, f"is not a key here: {suggestion(location[-1], siblings, common)}"
+            return Problem("is not a key here", suggestion(location[-1], siblings, common), location)
         case "value_error":
-            return location, problem["msg"].removeprefix("Value error, ")
+            return Problem(problem["msg"].removeprefix("Value error, "), location=location)
     expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should").replace("True or False", "true or false"))
-    return location, f"{expected}, not {shown(problem['input'])}"
+    return Problem(f"{expected}, not {shown(problem['input'])}", location=location)
 
 
 def section_at(location: Location, params: type[BaseModel]) -> Any:
@@ -289,8 +288,8 @@ def without_echoes(problems: list[Problem]) -> list[Problem]:
     If a key is misspelled, the right key is missing, too. The problem of the first key suggests the right key, so the problem "is missing" of
     the right key is dropped.
     """
-    suggested = {(*location[:-1], match[1]) for location, message in problems if (match := SUGGESTED.search(message))}
-    return [(location, message) for location, message in problems if location not in suggested or not message.startswith("is missing")]
+    suggested = {(*each.location[:-1], match[1]) for each in problems if (match := SUGGESTED.search(each.unplaced))}
+    return [each for each in problems if each.location not in suggested or each.text != MISSING]
 
 
 def shown(value: object) -> str:

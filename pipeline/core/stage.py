@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
 from pipeline.core.params import with_line
-from pipeline.core.refusal import Refusal, Unavailable, listed
+from pipeline.core.refusal import Problem, Refusal, Unavailable, listed
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import Document
 
@@ -115,9 +115,8 @@ class StageInputs:
         params, code = params_of(self.sections, document.data), code_of(self.listed, paths)
         if found := identity.differences(self.params, params):
             changes = [f"{key}: was {formatted(was)} when {self.stage} began, and is {formatted(now)} now" for key, (was, now) in found]
-            return with_line(
-                document, f"{named(changes)}. DVC would store the result under the new values. {remedy('values', str(paths.params))}"
-            )
+            text = f"{named(changes)}. DVC would store the result under the new values. {remedy('values', str(paths.params))}"
+            return str(with_line(document, Problem.read(text)))
         if found := identity.differences(self.code, code):
             return f"{named([name for name, _ in found])}: changed while {self.stage} ran. DVC would store the result under the new code. {remedy('code', 'these files')}"
         return None

@@ -15,7 +15,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from pipeline.core import untrusted
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Location, Refusal
 from pipeline.core.untrusted import shown
 
 MAX_BYTES = 20_000
@@ -29,8 +29,6 @@ CONSTRUCTION_ERRORS = (YAMLError, ValueError, TypeError, LookupError, AttributeE
 """The exceptions that ruamel raises for a value that does not fit its tag."""
 TEXT_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 KIND_NAMES = {"NoneType": "empty", "list": "a list"}
-
-Location = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,17 +55,19 @@ class Document:
         try:
             data, root = parse(text)
         except MarkedYAMLError as error:
-            raise Refusal(f"{path}:{line_of(error)}: is not valid YAML: {describe(error)}") from None
+            raise Refusal(f"is not valid YAML: {describe(error)}", file=str(path), line=line_of(error)) from None
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
-            raise Refusal(f"{path}:{line}: is not valid YAML: contains the control character U+{error.character:04X}: remove it") from None
+            problem = f"is not valid YAML: contains the control character U+{error.character:04X}"
+            raise Refusal(problem, remedy="remove it", file=str(path), line=line) from None
         except RecursionError:
-            raise Refusal(f"{path}:1: is nested too deeply: this is not a parameter file") from None
+            raise Refusal("is nested too deeply", remedy="this is not a parameter file", file=str(path), line=1) from None
         except CONSTRUCTION_ERRORS as error:
-            raise Refusal(f"{path}:1: contains an invalid value: {untrusted.reason(error)}") from None
+            raise Refusal(f"contains an invalid value: {untrusted.reason(error)}", file=str(path), line=1) from None
         if not isinstance(data, dict):
             kind = KIND_NAMES.get(type(data).__name__, "a single value")
-            raise Refusal(f"{path}:1: should contain sections such as `train:`, but is {kind}: copy a file of presets/ to this path")
+            problem = f"should contain sections such as `train:`, but is {kind}"
+            raise Refusal(problem, remedy="copy a file of presets/ to this path", file=str(path), line=1)
         return cls(path, data, root)
 
     def line(self, location: Location) -> int:
@@ -89,30 +89,28 @@ def read_text(path: Path) -> str:
         content = untrusted.read(path, MAX_BYTES)
         return content.decode("utf-8")
     except FileNotFoundError:
-        raise Refusal(f"{path}: is missing: copy a file of presets/ to this path") from None
+        raise Refusal("is missing", remedy="copy a file of presets/ to this path", file=str(path)) from None
     except untrusted.TooLarge:
-        raise Refusal(f"{path}:1: is larger than {MAX_BYTES} bytes: this is not a parameter file") from None
+        raise Refusal(f"is larger than {MAX_BYTES} bytes", remedy="this is not a parameter file", file=str(path), line=1) from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Refusal(
-            f"{path}:{line}: is not UTF-8 text ({error.reason}): save it as UTF-8, or copy a file of presets/ to this path"
-        ) from None
+        remedy = "save it as UTF-8, or copy a file of presets/ to this path"
+        raise Refusal(f"is not UTF-8 text ({error.reason})", remedy=remedy, file=str(path), line=line) from None
     except OSError as error:
-        raise Refusal(f"{path}: cannot be read ({error.strerror}): make it a readable file") from None
+        raise Refusal(f"cannot be read ({error.strerror})", remedy="make it a readable file", file=str(path)) from None
 
 
 def refuse_conflict(text: str, path: Path) -> None:
     """Raise Refusal if `text`, the text of the file `path`, has a marker that Git writes where it could not merge two versions."""
     if marker := re.search(r"^(<{7}|>{7}) ", text, re.MULTILINE):
         line = text.count("\n", 0, marker.start()) + 1
-        raise Refusal(
-            f"{path}:{line}: contains a conflict of Git: keep one of the two versions, and remove the lines with <<<, === and >>>"
-        )
+        remedy = "keep one of the two versions, and remove the lines with <<<, === and >>>"
+        raise Refusal("contains a conflict of Git", remedy=remedy, file=str(path), line=line)
 
 
 def refuse_brackets(text: str, path: Path) -> None:
     if len(BRACKET.findall(text)) > MAX_BRACKETS:
-        raise Refusal(f"{path}:1: contains more than {MAX_BRACKETS} brackets: this is not a parameter file")
+        raise Refusal(f"contains more than {MAX_BRACKETS} brackets", remedy="this is not a parameter file", file=str(path), line=1)
 
 
 def parse(text: str) -> tuple[Any, Node]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pipeline.core import untrusted
 from pipeline.core.params import from_data, upgraded
-from pipeline.core.refusal import Refusal, rewording
+from pipeline.core.refusal import Problem, Refusal, rewording
 from pipeline.core.registry import MODELS
 from pipeline.core.section import Section, Steps
 from pipeline.core.spec import MOST_BYTES, Spec
@@ -149,7 +149,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
 def refusing(place: Path | str) -> Iterator[None]:
     """Within this context, turn pydantic's ValidationError into a Refusal, and begin each line of a Refusal with `place`, a file or a key."""
     try:
-        with rewording(lambda line: f"{place}: {line}"):
+        with rewording(lambda problem: Problem.read(f"{place}: {problem}")):
             yield
     except ValidationError as error:
         first = error.errors()[0]

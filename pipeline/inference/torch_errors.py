@@ -40,6 +40,10 @@ REMEDIES = {
 }
 
 
+class OutOfMemory(Refusal):
+    """Raised if the memory does not suffice even for the smallest micro-batch, or where no step can be repeated."""
+
+
 @contextmanager
 def with_remedies(*, size: str) -> Iterator[None]:
     """Within this context, turn torch errors with a known remedy into Refusals. Other errors propagate.
@@ -53,7 +57,7 @@ def with_remedies(*, size: str) -> Iterator[None]:
         raise
     except (RuntimeError, ValueError) as error:
         for remedy in remedies(error, size):
-            raise Refusal(f"{remedy} ({str(error).splitlines()[0]})") from error
+            raise (OutOfMemory if is_out_of_memory(error) else Refusal)(f"{remedy} ({str(error).splitlines()[0]})") from error
         raise
 
 

@@ -39,6 +39,7 @@ def split_of_value(value: object, column: str, place: str = "") -> str:
     if named and written in TRUTH:
         return named if TRUTH[written] else (TEST if named == TRAIN else TRAIN)
     raise Refusal(
-        f"{place}: the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
-        "that is called like a split, or set source.split_column to null"
+        f"the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
+        "that is called like a split, or set source.split_column to null",
+        place=place,
     )

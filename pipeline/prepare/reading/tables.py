@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,7 +130,7 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
     names = parquet.class_names(path, label) if suffix_of(path) == parquet.SUFFIX else ()
     if all(fields[label] in NO_LABEL for _, fields in found):
         raise Unlabelled(f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column")
-    rows, problems = list[Row](), list[str]()
+    rows, problems = list[Row](), dict[int, Refusal]()
     for line, fields in found:
         try:
             text = fields[columns[text_key]] if text_key else ""
@@ -142,22 +142,21 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
             rows.append(Row(line, text, checked_label(known, f"{place}:{line}"), part))
         except Refusal as error:
-            problems.append(str(error))
+            problems[line] = error
     refuse_rows(problems, len(found), place)
     return rows
 
 
-def refuse_rows(problems: Sequence[str], num_rows: int, place: str) -> None:
-    """Raise Refusal if there are problems of rows, each a message that begins with `place`, the file, and a line.
+def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> None:
+    """Raise Refusal if there are problems of rows, by their line in the file `place`.
 
     Rows with the same problem are listed together. At most MOST_NAMED problems, and lines of each, are listed.
     """
     if len(problems) == 1:
-        raise Refusal(problems[0])
+        raise next(iter(problems.values()))
     lines = defaultdict[str, list[str]](list)
-    for problem in problems:
-        line, _, text = problem.removeprefix(f"{place}:").partition(": ")
-        lines[text].append(line)
+    for line, refusal in problems.items():
+        lines[refusal.problems[0].unplaced].append(str(line))
     if problems:
         texts = [f"line {listed(numbers, MOST_NAMED)}: {text}" for text, numbers in lines.items()]
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
@@ -193,9 +192,9 @@ def checked_text(text: object, place: str) -> str:
     `place` is the file, and the line if there is one, for the message.
     """
     if not isinstance(text, str) or not text.strip():
-        raise Refusal(f"{place}: has an empty text, or a text that is not a string: write a text, or remove the row or file")
+        raise Refusal("has an empty text, or a text that is not a string", remedy="write a text, or remove the row or file", place=place)
     if len(text) > LONGEST_FIELD:
-        raise Refusal(f"{place}: has a text of {len(text)} characters, more than {LONGEST_FIELD}: shorten or divide it")
+        raise Refusal(f"has a text of {len(text)} characters, more than {LONGEST_FIELD}", remedy="shorten or divide it", place=place)
     return text
 
 
@@ -209,8 +208,9 @@ def checked_label(label: object, place: str) -> str:
     name = json.dumps(label) if isinstance(label, bool) else canonical(str(label)) if whole or isinstance(label, str | int) else ""
     if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
         raise Refusal(
-            f"{place}: has the label {shown(json.dumps(label, default=str), 60)}: write printable text or a whole number, "
-            f"at most {LONGEST_LABEL} characters"
+            f"has the label {shown(json.dumps(label, default=str), 60)}",
+            remedy=f"write printable text or a whole number, at most {LONGEST_LABEL} characters",
+            place=place,
         )
     return name
 

@@ -1,6 +1,5 @@
 """`python -m pipeline check`: validate parameters, environment, data and machine before DVC deletes or runs anything."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pipeline.core import interruption, limits
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import UPGRADE, adding_lines, load, load_at_once, load_without_torch
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
-from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.refusal import Problem, Refusal, Unavailable
 from pipeline.core.registry import INPUTS, TASKS
 from pipeline.core.section import flatten
 from pipeline.core.stage import refuse_other_source
@@ -91,14 +90,14 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
 
 class Problems:
-    """Collects the lines of the messages of several Refusals, each line once, and whether all of them are Unavailable.
+    """Collects the problems of several Refusals, each message once, and whether all of them are Unavailable.
 
-    `document` is the parsed params.yaml, once it was read: file and line are then added to each message that begins with one of its keys.
+    `document` is the parsed params.yaml, once it was read: file and line are then added to each problem of one of its keys.
     """
 
     def __init__(self) -> None:
         self.document: Document | None = None
-        self.lines: dict[str, None] = {}
+        self.found: dict[str, Problem] = {}
         self.kind: type[Refusal] = Unavailable
 
     def gather(self, attempt: Callable[P, Result], *arguments: P.args, **options: P.kwargs) -> Result | None:
@@ -107,19 +106,13 @@ class Problems:
             with adding_lines(self.document) if self.document else nullcontext():
                 return attempt(*arguments, **options)
         except Refusal as refusal:
-            self.lines |= dict.fromkeys(str(refusal).splitlines())
+            self.found |= {str(problem): problem for problem in refusal.problems}
             self.kind = self.kind if isinstance(refusal, self.kind) else Refusal
             return None
 
     def refuse(self) -> None:
-        if self.lines:
-            raise self.kind("\n".join(sorted(self.lines, key=line_number)))
-
-
-def line_number(text: str) -> int:
-    """Return the line number in a message that begins with `FILE:LINE: `, or 0 for any other message. Messages are sorted by this number."""
-    number = re.match(r"[^:=]+:(\d+): ", text)
-    return int(number[1]) if number else 0
+        if self.found:
+            raise self.kind.of(sorted(self.found.values(), key=lambda problem: problem.line))
 
 
 def check_all(document: Document, environment: Environment | None, problems: Problems) -> str:
@@ -139,7 +132,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
             problems.gather(refuse_unusable, train, prepare.source)
         if evaluate:
             problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, num_classes)
-    if any(line.endswith(UPGRADE) for line in problems.lines):  # name what the model lacks, too, although this imports torch
+    if any(problem.remedy == UPGRADE for problem in problems.found.values()):  # name what the model lacks, too, although this imports torch
         problems.gather(load_at_once, document, TrainParams)
     problems.refuse()
     assert prepare

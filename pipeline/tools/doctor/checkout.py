@@ -4,6 +4,7 @@ import os
 import shlex
 import socket
 from configparser import ConfigParser, Error
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -111,8 +112,9 @@ def dvc_files(context: Context) -> Finding:
             if (path := context.top / name).exists():
                 Document.of(path.read_text(encoding="utf-8"), Path(name))
         except (Refusal, OSError, UnicodeDecodeError) as error:
+            reason = str(replace(error.problems[0], remedy="")) if isinstance(error, Refusal) else str(error)
             remedy = f"`git checkout HEAD -- {name}`, then `python -m pipeline repro` (docs/changing-parameters.md#after-a-merge)"
-            return problem(f"{str(error).partition(': keep one')[0]}, so DVC does not run", remedy)
+            return problem(f"{reason}, so DVC does not run", remedy)
     return ok("dvc.yaml and dvc.lock can be read")
 
 

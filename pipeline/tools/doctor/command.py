@@ -45,7 +45,7 @@ def examined() -> list[Finding]:
     try:
         environment = Environment.read()
     except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
-        invalid = problem("; ".join(str(refusal).splitlines()), "correct the variable, or `unset` it", "environment")
+        invalid = problem(refusal.on_one_line, "correct the variable, or `unset` it", "environment")
         names = [name for name in diagnosis.CHECKS if name != "tracking"]
         return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
     if environment.local_rank:

@@ -189,15 +189,16 @@ def texts(table: Table) -> list[Name]:
 def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
     """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
     split = split_column(path, table, given)
-    answers, questions = {SPLITS: split}, list[str]()
+    answers, questions = {SPLITS: split}, list[Question]()
     others = (*([given[key]] if key in given else found), split)
     for wanted, fitting in ((key, found), (LABELS, label_columns(table, others))):
         try:
             answers[wanted] = chosen(path, table, wanted, given, fitting)
         except Question as error:
-            questions.append(str(error).removeprefix(f"data={path}: " if questions else ""))
+            questions.append(error)
     if questions:
-        raise Question("; and ".join(questions))
+        first, *others_asked = questions
+        raise Question("; and ".join([str(first), *(each.problems[0].unplaced for each in others_asked)]))
     return answers
 
 
@@ -224,7 +225,7 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
         several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
         hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
-        raise Question(f"data={path}: {len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
+        raise Question(f"{len(found)} columns may hold {WORDS[key]}", remedy=f"add {ways}{hint}", place=f"data={path}")
     listing = listed([f"{shown(name, 60)} ({kind(table, name)})" for name in names], MOST_LISTED)
     raise Refusal(
         f"data={path}: no column looks like {WORDS[key]}: its columns are {listing}: if one of them holds them, add source.{key}=NAME"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.params import dotted
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, dotted
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
 from pipeline.runs import provenance

@@ -1,9 +1,8 @@
 """Edits the text of `params.yaml`: assigns values to keys, and keeps comments, the order of keys and the notation of all other values."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,27 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.core.environment import Paths
 from pipeline.core.params import (
     UPGRADE,
-    Problem,
     SectionTypes,
-    dotted,
     keys_of,
     section_types,
     unknown_name,
     unknown_sections,
     upgraded,
     validate,
+    with_line,
     without_echoes,
 )
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
-from pipeline.core.yaml_document import MAX_BYTES, Document, Location, to_plain_data
+from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
 from pipeline.tools.params import commented_yaml
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.reference import STAGE_PARAMS
 
 GIVEN = Path("the value")
 """Stands for the name of the file in messages about a value that is not valid YAML."""
-LINE = re.compile(rf"^{GIVEN}:\d+: ")
 MAX_SHOWN = 80
 Check = Callable[[Mapping[str, Any]], list[Problem]]
 """A function that returns the problems in the data of a file."""
@@ -63,7 +60,7 @@ class Assignment:
         try:
             (value,) = Document.of(f"value: {written}", GIVEN).data.values()
         except ValueError as error:  # a Refusal, or other keys in further lines
-            reason = LINE.sub("", str(error)) if isinstance(error, Refusal) else "is not a single value"
+            reason = error.problems[0].unplaced if isinstance(error, Refusal) else "is not a single value"
             quoted = shown(json.dumps(written, ensure_ascii=False), MAX_SHOWN)
             raise Refusal(f"{shown(given, MAX_SHOWN)}: {reason}: if it is text, write it in quotes: '{key}={quoted}'") from None
         return cls(shown(given, MAX_SHOWN), location, written, value)
@@ -131,7 +128,7 @@ def written(content: Any, before: Document, text: str, assignments: Sequence[Ass
     if len(result.encode()) > MAX_BYTES:
         raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
     if found := check(after.data):
-        raise Refusal("\n".join(dict.fromkeys(describe(problem, before, assignments) for problem in found)))
+        raise Refusal.of(dict.fromkeys(described(problem, before, assignments) for problem in found))
     if after.data != to_plain_data(content):
         raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
     if after.data == before.data:
@@ -177,7 +174,7 @@ def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[
     """
     section, name = str(assignment.location[0]), assignment.value
     if name not in types.names:
-        raise Refusal(f"{assignment.given}: {unknown_name(section, {'name': name}, types)[1]}")
+        raise Refusal(f"{assignment.given}: {unknown_name(section, {'name': name}, types).unplaced}")
     settings = types.settings(name)
     values: dict[str, Any] = {"name": name, **settings.recommended(name=name, task=task)}  # type: ignore[attr-defined]
     if missing := [key for key in settings.model_fields if key not in values]:
@@ -225,24 +222,24 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     unknown = unknown_sections(data)
     for without_torch in (True, False):
         found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
-        is_older = any(message.endswith(UPGRADE) for _, message in found)  # name what else the file lacks, too
+        is_older = any(problem.remedy == UPGRADE for problem in found)  # name what else the file lacks, too
         if (unknown or found) and not (is_older and without_torch):
             return list(dict.fromkeys(without_echoes([*unknown, *found])))
     return []
 
 
-def describe(problem: Problem, before: Document, assignments: Sequence[Assignment]) -> str:
-    """Return the message of a problem. It begins with the assignment that caused the problem or, if none did, with the line in `before`."""
-    location, message = problem
+def described(problem: Problem, before: Document, assignments: Sequence[Assignment]) -> Problem:
+    """Return the problem with the assignment that caused it or, if none did, with the line in `before`."""
+    location = problem.location
     for assignment in assignments:
         section, *keys = assignment.location
         if keys == ["name"] and location[0] == section and location[1:] != ("name",):  # its keys are those of another member
-            return f"{assignment.given}: {assignment.written} has other keys: write `{section}={assignment.written}`, which replaces all of them"
+            remedy = f"write `{section}={assignment.written}`, which replaces all of them"
+            return Problem(f"{assignment.written} has other keys", remedy, file=assignment.given)
         common = min(len(location), len(assignment.location))
         if location[:common] == assignment.location[:common]:
-            key = "" if location == assignment.location else f"{dotted(location)}: "
-            return f"{assignment.given}: {key}{message}"
-    return f"{before.path}:{before.line(location)}: {dotted(location)}: {message}"
+            return replace(problem, file=assignment.given, location=() if location == assignment.location else location)
+    return with_line(before, problem)
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

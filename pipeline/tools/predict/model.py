@@ -137,8 +137,7 @@ class LoadedModel:
 def readable(readings: Iterable[Reading], on_problem: Callable[[str], None]) -> Iterator[Sample]:
     for name, row in readings:
         if isinstance(row, Refusal):
-            text = str(row)
-            on_problem(text if text.startswith((f"{shown(name)}/", f"{shown(name)}:")) else f"{shown(name)}: {text}")
+            on_problem(row.named(shown(name)))
         else:
             yield name, row
 

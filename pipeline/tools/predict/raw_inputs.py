@@ -313,5 +313,4 @@ def problem(error: Exception, path: Path) -> Refusal:
     """
     if not isinstance(error, Refusal):
         return Refusal(f"cannot be read: {reason(error)}")
-    text = str(error).removeprefix("source.root: ")
-    return Refusal(text.removeprefix(f"{path}: ").removeprefix(f"{untrusted.shown(path)}: "))
+    return Refusal(error.within(str(path), untrusted.shown(path)))

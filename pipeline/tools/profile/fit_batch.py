@@ -26,6 +26,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import load
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.yaml_document import Document
+from pipeline.inference.torch_errors import OutOfMemory
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.speedup import GPU_MEMORY, Row, table
 from pipeline.tools.profile.trial import Trial
@@ -43,7 +44,6 @@ NOISE = 1.03
 """A size counts as equally fast if its steps take at most this multiple of the time of the fastest steps."""
 OVERFLOW = "out of memory"
 TOO_LARGE = "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
-OUT_OF_MEMORY = "train.micro_batch_size: out of memory"
 """The beginning of the Refusal of a training that is out of memory with the smallest micro-batch."""
 
 
@@ -167,8 +167,10 @@ def serve(connection: Connection, reference: int, sizes: Sequence[int]) -> None:
             with trials.stepping(trial) as reports, redirect_stdout(io.StringIO()):  # it prints that it makes micro-batches smaller
                 for answer in answers(trial, reports, reference, sizes):
                     connection.send(answer)
+        except OutOfMemory:
+            connection.send(OVERFLOW)
         except Refusal as refusal:
-            connection.send(OVERFLOW if OUT_OF_MEMORY in str(refusal) else str(refusal).splitlines()[0])
+            connection.send(str(refusal.problems[0]))
 
 
 def answers(trial: Trial, reports: Iterator[Report], reference: int, sizes: Sequence[int]) -> Iterator[Answer]:
@@ -178,7 +180,7 @@ def answers(trial: Trial, reports: Iterator[Report], reference: int, sizes: Sequ
         trial.progress.micro_batch_size = size
         next(reports)
         if trial.progress.micro_batch_size != size:  # the training has made the micro-batches smaller
-            raise Refusal(OUT_OF_MEMORY)
+            raise OutOfMemory("train.micro_batch_size: out of memory")
 
     device = trial.machine.device
     synchronize = partial(trials.synchronize, device)

@@ -185,7 +185,7 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
             return Row(option.name, trials.spread(seconds[option.name]).median, speed, candidate.taken_bytes())
     except Refusal as refusal:
-        return Row(option.name, obstacle=str(refusal).removeprefix("params.yaml: ").splitlines()[0])
+        return Row(option.name, obstacle=str(replace(refusal.problems[0], file="")))
     except Exception as error:  # an option that torch cannot do here must not end the comparison
         return Row(option.name, obstacle=f"{type(error).__name__}: {reason(error)}")
 

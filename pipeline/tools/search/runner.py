@@ -164,7 +164,7 @@ class SearchRunner:
         try:
             text = self.search.text_of(params)
         except Refusal as refused:  # each value is valid by itself
-            return Active(None, trial, 0, invalid=str(refused).replace("\n", "; "))
+            return Active(None, trial, 0, invalid=refused.on_one_line)
         trial.write(text, runs.journals)
         active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
         self.report_validations(number, active)

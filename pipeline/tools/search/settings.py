@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
 from pathlib import Path
@@ -12,13 +12,13 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
-from pipeline.core.params import UPGRADE, Problem, dotted, explain, without_echoes
+from pipeline.core.params import UPGRADE, explain, refusal, without_echoes
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Location, Problem, Refusal
 from pipeline.core.section import SECTIONS, Section, flatten, leaves, suggestion
 from pipeline.core.spec import Direction
-from pipeline.core.yaml_document import Document, Location
+from pipeline.core.yaml_document import Document
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
@@ -180,11 +180,6 @@ class Search:
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 
 
-def refusal(document: Document, problems: list[Problem]) -> Refusal:
-    located = sorted((document.line(location), dotted(location), message) for location, message in problems)
-    return Refusal("\n".join(f"{document.path}:{line}: {key}: {message}" for line, key, message in located))
-
-
 def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked | None, list[Problem]]:
     """Validate the mapping `data`, which is at the location `at` of the file. Return the object of the class `kind`, and the problems."""
     try:
@@ -192,25 +187,27 @@ def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked 
     except ValidationError as error:
         problems = []
         for problem in error.errors():
-            location, message = explain(problem, kind)
+            found = explain(problem, kind)
             if problem["type"] == "missing":
-                is_older = message.endswith(UPGRADE)
-                message = message.replace("--upgrade", "--upgrade FILE") if is_older else "is missing: docs/search.md lists the keys"
-            problems.append(((*at, *location), message))
+                is_older = found.remedy == UPGRADE
+                found = replace(
+                    found, remedy=UPGRADE.replace("--upgrade", "--upgrade FILE") if is_older else "docs/search.md lists the keys"
+                )
+            problems.append(replace(found, location=(*at, *found.location)))
         return None, without_echoes(problems)
 
 
 def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
     at, types = ("space", key), ", ".join(RANGES)
     if not isinstance(entry, Mapping):
-        return None, [(at, "should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}")]
+        return None, [Problem("should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}", location=at)]
     if entry.get("type") not in [*RANGES]:  # a list, because the type in the file may not be hashable
         problem = (
             f"there is no type {on_one_line(entry['type'])}: choose one of {types}"
             if "type" in entry
             else f"is missing: choose one of {types}"
         )
-        return None, [((*at, "type"), problem)]
+        return None, [Problem(problem, location=(*at, "type"))]
     return checked(entry, RANGES[entry["type"]], at)
 
 
@@ -219,9 +216,10 @@ def unfit_keys(key: str, params: Document) -> list[Problem]:
     at, section = ("space", key), key.partition(".")[0]
     known = (*params.data, *(path for path, _ in leaves(params.data)))
     if section in UNSEARCHED:
-        return [(at, f"cannot be searched: it {UNSEARCHED[section]}: remove it")]
+        return [Problem(f"cannot be searched: it {UNSEARCHED[section]}", "remove it", at)]
     if section not in SECTIONS or key not in known:
-        return [(at, f"is not a key of {params.path}: {suggestion(key, known) if section in SECTIONS else suggestion(section, SECTIONS)}")]
+        remedy = suggestion(key, known) if section in SECTIONS else suggestion(section, SECTIONS)
+        return [Problem(f"is not a key of {params.path}", remedy, at)]
     return []
 
 
@@ -232,7 +230,7 @@ def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
             try:
                 refuse_misfits(Document.of(edited(text, [f"{key}={on_one_line(value)}"]), Paths().params))
             except Refusal as refused:
-                yield ("space", key, name), str(refused).replace("\n", "; ")
+                yield Problem(refused.on_one_line, location=("space", key, name))
 
 
 def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, direction: str) -> dict[str, Any]:

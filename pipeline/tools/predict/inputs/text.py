@@ -72,7 +72,7 @@ class Reader:
         try:
             return self.tokenized(tables.checked_text(value, ""), place)
         except Refusal as refusal:
-            return Refusal(str(refusal).removeprefix(": "))
+            return refusal
 
     def row(self, value: Any) -> Row:
         """Return a text as a stored sample. Raises Refusal for anything else, and for a text without tokens."""
