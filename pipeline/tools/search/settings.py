@@ -176,7 +176,7 @@ class Search:
             reason = (
                 "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
             )
-            raise refusal(self.document, [(("metric",), f"{metric}: {reason}: choose one of {', '.join(known)}")])
+            raise refusal(self.document, [Problem(f"{metric}: {reason}", f"choose one of {', '.join(known)}", ("metric",))])
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 
 
