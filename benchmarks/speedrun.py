@@ -36,6 +36,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate import tta
 from pipeline.inference.batches import loader
 from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inference.networks import predict
 from pipeline.train.engine import metrics
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
@@ -67,7 +68,8 @@ def train_pipeline(params: TrainParams, prepared: Prepared, machine: Machine) ->
         raise Refusal("this run used smaller micro-batches, because the GPU's memory ran out: end other programs that use it")
     averaged, test = tta.Averaged(training.state.scored, "mirror_translate"), loader.SplitTensors(prepared.split(TEST), machine.device)
     batches = partial(loader.scoring, test, batch_size=min(SCORED_AT_ONCE, len(test)))
-    scores = metrics.score(averaged, batches, training.objective, precision=training.state.precision, device=machine.device)
+    predictions = predict(averaged, batches(), precision=training.state.precision, device=machine.device)
+    scores = metrics.score(predictions, training.objective)
     return Trained(scores["accuracy"], time.perf_counter() - first_s, first_s - begin_s)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
+from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 
 
@@ -26,6 +27,12 @@ class Registry:
     def names(self) -> tuple[str, ...]:
         package = importlib.import_module(self.package)
         return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+
+    def known(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return `names`, each once. Raises ValueError if one of them is not a choice."""
+        if unknown := [name for name in names if name not in self.names]:
+            raise ValueError(f"there is no {self.noun} {untrusted.shown(unknown[0], 60)}: choose among {', '.join(self.names)}")
+        return tuple(dict.fromkeys(names))
 
     def settings(self, name: str) -> Any:
         """Return the `Settings` class of the choice `name`.
@@ -53,6 +60,7 @@ class Registry:
 
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
+METRICS = Registry("pipeline.inference.metrics", "metric", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
 TASKS = Registry("pipeline.core.tasks", "task")

@@ -3,9 +3,11 @@
 from collections.abc import Container
 from typing import Annotated, ClassVar, Literal, Self
 
+from pydantic import field_validator
+
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import Registry
-from pipeline.core.section import Count, Section
+from pipeline.core.registry import METRICS, Registry
+from pipeline.core.section import Count, MetricNames, Section
 
 SETTINGS = Registry("pipeline.evaluate.settings", "task")
 Views = Literal["none", "mirror", "mirror_translate"]
@@ -23,7 +25,17 @@ class EvaluateSettings(Section):
     its mirror image; `mirror_translate`: also both shifted by one pixel in two directions; `none`: no such metric. All other metrics use
     the unmodified image."""
 
-    RECOMMENDED: ClassVar = {"batch_size": 256, "test_time_augmentation": "none"}
+    metrics: MetricNames
+    """Further scores of the test split, such as `[cohen_kappa, auroc]`, those of classes with an interval: modules of
+    `pipeline/inference/metrics/`; `[]` for none."""
+
+    RECOMMENDED: ClassVar = {"batch_size": 256, "test_time_augmentation": "none", "metrics": []}
+    ADDED: ClassVar = {"metrics": ()}
+
+    @field_validator("metrics")
+    @classmethod
+    def refuse_unknown_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        return METRICS.known(metrics)
 
     def refuse_other_task(self, task: str) -> None:
         """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""

@@ -18,7 +18,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
-from pipeline.evaluate import tta
+from pipeline.evaluate import intervals, tta
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
@@ -36,12 +36,16 @@ MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
 
 
-class Evaluator(Protocol):
-    """Collects the outputs of a model batch by batch, and computes scores, tables and figures from them."""
+class Receiver(Protocol):
+    """Collects the outputs of a model batch by batch."""
 
     def add(self, outputs: Tensor, targets: Tensor, /) -> None:
         """Add the next n samples: the model's outputs and the targets. Both have the shape (n, ...) and are on the model's device."""
         ...
+
+
+class Evaluator(Receiver, Protocol):
+    """Computes scores, tables and figures from the outputs that it has collected."""
 
     def scores(self) -> dict[str, Any]:
         """Return the scores for `metrics/evaluate.json`. A score is a number, or a mapping whose values are scores.
@@ -120,25 +124,27 @@ def judge(
     params.evaluate.refuse_other_task(spec.targets.kind)
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
     split, device = prepared.split(TEST), machine.device
+    batch_size = min(params.evaluate.batch_size, len(split))
     set_determinism(manifest.inference.train.deterministic)
     requested, chosen = params.evaluate.test_time_augmentation, precision.choose(manifest.precision, device)
     task = EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
+    measured = intervals.MeasuredWithIntervals(params.evaluate, spec, num_samples=len(split), batch_size=batch_size)
     model.to(device)
     captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):
-        feed(evaluator, model, split, device, precision=chosen, batch_size=params.evaluate.batch_size, captures=captures)
-        scores = evaluator.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
+        feed([evaluator, measured], model, split, device, precision=chosen, batch_size=batch_size, captures=captures)
+        scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
             views = tta.Averaged(model, requested)
-            feed(augmented, views, split, device, precision=chosen, batch_size=params.evaluate.batch_size, captures=captures)
+            feed([augmented], views, split, device, precision=chosen, batch_size=batch_size, captures=captures)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
 
 
 def feed(
-    evaluator: Evaluator,
+    receivers: Sequence[Receiver],
     model: nn.Module,
     split: Split,
     device: torch.device,
@@ -147,16 +153,17 @@ def feed(
     batch_size: int,
     captures: bool,
 ) -> None:
-    """Add the model's outputs for a split to the evaluator, batch by batch, in the order of the split.
+    """Add the model's outputs for a split to each of `receivers`, batch by batch, in the order of the split.
 
     If `captures` is True, the forward pass is captured as a CUDA graph, which changes no output.
     """
     graphs = Graphs(device, announce) if captures else None
     tensors = loader.SplitTensors(split, device)
-    batches = loader.scoring(tensors, batch_size=min(batch_size, len(split)))
+    batches = loader.scoring(tensors, batch_size=batch_size)
     for outputs, targets in networks.predict(model, batches, precision=precision, device=device, graphs=graphs):
         assert targets is not None
-        evaluator.add(outputs, targets)
+        for receiver in receivers:
+            receiver.add(outputs, targets)
 
 
 def announce(reason: str) -> None:

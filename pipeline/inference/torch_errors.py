@@ -57,7 +57,8 @@ def with_remedies(*, size: str) -> Iterator[None]:
         raise
     except (RuntimeError, ValueError) as error:
         for remedy in remedies(error, size):
-            raise (OutOfMemory if is_out_of_memory(error) else Refusal)(f"{remedy} ({str(error).splitlines()[0]})") from error
+            kind = OutOfMemory if isinstance(error, RuntimeError) and is_out_of_memory(error) else Refusal
+            raise kind(f"{remedy} ({str(error).splitlines()[0]})") from error
         raise
 
 

@@ -8,8 +8,8 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 from pipeline.core import untrusted
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import LOSSES, MODELS
-from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueOf
+from pipeline.core.registry import LOSSES, METRICS, MODELS
+from pipeline.core.section import Count, MetricNames, Patterns, Section, Share, Steps, ValueOf
 from pipeline.inference.params import LossSettings, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
 
@@ -126,11 +126,20 @@ class LoopSettings(Section):
     those in the model file. A BatchNorm of which all parameters are frozen keeps its running statistics."""
     export_weights: Literal["best", "last"]
     """The weights to export: those of the best validation, or those of the last step."""
+    metrics: MetricNames
+    """Further metrics of a validation, such as `[cohen_kappa, auroc]`: modules of `pipeline/inference/metrics/`; `[]` for none."""
     metric: str
-    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task, such as `valid/accuracy`. With
+    """The metric that `export_weights: best` and `patience` compare: `valid/loss`, or another metric of the task or of `metrics`, such as `valid/accuracy`. With
     classes of unequal size, `valid/macro_f1` gives each class the same weight."""
     patience: PositiveInt | None
     """Stop after this many validations without an improvement; null for never."""
+
+    ADDED: ClassVar = {"metrics": ()}
+
+    @field_validator("metrics")
+    @classmethod
+    def refuse_unknown_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        return METRICS.known(metrics)
 
     @field_validator("steps")
     @classmethod

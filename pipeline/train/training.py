@@ -20,7 +20,9 @@ from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Share
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
+from pipeline.inference.measuring import Measured, directions
 from pipeline.inference.model_file import Manifest
+from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
 from pipeline.train.augment.augmentation import Augmentation, images_of
@@ -77,7 +79,8 @@ class Training:
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
-        settings.refuse_unknown_metric(targets.metrics)
+        known = {**targets.metrics, **directions(settings.metrics)}
+        settings.refuse_unknown_metric(known)
         if params.augment:
             params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
         params.loss.refuse_misfit(has_classes=targets.has_classes)
@@ -92,7 +95,7 @@ class Training:
             params.optimizer.learning_rate,
             num_steps=settings.num_steps(len(prepared.train)),
             seed=params.seed,
-            direction=targets.metrics[settings.metric.removeprefix("valid/")],
+            direction=known[settings.metric.removeprefix("valid/")],
             micro_batch_changes={change["step"]: change["micro_batch_size"] for change in micro_batch_changes},
         )
         progress = Progress(settings.micro_batch_size)
@@ -148,7 +151,8 @@ class Training:
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the history, the CSV file of all reported metrics."""
         targets = self.prepared.spec.targets
-        return history.columns(targets.metrics, targets.only_validated)
+        further = self.params.train.metrics
+        return history.columns(dict.fromkeys([*targets.metrics, *further]), targets.only_validated | set(further))
 
     @cached_property
     def train_split(self) -> loader.SplitTensors:
@@ -304,17 +308,15 @@ class Training:
         split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device, num_sharing=self.group.local_size)
         batch_size = min(self.params.train.micro_batch_size, len(split))
         batches = partial(loader.scoring, split, batch_size=batch_size, share=self.state.lanes.share)
-        return partial(
-            metrics.score,
-            self.state.scored,
-            batches,
-            self.objective,
-            group=self.group,
-            precision=self.state.precision,
-            device=self.machine.device,
-            graphs=graphs,
-            pause=pause,
-        )
+        named, spec = (*sorted(self.prepared.spec.targets.only_validated), *self.params.train.metrics), self.prepared.spec
+        measured = partial(Measured, dict.fromkeys(named), spec, key="train.metrics", num_samples=len(split), batch_size=batch_size)
+        measured()  # refuses a metric that does not fit before the first step
+
+        def validate() -> dict[str, float]:
+            predictions = predict(self.state.scored, batches(), precision=self.state.precision, device=self.machine.device, graphs=graphs)
+            return metrics.score(predictions, self.objective, group=self.group, measured=measured(), pause=pause)
+
+        return validate
 
     def save_when_due(self, environment: Environment) -> None:
         """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step."""

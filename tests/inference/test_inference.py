@@ -44,7 +44,7 @@ def test_an_ignored_target_counts_in_no_loss_and_no_metric() -> None:
     ignoring = targets.clone()
     ignoring[3] = IGNORED
     few, all_but_one = (
-        score(Recording(), lambda batch=batch: [(batch, len(batch.inputs))], objective_of(), precision="fp32", device=CPU)
+        score(predict(Recording(), [(batch, len(batch.inputs))], precision="fp32", device=CPU), objective_of())
         for batch in (Batch(logits[:3], targets[:3]), Batch(logits, ignoring))
     )
     assert all_but_one == few

@@ -18,10 +18,10 @@ MEMBERS = {
 }
 BY_KIND = {
     "prepare": ("core/inputs", "core/tasks"),
-    "train": ("core/inputs", "core/tasks", "inference/inputs", "train/tasks"),
-    "evaluate": ("core/inputs", "core/tasks", "inference/inputs", "evaluate/settings", "evaluate/tasks"),
+    "train": ("core/inputs", "core/tasks", "inference/inputs", "inference/metrics", "train/tasks"),
+    "evaluate": ("core/inputs", "core/tasks", "inference/inputs", "inference/metrics", "evaluate/settings", "evaluate/tasks"),
 }
-"""Folders with a module for each kind of inputs or each task in `spec.json`, which no parameter names: a stage imports that of any kind."""
+"""Folders with a module for each kind of inputs or each task in `spec.json`, or for each name in a list: a stage imports any of them."""
 TRACKING = ("pipeline/runs/",)
 """Code that receives results and returns nothing to a stage."""
 

@@ -19,7 +19,7 @@ CHANGES: dict[str, Any] = {
     "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1},
     "model": {"name": "line", "weights": None},
     "augment": None,
-    "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none"},
+    "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none", "metrics": []},
     "train.metric": "valid/mean_absolute_error",
     "loss.label_smoothing": 0.0,
     "train.steps": 200,

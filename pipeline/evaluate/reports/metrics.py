@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
 from pipeline.inference import scores
-from pipeline.inference.scores import share
+from pipeline.inference.scores import Calibration, share
 
 BLOCK_VALUES = 1 << 20
 
@@ -93,42 +93,6 @@ def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Flo
     equal_and_before = (logits == actual[:, None]) & (np.arange(logits.shape[1]) < targets[:, None])
     rank = (likelier | equal_and_before).sum(axis=1)
     return predicted, np.where(finite, 1 / total, np.nan), np.log(total) + (peak - actual), rank
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Mean confidence and accuracy of predictions in each bin of the confidence.
-
-    The range from 0 to 1 is divided into `num_bins` bins of equal width. A prediction belongs to bin i if its confidence is above
-    i / num_bins and at most (i + 1) / num_bins. Each array has one value per bin, in ascending order; bins without predictions are left
-    out. `centres` are the middles of the bins, and `samples` the numbers of predictions in them.
-    """
-
-    num_bins: int
-    centres: Floats
-    confidence: Floats
-    """Mean confidence in each bin."""
-    accuracy: Floats
-    """Share of correct predictions in each bin."""
-    samples: Integers
-
-    @classmethod
-    def of(cls, confidence: Floats, correct: NDArray[np.bool_], num_bins: int) -> "Calibration":
-        """Return the calibration of n predictions with `num_bins` bins.
-
-        `confidence` (n,) has the confidence of each prediction, above 0 and at most 1. `correct` (n,) is True for each correct prediction.
-        """
-        bins = np.clip(np.ceil(confidence * num_bins), 1, num_bins) - 1
-        occupied, place, samples = np.unique(bins, return_inverse=True, return_counts=True)
-        mean_confidence = np.bincount(place, weights=confidence) / samples
-        accuracy = np.bincount(place, weights=correct) / samples
-        return cls(num_bins, (occupied + 0.5) / num_bins, mean_confidence, accuracy, samples)
-
-    @property
-    def error(self) -> float:
-        """Return the expected calibration error: the mean of |accuracy - confidence| over bins, weighted by samples (Guo et al., 2017)."""
-        gaps = np.abs(self.accuracy - self.confidence)
-        return float((gaps * self.samples).sum() / self.samples.sum())
 
 
 class SampleScores(NamedTuple):

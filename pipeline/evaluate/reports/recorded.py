@@ -14,7 +14,8 @@ from typing import Any
 from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
-from pipeline.evaluate.reports.metrics import Calibration, Integers, Predictions
+from pipeline.evaluate.reports.metrics import Integers, Predictions
+from pipeline.inference.scores import Calibration
 
 Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""

@@ -15,9 +15,10 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
-from pipeline.evaluate.reports.metrics import Calibration, Predictions, SampleScores
+from pipeline.evaluate.reports.metrics import Predictions, SampleScores
 from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.classification import Settings
+from pipeline.inference.scores import Calibration
 
 
 class Evaluator:

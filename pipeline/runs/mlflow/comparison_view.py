@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
+from pipeline.core.registry import METRICS
 from pipeline.runs.journal import SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
 
@@ -154,6 +155,9 @@ def chosen_metric(runs: "Sequence[Run]") -> str:
 
 
 def is_better_lower(metric: str) -> bool:
+    quantity = metric.rpartition("/")[2]
+    if quantity in METRICS.names:
+        return bool(METRICS.module(quantity).Metric.direction == "min")
     return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte"))
 
 

@@ -207,7 +207,7 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
 def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
     """Raise Refusal if a training parameter cannot be used for the source: for its kind of task or its kind of inputs."""
     targets = targets_of(source)
-    train.train.refuse_unknown_metric(targets.metrics)
+    train.train.refuse_unknown_metric([*targets.metrics, *train.train.metrics])
     if train.augment is not None and source.inputs != "image":
         raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
     if not targets.has_classes and train.augment and (train.augment.mixup or train.augment.cutmix):

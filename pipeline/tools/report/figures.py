@@ -8,8 +8,8 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from matplotlib.ticker import MaxNLocator
 
 from pipeline.evaluate.reports.figures import canvas, curves
-from pipeline.evaluate.reports.metrics import Calibration
 from pipeline.evaluate.reports.recorded import Row, points
+from pipeline.inference.scores import Calibration
 from pipeline.tools.report.page import Cell, Figure, Number, Table
 
 Series = Sequence[tuple[int, float]]

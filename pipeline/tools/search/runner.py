@@ -16,6 +16,7 @@ from pipeline.core.prepared import PreparedRecord
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
+from pipeline.inference.measuring import directions
 from pipeline.runs import run as tracking
 from pipeline.runs.run import Run
 from pipeline.tools.search import study
@@ -65,7 +66,9 @@ class SearchRunner:
         self.search, self.params, self.record, self.folder, self.environment = search, params, record, folder, environment
         self.num_trials, self.keep_models = num_trials, keep_models
         self.active: dict[int, Active] = {}
-        self.metric, self.direction = search.target(record.spec.targets.metrics, params.data["train"]["metric"])
+        self.metric, self.direction = search.target(
+            {**record.spec.targets.metrics, **directions(params.data["train"]["metrics"])}, params.data["train"]["metric"]
+        )
         self.devices = devices(environment, search.settings.processes)
         num_validations = -(-self.num_steps(params.data) // int(params.data["train"]["validate_every_steps"]))
         self.study = Study(folder / FILE, search, self.direction, identity=self.identity(), num_validations=num_validations)

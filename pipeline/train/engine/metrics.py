@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.inference.batch import num_targets
-from pipeline.inference.cuda_graphs import Graphs
-from pipeline.inference.networks import Padded, predict
-from pipeline.inference.precision import ChosenPrecision
+from pipeline.inference.measuring import Measured
 from pipeline.train.engine.objective import Objective
 from pipeline.train.group.processes import ALONE, Group
 
@@ -131,42 +129,36 @@ MOST_VALUES = 2**24
 
 
 def score(
-    model: nn.Module,
-    batches: Callable[[], Iterable[Padded]],
+    predictions: Iterable[tuple[Tensor, Tensor | None]],
     objective: Objective,
     *,
-    precision: ChosenPrecision,
-    device: torch.device,
     group: Group = ALONE,
-    graphs: Graphs | None = None,
+    measured: Measured | None = None,
     pause: Callable[[], object] = lambda: None,
 ) -> dict[str, float]:
-    """Return the mean loss and the metrics of `model` over a split, by name.
+    """Return the mean loss and the metrics over a split, by name.
 
-    `graphs` are for the forward pass (see `predict`). `batches()` returns an iterator over the batches of the split, or of every n-th batch if `group` has n processes. `pause()` is called
-    after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
+    `predictions` has the outputs and the targets of each batch, or of every n-th batch if `group` has n processes. `measured` are further metrics,
+    to which nothing was added yet. `pause()` is called after each batch, equally often in all processes. It may raise an exception to end the computation early. The host synchronises with the
     device only at the end. The result is the same for every number of processes. Counts are whole numbers, so their sums are the same for
     every batch size, too.
     """
     rows: list[Tensor] = []
     names: tuple[str, ...] = ()
-    counts: Tensor | None = None
-    for outputs, targets in predict(model, batches(), precision=precision, device=device, graphs=graphs):
+    for outputs, targets in predictions:
         pause()
         assert targets is not None
         sums = {"loss": exact_loss(objective, outputs, targets), **objective.sums(outputs, targets)}
         names = tuple(sums)
-        if (counted := objective.counts(outputs, targets)) is not None:
-            counts = counted if counts is None else counts + counted
+        if measured:
+            measured.add(outputs, targets)
         rows.append(torch.stack([*(total.double() for total in sums.values()), num_targets(targets).double()]))
-    totals = sum(group.in_turn(torch.stack(rows)), torch.zeros((), dtype=torch.float64, device=device))
+    totals = sum(group.in_turn(torch.stack(rows)), torch.zeros((), dtype=torch.float64, device=rows[0].device))
     assert isinstance(totals, Tensor)
     *sums_of_split, count = totals.tolist()
     by_name = dict(zip(names, sums_of_split, strict=True))
     metrics = {"loss": by_name["loss"] / count, **objective.averages(by_name, count)}
-    if counts is None:
-        return metrics
-    return metrics | objective.count_metrics(group.gathered(counts[None]).sum(dim=0).cpu().numpy())
+    return metrics | (measured.values(group.gathered, group.in_turn) if measured else {})
 
 
 def exact_loss(objective: Objective, outputs: Tensor, targets: Tensor) -> Tensor:

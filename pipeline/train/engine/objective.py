@@ -18,7 +18,7 @@ class Objective:
     A training minimises the loss that the section `loss` chooses. A validation reports the plain cross-entropy, so that all trainings can be
     compared.
 
-    All methods except `averages` and `count_metrics` work on the device, without host synchronisation.
+    All methods except `averages` work on the device, without host synchronisation.
     """
 
     def __init__(self, num_outputs: int, minimised: LossSettings, class_weights: Tensor | None = None) -> None:
@@ -54,17 +54,6 @@ class Objective:
         returns.
         """
         raise NotImplementedError
-
-    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor | None:  # noqa: ARG002  # for tasks that count
-        """Return whole numbers for `count_metrics`, such as a count for each class: an int64 tensor of one shape for all calls.
-
-        Only a validation calls this, so training steps do not pay for it. Return None if the task has no such metrics.
-        """
-        return None
-
-    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:  # noqa: ARG002  # for tasks that count
-        """Return further metrics of a validation by name, on the host. `counts` are the results of the method `counts`, added up."""
-        return {}
 
 
 def summed(logits: Tensor, targets: Tensor) -> Tensor:

@@ -2,19 +2,16 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.core.spec import Spec
-from pipeline.inference import scores
 from pipeline.inference.params import LossSettings
 from pipeline.train.engine import objective
 
 
 class Objective(objective.Objective):
-    """The loss that `loss.name` chooses and accuracy, and the macro F1 of a validation.
+    """The loss that `loss.name` chooses, and the accuracy.
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
     """
@@ -34,17 +31,3 @@ class Objective(objective.Objective):
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the accuracy. `sums` are the results of the method `sums`, added up over `num_targets` targets."""
         return {"accuracy": sums["correct"] / num_targets}
-
-    def counts(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return counts (3, classes) for each class: its samples, the samples predicted as this class, and the correct predictions of it.
-
-        Ignored targets, which are negative, count nowhere.
-        """
-        predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
-        every, correct = (targets >= 0).long(), (predicted == targets).long()
-        tallies = ((classes, every), (predicted, every), (classes, correct))
-        return torch.stack([targets.new_zeros(self.num_outputs).scatter_add_(0, *each) for each in tallies])
-
-    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
-        """Return the macro F1. `counts` are the results of the method `counts`, added up over the samples."""
-        return {"macro_f1": scores.macro_f1(*counts)}

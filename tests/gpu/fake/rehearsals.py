@@ -58,9 +58,9 @@ def without_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let reports have numbers, although all that is read from the GPU is 0, also the number of targets and characters."""
     score = metrics.score
 
-    def scored(model, batches, objective, **options) -> dict[str, float]:
+    def scored(predictions, objective, **options) -> dict[str, float]:
         with contextlib.suppress(ZeroDivisionError):
-            score(model, batches, objective, **options)
+            score(predictions, objective, **options)
         return {"loss": 0.5, **objective.averages({}, 1)}
 
     def averages(*_: object) -> dict[str, float]:

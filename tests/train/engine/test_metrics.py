@@ -11,7 +11,8 @@ from pipeline.evaluate.reports import metrics as evaluation
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import precision
 from pipeline.inference.batches import loader
-from pipeline.inference.networks import Model
+from pipeline.inference.measuring import Measured
+from pipeline.inference.networks import Model, predict
 from pipeline.train.engine import metrics
 from pipeline.train.engine.metrics import StepMetrics
 from tests.train.engine.building import model_of, objective_of
@@ -29,7 +30,9 @@ def model(prepared: Prepared) -> Model:
 @pytest.mark.parametrize("batch_size", [7, 64])
 def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: Model, cpu: torch.device, batch_size: int) -> None:
     images = loader.SplitTensors(prepared.split("test"), cpu)
-    found = metrics.score(model, lambda: loader.scoring(images, batch_size=batch_size), OBJECTIVE, precision="fp32", device=cpu)
+    predictions = predict(model, loader.scoring(images, batch_size=batch_size), precision="fp32", device=cpu)
+    measured = Measured(["macro_f1"], prepared.spec, key="train.metrics", num_samples=len(images), batch_size=batch_size)
+    found = metrics.score(predictions, OBJECTIVE, measured=measured)
     with torch.no_grad():
         logits = model.eval()(images.held)
     assert found["loss"] == pytest.approx(cross_entropy(logits, images.placement.targets).item(), rel=1e-5)

@@ -8,6 +8,7 @@ from torch.nn import functional
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import Predictions
+from pipeline.inference.metrics import macro_f1
 from tests.train.engine.building import objective_of
 
 
@@ -46,14 +47,14 @@ def test_the_macro_f1_of_a_validation_is_that_of_evaluate_and_of_scikit_learn_ho
     generator, classes = torch.Generator().manual_seed(1), ("a", "b", "c", "d", "absent")
     logits = (torch.randn(301, 5, generator=generator) * 2).round()
     targets = torch.randint(4, (301,), generator=generator)
-    objective = objective_of(num_classes=5)
+    metric = macro_f1.Metric(5)
     evaluated = metrics.evaluate(
         Predictions.of(logits.numpy(), targets.numpy()), classes, top_k=2, calibration_bins=5, confidence_level=0.9
     )
     for size in (1, 7, 64, 301):
         parts = zip(logits.split(size), targets.split(size), strict=True)
-        total = torch.stack([objective.counts(*part) for part in parts]).sum(dim=0)
-        assert objective.count_metrics(total.numpy()) == {"macro_f1": evaluated["macro_f1"]}
+        total = torch.stack([metric.part(*part) for part in parts]).sum(dim=0)
+        assert metric.value(total.numpy()) == evaluated["macro_f1"]
     expected = f1_score(targets, logits.numpy().argmax(1), labels=range(5), average="macro", zero_division=0)
     assert evaluated["macro_f1"] == pytest.approx(expected, rel=1e-12)
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from pipeline.core.refusal import counted
 from pipeline.evaluate.reports.figures import canvas
-from pipeline.evaluate.reports.metrics import Calibration
 from pipeline.evaluate.reports.recorded import Row, points
+from pipeline.inference.scores import Calibration
 
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.core.spec import Spec
@@ -27,9 +25,3 @@ class Objective:
 
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         return {"mean_absolute_error": sums["absolute_error"] / num_targets}
-
-    def counts(self, outputs: Tensor, targets: Tensor) -> None:
-        pass
-
-    def count_metrics(self, counts: NDArray[np.int64]) -> dict[str, float]:
-        return {}

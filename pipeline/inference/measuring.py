@@ -1,0 +1,148 @@
+"""Measures the metrics of `pipeline/inference/metrics/` over a whole split: parts of it on the device, batch by batch, and the value on the host at the end."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import METRICS
+from pipeline.core.spec import Direction, Spec
+from pipeline.inference.scores import Floats, Integers
+
+Exchange = Callable[[Tensor], Tensor]
+MOST_BYTES = 2**32
+"""The largest size of all rows that a metric keeps on the device."""
+
+
+class Metric:
+    """A number over a split. `pipeline/inference/metrics/NAME.py` has a subclass called `Metric`, which the parameters call NAME.
+
+    `part` is called for each batch, and `value` once, with all parts: their sum, or with `keeps_rows` all their rows, in the order of the split. So the
+    value is that of the whole split, never a mean over batches.
+    """
+
+    direction: ClassVar[Direction]
+    """The better direction: "max" or "min"."""
+    keeps_rows: ClassVar[bool] = False
+    """False if a part is a tensor of whole numbers, of the same shape for all batches, to be added up. True if it has a row of float32 for each sample."""
+
+    def __init__(self, num_outputs: int) -> None:
+        self.num_outputs = num_outputs
+
+    @classmethod
+    def refuse_misfit(cls, spec: Spec, key: str) -> None:
+        """Raise Refusal if the metric does not exist for the targets in `spec`. `key` is the parameter that names the metric."""
+        if not spec.targets.has_classes:
+            name = cls.__module__.rpartition(".")[2]
+            raise Refusal(f"{key}: {name} needs a task with classes, but {spec.targets.kind} has none: remove it")
+
+    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return what `value` needs of a batch, on the device, without host synchronisation. Targets that are IGNORED (-100) must not count.
+
+        `outputs` are (n, ..., num_outputs), `targets` (n, ...) are numbers of classes or tokens.
+        """
+        raise NotImplementedError
+
+    def value(self, whole: NDArray[Any]) -> float:
+        """Return the metric, on the host. It is NaN if the samples do not determine it."""
+        raise NotImplementedError
+
+
+class FromCounts(Metric):
+    """A metric of three counts for each class, (classes,): its samples, the samples that are predicted as it, and the correct ones of these."""
+
+    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
+        every, correct = (targets >= 0).long(), (predicted == targets).long()
+        tallies = ((classes, every), (predicted, every), (classes, correct))
+        return torch.stack([targets.new_zeros(self.num_outputs).scatter_add_(0, *each) for each in tallies])
+
+    def value(self, whole: Integers) -> float:
+        return self.of(*whole)
+
+    def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
+        raise NotImplementedError
+
+
+class FromProbabilities(Metric):
+    """A metric of the classes (n,) and the probabilities (n, classes) in float64 of all samples: the outputs of the split are kept until its end."""
+
+    keeps_rows = True
+
+    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.cat([outputs.float(), targets[:, None].float()], dim=1)  # float32 has all whole numbers below 2^24
+
+    def value(self, whole: NDArray[np.float32]) -> float:
+        whole = whole[whole[:, -1] >= 0]
+        logits = whole[:, :-1].astype(np.float64)
+        if not np.isfinite(logits).all():
+            return math.nan
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return self.of(whole[:, -1].astype(np.int64), powers / powers.sum(axis=1, keepdims=True))
+
+    def of(self, classes: Integers, probabilities: Floats) -> float:
+        raise NotImplementedError
+
+
+def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats) -> float:
+    """Return the mean over the classes of `score(is_of_class, probability)`, or with two classes that of the second.
+
+    Classes that all samples have, or none, are left out: they have no such score. NaN if no class is left.
+    """
+    every = range(probabilities.shape[1]) if probabilities.shape[1] > 2 else (1,)
+    found = [score(of_class, probabilities[:, k]) for k in every if 0 < (of_class := classes == k).sum() < len(classes)]
+    return float(np.mean(found)) if found else math.nan
+
+
+def directions(names: Iterable[str]) -> dict[str, Direction]:
+    return {name: METRICS.module(name).Metric.direction for name in names}
+
+
+def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
+    """Return the metrics called `names`, each once. Raises Refusal if one does not exist for the targets; `key` is the parameter that names them."""
+    found = {name: METRICS.module(name).Metric for name in names}
+    for metric in found.values():
+        metric.refuse_misfit(spec, key)
+    return {name: metric(spec.num_outputs) for name, metric in found.items()}
+
+
+class Measured:
+    """Measures metrics in one pass over a split: `add` is called for each batch, in order, then `values` once."""
+
+    def __init__(self, names: Iterable[str], spec: Spec, *, key: str, num_samples: int, batch_size: int) -> None:
+        """Raises Refusal for a metric that does not fit `spec`, or would keep more than MOST_BYTES. `key` is the parameter that names the metrics."""
+        self.batch_size = batch_size
+        self.metrics = metrics_of(names, spec, key)
+        self.parts: dict[str, list[Tensor]] = {name: [] for name in self.metrics}
+        size_bytes = 4 * num_samples * (spec.num_outputs + 1)
+        if size_bytes > MOST_BYTES and (kept := [name for name, metric in self.metrics.items() if metric.keeps_rows]):
+            raise Refusal(
+                f"{key}: {kept[0]} keeps all outputs of the {num_samples} samples, {size_bytes} bytes, more than {MOST_BYTES}: remove it, "
+                "or make the split smaller"
+            )
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        for name, metric in self.metrics.items():
+            part, parts = metric.part(outputs, targets), self.parts[name]
+            if parts and not metric.keeps_rows:
+                parts[0] = parts[0] + part  # whole numbers: the sum is the same in every order
+            else:
+                parts.append(part)
+
+    def values(self, gathered: Exchange = lambda rows: rows, in_turn: Exchange = lambda rows: rows) -> dict[str, float]:
+        """Return the metrics by name. `gathered` and `in_turn` are those of the group of processes that have shared the batches."""
+        found = {}
+        for name, metric in self.metrics.items():
+            if metric.keeps_rows:
+                # a batch of fewer samples is filled with rows of no target, so that all processes exchange as many
+                equal = [torch.cat([rows, rows.new_full((self.batch_size - len(rows), *rows.shape[1:]), -1)]) for rows in self.parts[name]]
+                whole = in_turn(torch.stack(equal)).flatten(0, 1)
+            else:
+                whole = gathered(self.parts[name][0][None]).sum(dim=0)
+            found[name] = metric.value(whole.cpu().numpy())
+        return found

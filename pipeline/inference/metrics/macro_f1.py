@@ -1,0 +1,14 @@
+"""The macro F1: the mean of the F1 of all classes."""
+
+from typing import ClassVar
+
+from pipeline.core.spec import Direction
+from pipeline.inference import measuring, scores
+from pipeline.inference.scores import Integers
+
+
+class Metric(measuring.FromCounts):
+    direction: ClassVar[Direction] = "max"
+
+    def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
+        return scores.macro_f1(support, predicted, hits)

@@ -1,0 +1,35 @@
+"""The share of targets that are among the five most likely classes, or tokens of a language model."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Direction, Spec
+from pipeline.inference import measuring
+from pipeline.inference.batch import IGNORED
+from pipeline.inference.scores import Integers
+
+K = 5
+
+
+class Metric(measuring.Metric):
+    direction: ClassVar[Direction] = "max"
+
+    @classmethod
+    def refuse_misfit(cls, spec: Spec, key: str) -> None:
+        if spec.num_outputs <= K:
+            raise Refusal(f"{key}: top_5_accuracy needs more than {K} classes, but this data has {spec.num_outputs}: remove it")
+
+    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the number of hits and of targets, (2,). Of equal outputs, that of the lower class is the likelier."""
+        counted = targets != IGNORED
+        places = targets.clamp(min=0)[..., None]
+        actual = outputs.gather(-1, places)
+        earlier = torch.arange(outputs.shape[-1], device=outputs.device) < places
+        rank = ((outputs > actual) | ((outputs == actual) & earlier)).sum(dim=-1)
+        return torch.stack([((rank < K) & counted).sum(), counted.sum()])
+
+    def value(self, whole: Integers) -> float:
+        return float(whole[0] / whole[1])

@@ -1,0 +1,105 @@
+"""Metrics over a whole split: beside scikit-learn, and for every division of the split into batches and processes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as expected
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.registry import METRICS
+from pipeline.inference.measuring import Measured
+from tests.specs import image_spec, text_spec
+
+REFERENCES = {
+    "auroc": lambda y, p: expected.roc_auc_score(y, p[:, 1]) if p.shape[1] == 2 else expected.roc_auc_score(y, p, multi_class="ovr"),
+    "average_precision": lambda y, p: (
+        expected.average_precision_score(y, p[:, 1]) if p.shape[1] == 2 else expected.average_precision_score(np.eye(p.shape[1])[y], p)
+    ),
+    "balanced_accuracy": lambda y, p: expected.balanced_accuracy_score(y, p.argmax(1)),
+    "brier": lambda y, p: ((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean() / (2 if p.shape[1] == 2 else 1),
+    "cohen_kappa": lambda y, p: expected.cohen_kappa_score(y, p.argmax(1)),
+    "ece": lambda y, p: sum(
+        abs((p.argmax(1) == y)[inside].mean() - p.max(1)[inside].mean()) * inside.mean()
+        for bin_ in range(15)
+        if (inside := (p.max(1) > bin_ / 15) & (p.max(1) <= (bin_ + 1) / 15)).any()
+    ),
+    "log_loss": lambda y, p: -np.log(p[np.arange(len(y)), y]).mean(),
+    "macro_f1": lambda y, p: expected.f1_score(y, p.argmax(1), average="macro"),
+    "mcc": lambda y, p: expected.matthews_corrcoef(y, p.argmax(1)),
+    "top_5_accuracy": lambda y, p: expected.top_k_accuracy_score(y, p, k=5, labels=range(p.shape[1])),
+}
+
+
+SAMPLES = 103
+
+
+def measured(names: list[str], num_classes: int, **options: int) -> Measured:
+    spec = image_spec(shape=(8, 8, 1), classes=list(map(str, range(num_classes))), mean=[0.5], std=[0.5])
+    return Measured(names, spec, key="train.metrics", **({"num_samples": SAMPLES, "batch_size": SAMPLES} | options))
+
+
+def exchanged(ranks: list[Measured]) -> dict[str, float]:
+    """Return the values of the first of several processes, which gets what the others send."""
+    sent: list[torch.Tensor] = []
+    for rank in ranks[1:]:
+        rank.values(lambda rows: sent.append(rows) or rows, lambda rows: sent.append(rows) or rows)
+    return ranks[0].values(lambda rows: torch.cat([rows, *sent]), lambda rows: torch.stack([rows, *sent], dim=1).flatten(0, 1))
+
+
+@pytest.mark.parametrize("name", METRICS.names)
+def test_a_metric_is_that_of_scikit_learn_for_every_division_into_batches_and_processes(name: str) -> None:
+    generator = np.random.default_rng(0)
+    for case in range(20):
+        num_classes = 6 + case % 3 if name == "top_5_accuracy" else 2 + case % 5
+        targets = generator.permutation(np.arange(SAMPLES) % num_classes)
+        logits = (generator.normal(size=(SAMPLES, num_classes)) * 3).astype(np.float32)
+        powers = np.exp(logits.astype(np.float64))
+        of_sklearn = REFERENCES[name](targets, powers / powers.sum(1, keepdims=True))
+        outputs, classes = torch.from_numpy(logits), torch.from_numpy(targets)
+        found = set()
+        for batch_size, size in ((SAMPLES, 1), (1, 1), (7, 1), (16, 2), (16, 4)):
+            batches = [
+                (outputs[start : start + batch_size], classes[start : start + batch_size]) for start in range(0, SAMPLES, batch_size)
+            ]
+            batches += [(outputs[:0], classes[:0])] * (-len(batches) % size)
+            ranks = [measured([name], num_classes, batch_size=batch_size) for _ in range(size)]
+            for number, batch in enumerate(batches):
+                ranks[number % size].add(*batch)
+            found.add(exchanged(ranks)[name])
+        assert len(found) == 1, "to the bit"
+        assert found.pop() == pytest.approx(of_sklearn, abs=1e-12)
+
+
+def test_what_the_samples_do_not_determine_is_nan_and_absent_classes_count_nowhere() -> None:
+    outputs, one_class = torch.eye(3), torch.zeros(3, dtype=torch.int64)
+    names = ["auroc", "average_precision", "cohen_kappa"]
+    found = measured(names, 3)
+    found.add(outputs * 0 + outputs[0], one_class)
+    assert all(math.isnan(value) for value in found.values().values())
+    found = measured(["auroc", "balanced_accuracy"], 3)
+    found.add(outputs[:, [0, 1, 1]] * 5, torch.tensor([0, 1, 1]))
+    assert found.values() == {"auroc": 1.0, "balanced_accuracy": 0.75}
+
+
+def test_an_output_that_is_not_finite_gives_nan() -> None:
+    found = measured(["log_loss"], 2)
+    found.add(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))
+    assert math.isnan(found.values()["log_loss"])
+
+
+def test_tokens_count_without_the_padding() -> None:
+    found = Measured(["top_5_accuracy"], text_spec(), key="train.metrics", num_samples=1, batch_size=1)
+    outputs = torch.arange(10.0).expand(1, 3, 10)
+    found.add(outputs, torch.tensor([[9, 4, -100]]))
+    assert found.values() == {"top_5_accuracy": 0.5}
+
+
+def test_a_metric_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(Refusal, match=r"^train\.metrics: auroc needs a task with classes, but language_modeling has none: remove it"):
+        Measured(["auroc"], text_spec(), key="train.metrics", num_samples=1, batch_size=1)
+    with pytest.raises(Refusal, match=r"^train\.metrics: top_5_accuracy needs more than 5 classes, but this data has 5: remove it"):
+        measured(["top_5_accuracy"], 5)
+    with pytest.raises(Refusal, match=r"^train\.metrics: auroc keeps all outputs of the 1000000000 samples, 24000000000 bytes"):
+        measured(["cohen_kappa", "auroc"], 5, num_samples=10**9)
