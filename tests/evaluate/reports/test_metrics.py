@@ -15,7 +15,14 @@ from pipeline.evaluate.reports.metrics import Calibration, Predictions
 from pipeline.evaluate.settings.classification import Settings
 
 SETTINGS = Settings(
-    name="classification", batch_size=32, top_k=3, calibration_bins=10, confidence_level=0.95, mistakes=4, test_time_augmentation="none", metrics=()
+    name="classification",
+    batch_size=32,
+    top_k=3,
+    calibration_bins=10,
+    confidence_level=0.95,
+    mistakes=4,
+    test_time_augmentation="none",
+    metrics=(),
 )
 
 

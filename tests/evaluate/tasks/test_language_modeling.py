@@ -25,7 +25,9 @@ SPEC = Spec(
     targets=NextTokenTargets(),
 )
 TEXTS = {"temperatures": (0.0, 1.0), "sample_tokens": 7, "prompt": "ab", "sample_seed": 3}
-SETTINGS = Settings(name="language_modeling", batch_size=2, test_time_augmentation="none", metrics=(), passage_tokens=4, passages=3, **TEXTS)
+SETTINGS = Settings(
+    name="language_modeling", batch_size=2, test_time_augmentation="none", metrics=(), passage_tokens=4, passages=3, **TEXTS
+)
 GENERATOR = torch.Generator().manual_seed(0)
 TOKENS = torch.randint(NUM_SPECIAL, SPEC.num_outputs, (NUM_ROWS * LENGTH + 1,), generator=GENERATOR)
 TOKENS[-4:] = PAD
