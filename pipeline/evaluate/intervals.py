@@ -30,8 +30,8 @@ class MeasuredWithIntervals:
             self.kept.append((outputs.float().cpu(), targets.cpu()))
 
     def scores(self) -> dict[str, Any]:
-        """Return each metric by its name, and its interval by `NAME_interval`. A metric that the samples do not determine is left out."""
-        values = {name: value for name, value in self.measured.values().items() if np.isfinite(value)}
+        """Return each metric that the samples determine by its name, and its interval by `NAME_interval`."""
+        values = self.measured.values()
         if not self.kept or self.level is None:
             return dict(values)
         outputs, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))

@@ -135,7 +135,7 @@ class Measured:
                 parts.append(part)
 
     def values(self, gathered: Exchange = lambda rows: rows, in_turn: Exchange = lambda rows: rows) -> dict[str, float]:
-        """Return the metrics by name. `gathered` and `in_turn` are those of the group of processes that have shared the batches."""
+        """Return the metrics by name, without those that the samples do not determine. `gathered` and `in_turn` are those of the group of processes that have shared the batches."""
         found = {}
         for name, metric in self.metrics.items():
             if metric.keeps_rows:
@@ -145,4 +145,4 @@ class Measured:
             else:
                 whole = gathered(self.parts[name][0][None]).sum(dim=0)
             found[name] = metric.value(whole.cpu().numpy())
-        return found
+        return {name: value for name, value in found.items() if not math.isnan(value)}

@@ -1,15 +1,22 @@
 """Metrics over a whole split: beside scikit-learn, and for every division of the split into batches and processes."""
 
+import csv
+import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn import metrics as expected
 
+import pipeline.inference.metrics
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import METRICS
 from pipeline.inference.measuring import Measured
+from tests import project
+from tests.imports import TOP
 from tests.specs import image_spec, text_spec
 
 REFERENCES = {
@@ -72,21 +79,21 @@ def test_a_metric_is_that_of_scikit_learn_for_every_division_into_batches_and_pr
         assert found.pop() == pytest.approx(of_sklearn, abs=1e-12)
 
 
-def test_what_the_samples_do_not_determine_is_nan_and_absent_classes_count_nowhere() -> None:
+def test_what_the_samples_do_not_determine_is_left_out_and_absent_classes_count_nowhere() -> None:
     outputs, one_class = torch.eye(3), torch.zeros(3, dtype=torch.int64)
     names = ["auroc", "average_precision", "cohen_kappa"]
     found = measured(names, 3)
     found.add(outputs * 0 + outputs[0], one_class)
-    assert all(math.isnan(value) for value in found.values().values())
+    assert found.values() == {}
     found = measured(["auroc", "balanced_accuracy"], 3)
     found.add(outputs[:, [0, 1, 1]] * 5, torch.tensor([0, 1, 1]))
     assert found.values() == {"auroc": 1.0, "balanced_accuracy": 0.75}
 
 
-def test_an_output_that_is_not_finite_gives_nan() -> None:
+def test_an_output_that_is_not_finite_gives_no_value() -> None:
     found = measured(["log_loss"], 2)
     found.add(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))
-    assert math.isnan(found.values()["log_loss"])
+    assert found.values() == {}
 
 
 def test_tokens_count_without_the_padding() -> None:
@@ -103,3 +110,22 @@ def test_a_metric_that_does_not_fit_is_refused() -> None:
         measured(["top_5_accuracy"], 5)
     with pytest.raises(Refusal, match=r"^train\.metrics: auroc keeps all outputs of the 1000000000 samples, 24000000000 bytes"):
         measured(["cohen_kappa", "auroc"], 5, num_samples=10**9)
+
+
+def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"`pipeline/inference/metrics/worst_recall\.py`.*?```python\n(.*?class Metric\(.*?)```", text, re.DOTALL)
+    (tmp_path / "worst_recall.py").write_text(example, encoding="utf-8")
+    monkeypatch.setattr(pipeline.inference.metrics, "__path__", [*pipeline.inference.metrics.__path__, str(tmp_path)])
+    monkeypatch.setitem(METRICS.__dict__, "names", (*METRICS.names, "worst_recall"))
+    names = ["worst_recall", "auroc"]
+    changes = {"train.metrics": names, "train.metric": "valid/worst_recall", "train.export_weights": "best", "evaluate.metrics": names}
+    folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train", "evaluate")
+    rows = list(csv.DictReader((folder / "plots/train/history.csv").read_text(encoding="utf-8").splitlines()))
+    best = json.loads((folder / "metrics/train.json").read_bytes())["best"]
+    assert best["value"] == max(float(row["valid/worst_recall"]) for row in rows if row["valid/worst_recall"])
+    scores = json.loads((folder / "metrics/evaluate.json").read_bytes())["test"]
+    assert scores["worst_recall"] == pytest.approx(min(each["recall"] for each in scores["per_class"].values()))
+    assert scores["auroc_interval"]["low"] < scores["auroc"] < scores["auroc_interval"]["high"] <= 1

@@ -163,9 +163,9 @@ def update_best(progress: Progress, row: Row, plan: Plan, step: Step) -> None:
     A strictly better value is recorded in `progress` as the best. Otherwise `progress.stale` grows by 1. If `train.export_weights` is
     `best`, a better value also makes a copy of the current weights.
     """
-    value = row[plan.settings.metric]
-    better = progress.best_value is None or (value > progress.best_value if plan.direction == "max" else value < progress.best_value)
-    if not better:
+    value = row.get(plan.settings.metric)  # missing if the samples do not determine the metric
+    best = progress.best_value
+    if value is None or (best is not None and not (value > best if plan.direction == "max" else value < best)):
         progress.stale += 1
         return
     progress.best_value, progress.best_step, progress.stale = value, step.state.step, 0
