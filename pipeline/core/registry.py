@@ -60,7 +60,6 @@ class Registry:
 
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
-METRICS = Registry("pipeline.inference.metrics", "metric", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
 TASKS = Registry("pipeline.core.tasks", "task")

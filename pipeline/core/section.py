@@ -21,8 +21,6 @@ Depth = Annotated[int, Field(gt=0, le=1000)]
 """A number of layers; bounded because each takes time to build, even on the meta device."""
 Column = Annotated[str, Field(min_length=1, max_length=255)] | Annotated[int, Field(ge=1, le=1000)]
 """A column of a table by its name in the first line, or by its number from 1 in a file without such a line."""
-MetricNames = tuple[Annotated[str, Field(min_length=1, max_length=100)], ...]
-"""Names of metrics: modules of `pipeline/inference/metrics/`."""
 Patterns = tuple[Annotated[str, Field(min_length=1, max_length=500)], ...]
 """Patterns of names, in the form of `fnmatch`."""
 

@@ -1,13 +1,13 @@
 """The section `evaluate`: how the test split is scored."""
 
+import json
 from collections.abc import Container
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import field_validator
-
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import METRICS, Registry
-from pipeline.core.section import Count, MetricNames, Section
+from pipeline.core.registry import Registry
+from pipeline.core.section import Count, Section
+from pipeline.inference.params import MetricNames
 
 SETTINGS = Registry("pipeline.evaluate.settings", "task")
 Views = Literal["none", "mirror", "mirror_translate"]
@@ -31,11 +31,6 @@ class EvaluateSettings(Section):
 
     RECOMMENDED: ClassVar = {"batch_size": 256, "test_time_augmentation": "none", "metrics": []}
     ADDED: ClassVar = {"metrics": ()}
-
-    @field_validator("metrics")
-    @classmethod
-    def refuse_unknown_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
-        return METRICS.known(metrics)
 
     def refuse_other_task(self, task: str) -> None:
         """Raise Refusal if `task`, the task of the dataset, differs from `evaluate.name`, the task of these settings."""
@@ -68,4 +63,5 @@ class EvaluateParams(Section):
         if self.evaluate.name == task:
             return self
         settings = SETTINGS.settings(task)
-        return self.model_copy(update={"evaluate": settings(name=task, **settings.recommended(name=task, task=task))})
+        recommended = {"name": task, **settings.recommended(name=task, task=task)}
+        return self.model_copy(update={"evaluate": settings.model_validate_json(json.dumps(recommended))})

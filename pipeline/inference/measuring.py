@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import METRICS
 from pipeline.core.spec import Direction, Spec
+from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
 
 Exchange = Callable[[Tensor], Tensor]

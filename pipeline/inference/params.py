@@ -1,12 +1,13 @@
-"""The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss."""
+"""The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss; and the metrics that parameters name."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import AfterValidator, field_validator
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.registry import Registry
 from pipeline.core.section import Section
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     (n, channels, height, width), float32, on the CPU."""
 
 
+METRICS = Registry("pipeline.inference.metrics", "metric", needs_torch=True)
+MetricNames = Annotated[tuple[str, ...], AfterValidator(METRICS.known)]
+"""Names of metrics over a split: modules of `pipeline/inference/metrics/`."""
 Precision = Literal["auto", "bf16", "fp16", "fp32", "bf16-true"]
 """The values of `train.precision`."""
 WEIGHTS_FOLDER = Path("data/weights")

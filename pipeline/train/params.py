@@ -8,9 +8,9 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, Validati
 from pipeline.core import untrusted
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import LOSSES, METRICS, MODELS
-from pipeline.core.section import Count, MetricNames, Patterns, Section, Share, Steps, ValueOf
-from pipeline.inference.params import LossSettings, ModelSettings, Precision
+from pipeline.core.registry import LOSSES, MODELS
+from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueOf
+from pipeline.inference.params import LossSettings, MetricNames, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
 
 Strength = Annotated[float, Field(ge=0, le=1)]
@@ -135,11 +135,6 @@ class LoopSettings(Section):
     """Stop after this many validations without an improvement; null for never."""
 
     ADDED: ClassVar = {"metrics": ()}
-
-    @field_validator("metrics")
-    @classmethod
-    def refuse_unknown_metrics(cls, metrics: tuple[str, ...]) -> tuple[str, ...]:
-        return METRICS.known(metrics)
 
     @field_validator("steps")
     @classmethod

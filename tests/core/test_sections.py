@@ -88,7 +88,7 @@ def test_every_field_is_described() -> None:
 
 @pytest.mark.parametrize(("epochs", "batch_size", "samples", "steps"), [(1, 10, 100, 10), (3, 64, 100, 5)])
 def test_the_length_in_steps_covers_every_epoch(epochs: int, batch_size: int, samples: int, steps: int) -> None:
-    data = {**Document.read(TOP / "presets/digits.yaml").data["train"], "freeze": ()}
+    data = {**Document.read(TOP / "presets/digits.yaml").data["train"], "freeze": (), "metrics": ()}
     settings = LoopSettings.model_validate({**data, "epochs": epochs, "steps": None, "batch_size": batch_size, "micro_batch_size": 1})
     assert settings.num_steps(samples) == steps
     settings = LoopSettings.model_validate({**data, "epochs": None, "steps": 7, "batch_size": batch_size, "micro_batch_size": 1})

@@ -13,8 +13,8 @@ from sklearn import metrics as expected
 
 import pipeline.inference.metrics
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import METRICS
 from pipeline.inference.measuring import Measured
+from pipeline.inference.params import METRICS
 from tests import project
 from tests.imports import TOP
 from tests.specs import image_spec, text_spec

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.core.registry import METRICS
+from pipeline.inference.params import METRICS
 from pipeline.runs.journal import SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
 
