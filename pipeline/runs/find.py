@@ -45,7 +45,9 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
     more = ", ..." if len(runs) > MOST_CANDIDATES else ""
     note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
     known = (
-        f"the newest runs are {', '.join(runs[:MOST_CANDIDATES])}{more}" if runs else f"there is no run in {journal.journals_folder(root)}"
+        f"give another name; the newest runs are {', '.join(runs[:MOST_CANDIDATES])}{more}"
+        if runs
+        else f"there is no run in {journal.journals_folder(root)}: train a model, by `make repro`"
     )
     return Refusal(f"{shown(name)}: is no {kinds} of this checkout{note}: {known}")
 

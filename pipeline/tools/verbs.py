@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN"}
+NAMES = "a model file, a run, models:/NAME@ALIAS, models:/NAME/VERSION, a DVC experiment or a git revision with a dvc.lock"
+MODEL = {"nargs": "?", "default": "models/model.safetensors", "metavar": "MODEL|RUN", "help": f"{NAMES} (default: %(default)s)"}
 KEY_VALUE = "KEY=VALUE"
 
 
@@ -50,7 +51,7 @@ VERBS = {
         "predict images or texts, in files, tables, folders or archives, with a trained model",
         "predict.command:run",
         {
-            "model": value("a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION", "MODEL"),
+            "model": value(NAMES, "MODEL|RUN"),
             "inputs": value(
                 "an image, a text file (each line is an input), a table (CSV, TSV, JSON, Parquet: each row is an input), a folder, a zip or tar archive, an .npy array, or - for standard input",
                 "INPUT",
@@ -77,10 +78,7 @@ VERBS = {
         "recompute what a model file or run records, and report the first difference",
         "verify.command:run",
         {
-            "subject": {
-                **MODEL,
-                "help": "a model file (default: %(default)s), or a run: the name of its journal folder or its id in MLflow",
-            },
+            "subject": MODEL,
             "--retrain": flag("also retrain, and compare every byte"),
         },
     ),
@@ -88,9 +86,7 @@ VERBS = {
         "print what differs between models, their metrics, and a paired test on the same test split",
         "compare.command:run",
         {
-            "first": value(
-                "a model file, a run, models:/NAME@ALIAS, models:/NAME/VERSION, a DVC experiment or a git revision with a dvc.lock", "A"
-            ),
+            "first": value(NAMES, "A"),
             "others": value("the models to compare with the first, named in the same ways", "B", nargs="+"),
             "--markdown": flag("print Markdown, for a pull request"),
         },
@@ -99,7 +95,7 @@ VERBS = {
         "register a model in MLflow, and give it an alias if it is no worse than the model that has it now",
         "compare.command:run_promote",
         {
-            "subject": value("a run, a model file or another name of a model, as for compare; a run must have trained it", "RUN|MODEL"),
+            "subject": value(f"{NAMES}; a run must have trained the model", "MODEL|RUN"),
             "name": value("the name of the model in MLflow's registry; it is created if it does not exist", "NAME"),
             "--alias": value("the alias to give (default: %(default)s)", default="champion"),
             "--force": flag("give the alias even if the model is worse or cannot be compared"),
@@ -109,7 +105,7 @@ VERBS = {
         "continue a text with a language model",
         "predict.generate:run",
         {
-            "model": value("a model file, a run, models:/NAME@ALIAS or models:/NAME/VERSION", "MODEL"),
+            "model": value(NAMES, "MODEL|RUN"),
             "--prompt": value("the text to continue (default: none, the model begins a new text)", default=""),
             "--temperature": value(
                 "below 1, probable tokens become more probable; 0 always takes the most probable (default: %(default)s)",
@@ -126,7 +122,7 @@ VERBS = {
         "write a model for ONNX Runtime, PyTorch or C++, and compare its outputs with those of the model",
         "export.command:run",
         {
-            "subject": {**MODEL, "help": "a model file (default: %(default)s), or a run, as for verify"},
+            "subject": MODEL,
             "--format": value("ONNX, a program of torch.export, or compiled for C++", required=True, choices=("onnx", "pt2", "aoti")),
             "--output": value("the file to write (default: beside the model file, such as models/model.onnx)", "PATH"),
         },
@@ -168,9 +164,7 @@ VERBS = {
         "write an HTML page about a model: result, data, curves, errors, cost, provenance; and a model card",
         "report.command:run",
         {
-            "subjects": value(
-                "model files, runs, models:/NAME@ALIAS or models:/NAME/VERSION (default: models/model.safetensors)", "MODEL|RUN", nargs="*"
-            ),
+            "subjects": value(f"models, each {NAMES} (default: models/model.safetensors)", "MODEL|RUN", nargs="*"),
             "--output": value(
                 "the page; the model card is written beside it, as report-model-card.md (default: %(default)s)",
                 "FILE",
