@@ -1,6 +1,7 @@
 """Which split a name means: of a folder, of a table, or in a column."""
 
 import re
+from collections.abc import Iterable
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
@@ -11,6 +12,8 @@ SPLIT_NAMES = {
     **dict.fromkeys(("valid", "val", "validation", "dev"), VALID),
     **dict.fromkeys(("test", "testing"), TEST),
 }
+AROUND = {"is", "in", "for", "set", "split"}
+"""The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""
 TRUTH = {"true": True, "1": True, "false": False, "0": False}
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
 
@@ -24,6 +27,14 @@ def split_in(name: str) -> str | None:
     """Return the split that a word in `name` means, or None if none or several are meant."""
     found = {SPLIT_NAMES[word] for word in words(name) if word in SPLIT_NAMES}
     return found.pop() if len(found) == 1 else None
+
+
+def is_certain(column: str, values: Iterable[str]) -> bool:
+    """Return True if the name of a column with `values`, which all mean splits, or the values themselves leave no doubt that it names splits.
+
+    A column of truth values called `test_result` may hold labels.
+    """
+    return any(map(split_in, values)) or all(word in SPLIT_NAMES or word in AROUND for word in words(column))
 
 
 def split_of_value(value: object, column: str, place: str = "") -> str:

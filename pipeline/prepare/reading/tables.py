@@ -154,11 +154,11 @@ def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> N
     """
     if len(problems) == 1:
         raise next(iter(problems.values()))
-    lines = defaultdict[str, list[str]](list)
+    places = defaultdict[str, list[str]](list)
     for line, refusal in problems.items():
-        lines[refusal.problems[0].unplaced].append(str(line))
+        places[refusal.problems[0].unplaced].append(str(line))
     if problems:
-        texts = [f"line {listed(numbers, MOST_NAMED)}: {text}" for text, numbers in lines.items()]
+        texts = [f"line {listed(numbers, MOST_NAMED)}: {text}" for text, numbers in places.items()]
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
@@ -224,7 +224,7 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
     excel = EXCEL.match(content)
     content, before = (content[excel.end() :], 1) if excel else (content, 0)
-    reader = csv.reader(io.StringIO(content, newline=""), delimiter=excel[1] if excel else separator(content), strict=True)
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=excel[1] if excel else csv_separator(content), strict=True)
     line = 1 + before
     try:
         for fields in reader:
@@ -234,7 +234,7 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
         raise Refusal(f"{place}:{line}: is not valid CSV ({reason(error)}): quote fields with line breaks, quotes or commas") from None
 
 
-def separator(content: str) -> str:
+def csv_separator(content: str) -> str:
     """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does."""
     start, is_cut = content[:SAMPLED_CHARACTERS], len(content) > SAMPLED_CHARACTERS
     for sign in SEPARATORS:

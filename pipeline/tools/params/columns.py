@@ -14,7 +14,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.listed_images import candidates
-from pipeline.prepare.reading.split_names import split_of_value
+from pipeline.prepare.reading.split_names import is_certain, split_of_value
 from pipeline.tools.params.texts import num_words
 
 MOST_ROWS = 20_000
@@ -29,7 +29,11 @@ Name = str | int
 
 
 class Question(Refusal):
-    """Raised if data can be read, but only the user can say how."""
+    """Raised if data can be read, but only the user can say how: `questions` about the data in `place`, each with its answers."""
+
+    def __init__(self, place: Path, *questions: str) -> None:
+        super().__init__("; and ".join(questions), place=f"data={place}")
+        self.questions = questions
 
 
 class Table(NamedTuple):
@@ -153,15 +157,18 @@ def split_column(path: Path, table: Table, given: Mapping[str, Any]) -> Name | N
     if SPLITS in given and given[SPLITS] is None:
         return None
 
-    def is_split(name: Name) -> bool:
-        try:
-            found = {split_of_value(value, str(name)) for value in set(map(str, table.columns[name]))}
-        except Refusal:
-            return False
-        return len(found) > 1 and TRAIN in found
-
-    found = [name for name in table.columns if given.get(LABELS) != name and is_split(name)]
+    found = [name for name in table.columns if given.get(LABELS) != name and means_splits(table, name)]
+    found = [name for name in found if is_certain(str(name), map(str, table.columns[name]))]
     return chosen(path, table, SPLITS, given, found) if found or SPLITS in given else None
+
+
+def means_splits(table: Table, name: Name) -> bool:
+    """Return True if all values of a column mean splits, train and others."""
+    try:
+        found = {split_of_value(value, str(name)) for value in set(map(str, table.columns[name]))}
+    except Refusal:
+        return False
+    return len(found) > 1 and TRAIN in found
 
 
 def label_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
@@ -189,16 +196,15 @@ def texts(table: Table) -> list[Name]:
 def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
     """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
     split = split_column(path, table, given)
-    answers, questions = {SPLITS: split}, list[Question]()
+    answers, questions = {SPLITS: split}, list[str]()
     others = (*([given[key]] if key in given else found), split)
     for wanted, fitting in ((key, found), (LABELS, label_columns(table, others))):
         try:
             answers[wanted] = chosen(path, table, wanted, given, fitting)
         except Question as error:
-            questions.append(error)
+            questions += error.questions
     if questions:
-        first, *others_asked = questions
-        raise Question("; and ".join([str(first), *(each.problems[0].unplaced for each in others_asked)]))
+        raise Question(path, *questions)
     return answers
 
 
@@ -225,7 +231,9 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
         several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
         hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
-        raise Question(f"{len(found)} columns may hold {WORDS[key]}", remedy=f"add {ways}{hint}", place=f"data={path}")
+        if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
+            hint += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
+        raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
     listing = listed([f"{shown(name, 60)} ({kind(table, name)})" for name in names], MOST_LISTED)
     raise Refusal(
         f"data={path}: no column looks like {WORDS[key]}: its columns are {listing}: if one of them holds them, add source.{key}=NAME"

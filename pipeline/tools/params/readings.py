@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pipeline.core.raw_dataset import TRAIN
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
@@ -64,8 +64,9 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     if flat and deep:
         subfolders = listed(sorted(inside[deep[0]]), MOST_LISTED)
         raise Question(
-            f"data={root}: {shown(flat[0])}/ has images, but {shown(deep[0])}/ has only folders ({shown(subfolders)}), so it is not clear which are the "
-            f"classes: read that folder alone, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}"
+            root,
+            f"{shown(flat[0])}/ has images, but {shown(deep[0])}/ has only folders ({shown(subfolders)}), so it is not clear which are the "
+            f"classes: read that folder alone, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}",
         )
 
 
@@ -90,10 +91,10 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     found = attempted(
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
-        lambda names: Question(
-            f"data={root}: {len(names)} tables list images: add "
-            + " or ".join(columns.assignment("table", name or "null") for name in names)
+        lambda names: (
+            f"{len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names)
         ),
+        root,
     )
     if not found and options and "image" in kinds:
         names = ", ".join(shown(path.relative_to(root)) for path, *_ in options.values())
@@ -114,14 +115,17 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
 
 
 def attempted(
-    options: Options[Key], attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None], several: Callable[[Sequence[Key]], Refusal]
+    options: Options[Key],
+    attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None],
+    several: Callable[[Sequence[Key]], str],
+    root: Path,
 ) -> dict[str, Any] | None:
     """Return what `attempt` returns for the only table that can be read, or None if it returns None for each.
 
-    Raises the refusal of `several` if several can be read, or could be if a question about them were answered, and the first Refusal of
-    `attempt` if none can.
+    Raises Question if several can be read, or could be if a question about them were answered: what `several` returns, and these questions.
+    Raises the first Refusal of `attempt` if none can.
     """
-    found, questions, refusals = dict[Key, dict[str, Any]](), dict[Key, Refusal](), list[Refusal]()
+    found, questions, refusals = dict[Key, dict[str, Any]](), dict[Key, Question](), list[Refusal]()
     for key, paths in options.items():
         try:
             if (values := attempt(key, paths)) is not None:
@@ -131,7 +135,8 @@ def attempted(
         except Refusal as error:
             refusals.append(error)
     if len(readable := [key for key in options if key in found or key in questions]) > 1:
-        raise several(readable)
+        asked = dict.fromkeys(each for question in questions.values() for each in question.questions)
+        raise Question(root, several(readable), *asked)
     if not found and (refused := [*questions.values(), *refusals]):
         raise refused[0]
     return next(iter(found.values()), None)
@@ -184,9 +189,10 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         values = attempted(
             options,
             lambda place, paths: text_values(place, paths, given),
-            lambda places: Question(
-                f"data={root}: {len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
+            lambda places: (
+                f"{len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
             ),
+            root,
         )
     except Question:
         raise
@@ -216,10 +222,17 @@ def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         if len(labelled) > 1:
             pattern = beginning(labelled) + "*" + beginning([name[::-1] for name in labelled])[::-1]
             ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
-            raise Question(f"data={root}: {len(labelled)} files have a label in each line: add {ways}")
+            raise Question(root, f"{len(labelled)} files have a label in each line: add {ways}")
         return text_values(root / labelled[0], [root / labelled[0]], given) if labelled else None
     if TRAIN not in of_splits or not labelled_lines(of_splits[TRAIN], encoding_of(given)):
         return None
+    if given.get("table") is None and (sets := suffix_sets(root)):
+        choices = [of_splits[TRAIN][0].relative_to(root), *(f"{stem}.*" for stem in sets)]
+        raise Question(
+            root,
+            f"has {shown(choices[0])} with a label in each line, and {counted(len(sets), 'set')} of files whose suffixes may be classes: add "
+            + " or ".join(columns.assignment("table", way) for way in choices[:MOST_LISTED]),
+        )
     return text_values(root, of_splits[TRAIN], given)
 
 
@@ -247,12 +260,9 @@ def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     Raises Question if there are several sets of such files.
     """
     is_one = not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES)
-    names = [] if is_one else [name for name in visible_files(root) if "/" not in name]
-    stems = Counter(PurePosixPath(name).stem for name in names if kind_of(name) == "other" and not split_in(name))
-    sets = [stem for stem, count in stems.items() if count > 1]
-    if len(sets) > 1 and given.get("table") is None:
+    if len(sets := suffix_sets(root)) > 1 and given.get("table") is None:
         ways = " or ".join(columns.assignment("table", f"{stem}.*") for stem in sets[:MOST_LISTED])
-        raise Question(f"data={root}: has {len(sets)} sets of files whose suffixes may be classes: add {ways}")
+        raise Question(root, f"has {len(sets)} sets of files whose suffixes may be classes: add {ways}")
     found = {} if is_one else lines.class_files(visible_files(root), given.get("table"))
     if not found or any(map(split_in, found)):
         return None
@@ -264,6 +274,13 @@ def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     blank = sum(not line.strip() for content in several.values() for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
+
+
+def suffix_sets(root: Path) -> list[str]:
+    """Return the stems that several files directly in a folder or archive have, such as `reviews` for `reviews.pos` and `reviews.neg`."""
+    names = [name for name in visible_files(root) if "/" not in name]
+    stems = Counter(PurePosixPath(name).stem for name in names if kind_of(name) == "other" and not split_in(name))
+    return [stem for stem, count in stems.items() if count > 1]
 
 
 def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -28,15 +28,17 @@ def find_white(root: Path, brightest: Mapping[str, float], shallow: Sequence[str
     remedy = f"if all of them have one scale, add source.white={white}, the value that means white; else store all images on one scale"
     if shallow:
         raise Question(
-            f"data={root}: of {counted(len(brightest) + len(shallow), 'image')}, {len(shallow)} have 8 bits, such as {shown(shallow[0])}, and "
+            root,
+            f"of {counted(len(brightest) + len(shallow), 'image')}, {len(shallow)} have 8 bits, such as {shown(shallow[0])}, and "
             f"{len(brightest)} have more, with values up to {highest:.10g}, such as {shown(name)}: if {white} means white in these, add source.white={white}; else "
-            "store all images with 8 bits"
+            "store all images with 8 bits",
         )
     if darker := num_darker([value for _, value in ordered]):
         (dark_name, dark), number = ordered[darker - 1], len(ordered) - darker
         raise Question(
-            f"data={root}: {counted(darker, 'image')} have values up to {dark:.10g}, such as {shown(dark_name)}, and {number} up to {highest:.10g}, such as "
-            f"{shown(name)}: {remedy}"
+            root,
+            f"{counted(darker, 'image')} have values up to {dark:.10g}, such as {shown(dark_name)}, and {number} up to {highest:.10g}, such as "
+            f"{shown(name)}: {remedy}",
         )
     return white
 
