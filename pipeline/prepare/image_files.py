@@ -54,7 +54,7 @@ class ImageFileSettings(SourceSettings):
     channels: Literal[1, 3]
     """Number of channels to which every image is converted: 1 for grey, 3 for colour."""
     on_corrupt: Literal["fail", "skip"]
-    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first ten; `skip` leaves the image out, prints its name and counts it."""
+    """How to handle an image that cannot be decoded: `fail` stops the stage after all images, with their number and the first ten; `skip` leaves the image out, prints its name and counts it. A row of a table without a path counts, too."""
     max_pixels: Annotated[int, Field(gt=0, le=1_000_000_000)]
     """Largest number of pixels of an image. A larger image is refused before it is decoded, because a file of kilobytes can decompress to
     gigabytes.

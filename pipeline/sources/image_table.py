@@ -79,17 +79,18 @@ class Settings(ImageFileSettings):
         found = self.tables()
         paths = [path for several in found.values() for path in several]
         columns = {"label_column": self.label_column} | ({"split_column": self.split_column} if self.split_column else {})
+        skip_empty = self.on_corrupt == "skip"
         tree: Tree
         if not self.root.is_dir() or (
             tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))
         ):
             ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
-            labelled = labelled_tables.read(found, columns, self.encoding)
+            labelled = labelled_tables.read(found, columns, self.encoding, skip_empty=skip_empty)
             read = list(dict.fromkeys(row.path for row in labelled.rows))
             tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(path) for path in read))
             names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
-            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.encoding)
+            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.encoding, skip_empty=skip_empty)
             tree = Folder(self.root)
             names = located(labelled.rows, tree.listing().files, self.root)
         positions: Counter[str] = Counter()

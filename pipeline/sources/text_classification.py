@@ -74,6 +74,9 @@ class Settings(TextSettings):
     there is none."""
     encoding: Encoding
     """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
+    on_corrupt: Literal["fail", "skip"]
+    """How to handle a row or line with an empty text: `fail` stops the stage and lists them; `skip` leaves them out, and says how many. A file that is
+    one text must not be empty."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/texts",
@@ -83,8 +86,9 @@ class Settings(TextSettings):
         "label_column": None,
         "split_column": None,
         "encoding": UTF8,
+        "on_corrupt": "fail",
     }
-    ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None, "encoding": UTF8}
+    ADDED: ClassVar = {"duplicates": "keep", "table": None, "split_column": None, "encoding": UTF8, "on_corrupt": "fail"}
 
     @field_validator("split_column")
     @classmethod
@@ -107,7 +111,7 @@ class Settings(TextSettings):
             return self.open_tables(paths)
         if isinstance(self.text_column, str) and (files := find_line_files(self.root, self.encoding)):
             columns = {"text_column": self.text_column, "label_column": str(self.label_column)}
-            return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding))
+            return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding, skip_empty=self.on_corrupt == "skip"))
         if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
             return self.of_rows(labelled_tables.read_class_files(files_of_classes, self.encoding))
@@ -127,7 +131,7 @@ class Settings(TextSettings):
             )
         columns = {"text_column": self.text_column, "label_column": self.label_column}
         columns |= {"split_column": self.split_column} if self.split_column else {}
-        labelled = labelled_tables.read(paths, columns, self.encoding)
+        labelled = labelled_tables.read(paths, columns, self.encoding, skip_empty=self.on_corrupt == "skip")
         if isinstance(self.text_column, int):
             refuse_names(labelled)
         return replace(self.of_rows(labelled), described={"column": self.text_column})

@@ -77,7 +77,15 @@ def params(root: Path, **changes: Any) -> PrepareParams:
     fields |= (
         {"pattern": "*", "divide": "position", "encoding": "utf-8"}
         if name == "text"
-        else {"duplicates": "keep", "table": None, "text_column": 2, "label_column": 1, "split_column": None, "encoding": "utf-8"}
+        else {
+            "duplicates": "keep",
+            "table": None,
+            "text_column": 2,
+            "label_column": 1,
+            "split_column": None,
+            "encoding": "utf-8",
+            "on_corrupt": "fail",
+        }
     )
     return from_data({"source": fields | changes}, PrepareParams, "test")
 

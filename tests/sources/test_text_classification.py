@@ -38,6 +38,7 @@ def params(root, **changes):
         "table": None,
         "split_column": None,
         "encoding": "utf-8",
+        "on_corrupt": "fail",
     }
     return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")
 
@@ -237,7 +238,7 @@ REFUSED = {
     "no JSON": ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', NAMED, "a.jsonl:2: is not valid JSON"),
     "a JSON list": ("a.jsonl", "[1, 2]\n", NAMED, "a.jsonl:1: has no key text: write one object per line with the keys text and label"),
     "deep JSON": ("a.jsonl", "[" * 100_000 + "\n", NAMED, "a.jsonl:1: is not valid JSON"),
-    "a number as text": ("a.jsonl", '{"text": 3, "label": "b"}\n', NAMED, "a.jsonl:1: has an empty text, or a text that is not a string"),
+    "a number as text": ("a.jsonl", '{"text": 3, "label": "b"}\n', NAMED, "a.jsonl:1: has a text that is not a string"),
     "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
     "names as a row": (
         "a.csv",
@@ -264,6 +265,21 @@ def test_bad_input_is_refused_with_file_line_and_remedy(tmp_path, name, content,
     assert message in str(caught.value)
     assert str(caught.value).startswith("source.")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", ["a.tsv", "a.jsonl", "train_text.txt train_labels.txt"])
+def test_rows_with_an_empty_text_are_left_out_and_counted(tmp_path, capsys, names):
+    rows = [("good", ""), ("x", " "), *[("good", "a b"), ("bad", "c d")] * 4]
+    jsonl = "".join(json.dumps({"text": text or None, "label": label}) + "\n" for label, text in rows)
+    lines = ["".join(f"{field}\n" for field in fields) for fields in zip(*rows, strict=True)]
+    contents = {"a.tsv": ["".join(f"{label}\t{text}\n" for label, text in rows)], "a.jsonl": [jsonl]}.get(names, lines[::-1])
+    paths = [write(tmp_path / "raw" / name, content) for name, content in zip(names.split(), contents, strict=True)]
+    columns = NUMBERED if names == "a.tsv" else {"text_column": "text", "label_column": "label" if len(paths) == 1 else "labels"}
+    prepared = run(paths[0] if len(paths) == 1 else tmp_path / "raw", tmp_path, **columns, on_corrupt="skip")
+    assert sum(len(rows.targets) for rows in prepared.splits.values()) == 8
+    assert prepared.spec.targets.classes == ("bad", "good")
+    places = f"{paths[0]}:1, {paths[0]}:2"
+    assert f"2 rows with an empty text left out (source.on_corrupt): {places}" in capsys.readouterr().out
 
 
 def test_a_label_that_train_lacks_is_refused(tmp_path):

@@ -11,16 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
 from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
+from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
-from pipeline.prepare.reading.tables import LABEL, Columns, Unlabelled
+from pipeline.prepare.reading.tables import LABEL, SPLIT, Columns
 
 TABLES = ", ".join(tables.FORMATS)
 LINES, MAPPING = ".txt", "mapping.txt"
+MOST_EMPTY = 3
 Tables = Mapping[str, Sequence[Path]]
 """The tables of each split: one, or several parts of one."""
 
@@ -148,18 +150,18 @@ def lines_of(path: Path, encoding: str) -> list[str]:
     return tables.read_text(path, encoding=encoding).rstrip("\r\n").split("\n")
 
 
-def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> Labelled:
+def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str, *, skip_empty: bool) -> Labelled:
     """Return the labelled rows of files whose lines belong together. `columns` has the columns of the texts and labels, as in `read`.
 
     A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
-    a name in each line. Raises Refusal if a file is missing, or has more or fewer lines than the other.
+    a name in each line. With `skip_empty`, lines with an empty text are left out. Raises Refusal if a file is missing, or has more or fewer lines than the other.
     """
     text, label = columns["text_column"], columns[LABEL]
     rows, notes = list[LabelledRow](), list[str]()
     names: dict[str, str] = {}
     for split, files in found.items():
-        if split == TEST and text in files and label not in files:
-            notes.append(f"{files[str(text)]} has no labels ({label}) and is not used")
+        if split == TEST and (missing := [column for column in (text, label) if column not in files]):
+            notes.append(unused(next(iter(files.values())), missing[0], label))
             continue
         for key, column in (("text_column", text), (LABEL, label)):
             if column not in files:
@@ -177,17 +179,20 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
             pairs = [line.split("\t") if "\t" in line else line.split(maxsplit=1) for line in lines_of(mapping, encoding)]
             names = {number: name for number, name, *_ in (pair for pair in pairs if len(pair) > 1)}
         for number, (written, name) in enumerate(zip(texts, labels, strict=True), 1):
+            if skip_empty and tables.is_empty(written):
+                rows.append(LabelledRow(path, number, "", "", split))
+                continue
             place = f"source.root: {shown(path)}:{number}"
             rows.append(
                 LabelledRow(
                     path,
                     number,
-                    tables.checked_text(written.rstrip("\r"), place),
+                    tables.checked_text(written.rstrip("\r"), place, tables.FILL_OR_SKIP),
                     tables.checked_label(names.get(name.strip(), name), place),
                     split,
                 )
             )
-    return labelled(rows, (), notes)
+    return labelled(*without_empty(rows, notes) if skip_empty else (rows, notes))
 
 
 def read_class_files(classes: Mapping[Path, str], encoding: str) -> Labelled:
@@ -198,30 +203,44 @@ def read_class_files(classes: Mapping[Path, str], encoding: str) -> Labelled:
         for number, line in enumerate(lines_of(path, encoding), 1):
             if line.strip():
                 rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), tables.checked_label(label, place), TRAIN))
-    return labelled(rows, (), [])
+    return labelled(rows, [])
 
 
-def read(found: Tables, columns: Columns, encoding: str) -> Labelled:
+def read(found: Tables, columns: Columns, encoding: str, *, skip_empty: bool) -> Labelled:
     """Return the labelled rows of the tables `found`. `columns` is that of `tables.read`; a column of splits takes precedence over names.
 
-    A table of the test split without labels is left out. Raises Refusal like `tables.read`, or if a label does not occur in train.
+    A table of the test split that lacks a column, or has no labels, is left out. So are rows with an empty text or path, if `skip_empty`. Raises Refusal like `tables.read`, or if a label does not occur in train.
     """
     rows, notes = list[LabelledRow](), list[str]()
     for split, paths in found.items():
         for path in paths:
             try:
-                read = tables.read(path, columns, encoding=encoding)
+                read = tables.read(path, columns, encoding=encoding, keep_empty=skip_empty)
                 rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in read]
-            except Unlabelled:
+            except MissingColumn as error:
                 if split != TEST:
                     raise
-                notes.append(f"{path} has no labels ({columns[LABEL]}) and is not used")
+                notes.append(unused(path, error.column, columns[LABEL]))
+    if skip_empty and len(columns) > 1 + (SPLIT in columns):
+        rows, notes = without_empty(rows, notes)
     first = found[TRAIN][0]
     stored = parquet.class_names(first, columns[LABEL]) if tables.suffix_of(first) == parquet.SUFFIX else []
-    return labelled(rows, stored, notes)
+    return labelled(rows, notes, stored)
 
 
-def labelled(rows: list[LabelledRow], stored: Sequence[str], notes: Sequence[str]) -> Labelled:
+def unused(path: Path, column: object, label: object) -> str:
+    """Return the sentence about a table of test that lacks `column`. `label` is the column of the labels."""
+    return f"{path} has no {f'labels ({label})' if column == label else f'column {shown(column)}'} and is not used"
+
+
+def without_empty(rows: list[LabelledRow], notes: list[str]) -> tuple[list[LabelledRow], list[str]]:
+    """Return the rows that have a text, and `notes` with a sentence about the others."""
+    empty = [row.place for row in rows if not row.text]
+    sentence = f"{counted(len(empty), 'row')} with an empty text left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}"
+    return [row for row in rows if row.text], [*notes, sentence] if empty else notes
+
+
+def labelled(rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str] = ()) -> Labelled:
     """Return the rows with their classes, in the order of `stored`, the names in the file, if it has any.
 
     Raises Refusal if a label does not occur in train.

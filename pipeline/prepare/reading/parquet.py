@@ -22,6 +22,14 @@ PATH = "path"
 """The field with its path, which is read if a file is not contained."""
 
 
+class MissingColumn(Refusal):
+    """Raised for a table that does not have `column`, or has no label in it."""
+
+    def __init__(self, message: str, column: object) -> None:
+        super().__init__(message)
+        self.column = column
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """Open a Parquet file as `pyarrow.parquet.ParquetFile`. Raises Refusal if it cannot be read."""
@@ -104,11 +112,12 @@ def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, An
 
 
 def refuse_missing(path: Path, schema: Any, column: str) -> None:
-    """Raise Refusal if the Arrow `schema` does not have the column exactly once."""
+    """Raise MissingColumn if the Arrow `schema` does not have the column exactly once."""
     if schema.names.count(column) != 1:
-        raise Refusal(
+        raise MissingColumn(
             f"source.root: {shown(path)}: has {schema.names.count(column)} columns called {shown(column)}: "
-            f"write one of its columns, {shown(', '.join(schema.names))}"
+            f"write one of its columns, {shown(', '.join(schema.names))}",
+            column,
         )
 
 

@@ -20,6 +20,7 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, lines, parquet
 from pipeline.prepare.reading.class_names import canonical
 from pipeline.prepare.reading.file_tree import errors_as_refusal
+from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import split_of_value
 
 MOST_BYTES = 256 * 2**20
@@ -90,15 +91,13 @@ EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
+FILL_OR_SKIP = "write a text, remove the row, or leave out all such rows with source.on_corrupt=skip"
+"""What to do about the empty text of a row."""
 LABEL, SPLIT, IMAGE = "label_column", "split_column", "image_column"
 Columns = Mapping[str, Column]
 """Columns to read, by the key of the section `source`, or the option of a command, that names each."""
 Record = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
-
-
-class Unlabelled(Refusal):
-    """Raised for a table that has the column of the texts or paths, but no label."""
 
 
 class Row(NamedTuple):
@@ -116,12 +115,13 @@ def suffix_of(path: Path) -> str:
     return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
-def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> list[Row]:
+def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8, keep_empty: bool = False) -> list[Row]:
     """Return the labelled texts of a table. Blank lines are skipped.
 
     `columns` has LABEL and optionally SPLIT; any other key is that of the text, without which the texts are "". All are names, or all
-    numbers. Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, and Unlabelled if it has no label. Raises Refusal
-    with the line if a row has more or fewer columns than the first row, and with all lines if texts, labels or splits are invalid.
+    numbers. With `keep_empty`, a row with an empty text is returned with nothing else. Raises Refusal if the file cannot be parsed or has no
+    rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the line if a row has more or fewer columns than the
+    first row, and with all lines if texts, labels or splits are invalid.
     """
     place = f"source.root: {shown(path)}"
     label, split = columns[LABEL], columns.get(SPLIT)
@@ -129,14 +129,19 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> lis
     found = records(path, columns, encoding=encoding)
     names = parquet.class_names(path, label) if suffix_of(path) == parquet.SUFFIX else ()
     if all(fields[label] in NO_LABEL for _, fields in found):
-        raise Unlabelled(f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column")
+        raise MissingColumn(
+            f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column", label
+        )
     rows, problems = list[Row](), dict[int, Refusal]()
     for line, fields in found:
         try:
             text = fields[columns[text_key]] if text_key else ""
+            if text_key and keep_empty and is_empty(text):
+                rows.append(Row(line, "", ""))
+                continue
             if text_key:
                 is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
-                text = checked_text(str(text) if is_number else text, f"{place}:{line}")
+                text = checked_text(str(text) if is_number else text, f"{place}:{line}", FILL_OR_SKIP)
             number = fields[label]
             known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
@@ -186,13 +191,19 @@ def setting(key: str) -> str:
     return key if key.startswith("--") else f"source.{key}"
 
 
-def checked_text(text: object, place: str) -> str:
-    """Return `text` unchanged. Raises Refusal if it is not a string, is empty, or has more than LONGEST_FIELD characters.
+def is_empty(text: object) -> bool:
+    return text is None or (isinstance(text, str) and not text.strip())
 
-    `place` is the file, and the line if there is one, for the message.
+
+def checked_text(text: object, place: str, remedy: str = "write a text, or remove the row or file") -> str:
+    """Return `text` unchanged. Raises Refusal if it is empty, not a string, or has more than LONGEST_FIELD characters.
+
+    `place` is the file, and the line if there is one, for the message. `remedy` is what to do about an empty text.
     """
-    if not isinstance(text, str) or not text.strip():
-        raise Refusal("has an empty text, or a text that is not a string", remedy="write a text, or remove the row or file", place=place)
+    if is_empty(text):
+        raise Refusal("has an empty text", remedy=remedy, place=place)
+    if not isinstance(text, str):
+        raise Refusal("has a text that is not a string", remedy="write a text, or remove the row or file", place=place)
     if len(text) > LONGEST_FIELD:
         raise Refusal(f"has a text of {len(text)} characters, more than {LONGEST_FIELD}", remedy="shorten or divide it", place=place)
     return text
@@ -252,7 +263,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     """Yield the line number of each row, and a dict with its fields in `columns`.
 
     `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
-    more or fewer fields than the first row. It is Unlabelled if only the column of the labels is missing.
+    more or fewer fields than the first row. The first is MissingColumn.
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
@@ -260,9 +271,10 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
     for key, column in sorted(columns.items(), key=lambda item: item[0] == LABEL):
         if known.count(column) != 1:
-            raise (Unlabelled if key == LABEL else Refusal)(
+            raise MissingColumn(
                 f"{setting(key)}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
-                "(it must not occur twice); if the first line has no column names, write the number of the column, from 1"
+                "(it must not occur twice); if the first line has no column names, write the number of the column, from 1",
+                column,
             )
     positions = {column: known.index(column) for column in columns.values()}
     for line, fields in filled if by_name else chain([(first, names)], filled):
@@ -272,13 +284,12 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
 
 
 def json_rows(rows: Iterator[Record], place: str, columns: Columns) -> Iterator[Record]:
-    for line, fields in rows:
+    for number, (line, fields) in enumerate(rows):
         missing = [column for column in columns.values() if not isinstance(fields, dict) or column not in fields]
         if missing:
             keys = " and ".join(map(str, columns.values()))
-            raise (Unlabelled if missing == [columns.get(LABEL)] and len(columns) > 1 else Refusal)(
-                f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
-            )
+            problem = f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
+            raise Refusal(problem) if number else MissingColumn(problem, missing[0])
         yield line, fields
 
 

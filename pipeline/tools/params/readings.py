@@ -91,9 +91,7 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     found = attempted(
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
-        lambda names: (
-            f"{len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names)
-        ),
+        lambda names: f"{len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names),
         root,
     )
     if not found and options and "image" in kinds:

@@ -29,7 +29,7 @@ Files = dict[str, bytes]
 LABELS = ("cat", "dog")
 NUMBERS = range(12)
 HEIC = b"\0\0\0\x18ftypheic" + bytes(40)
-ADDED = re.compile(r"(?:add|or) ('source[^']+'|source[.=][^ ,;:\s]+)")
+ADDED = re.compile(r"(?:add|or|with) ('source[^']+'|source[.=][^ ,;:\s]+)")
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
@@ -77,13 +77,13 @@ def texts(names: str = "text,label", labels: Any = LABELS, sep: str = ",", numbe
     return table(names, *((text(number), labels[number % len(labels)]) for number in numbers), sep=sep)
 
 
-def parquet(numbers: Any, image: Callable[[int], Any], names: list[str] | None = None) -> bytes:
+def parquet(numbers: Any, image: Callable[[int], Any], names: list[str] | None = None, *, labelled: bool = True) -> bytes:
     """Return a Parquet file of images. `names` are the names of its classes, as the library `datasets` stores them."""
     found = pa.table({"image": [image(number) for number in numbers], "label": [number % 2 for number in numbers]})
     if names:
         found = found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": {"label": {"names": names}}}})})
     stream = io.BytesIO()
-    pq.write_table(found, stream)
+    pq.write_table(found if labelled else found.drop(["label"]), stream)
     return stream.getvalue()
 
 
@@ -178,6 +178,14 @@ LAYOUTS: dict[str, Files] = {
         "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
         **images(),
     },
+    "`labels.csv` with columns `kind` and `test_result` of 0 and 1": {
+        "labels.csv": listing(names="file,kind,test_result", more=lambda number: [number // 2 % 2]),
+        **images(),
+    },
+    "`a.csv`, `b.csv` that list the same images, with two labels": {
+        **dict.fromkeys(("a.csv", "b.csv"), listing(names="file,kind,age", more=lambda number: [("old", "new", "used")[number % 3]])),
+        **images(),
+    },
     "`patient1/1.png`, `patient1/labels.csv` that lists them": {
         f"patient{at}/{name.removeprefix('images/')}": data
         for at in (1, 2)
@@ -195,6 +203,10 @@ LAYOUTS: dict[str, Files] = {
         "train.parquet": parquet(NUMBERS, lambda number: {"bytes": None, "path": f"{number}.png"}),
         **{name.removeprefix("images/"): data for name, data in images().items()},
     },
+    "`train.parquet`, `test.parquet` without labels": {
+        "train.parquet": parquet(NUMBERS, with_bytes),
+        "test.parquet": parquet(range(20, 24), with_bytes, labelled=False),
+    },
     "`train/metadata.csv`, `test/metadata.csv`": {
         f"{split}/{name}": data
         for split in ("train", "test")
@@ -205,6 +217,7 @@ LAYOUTS: dict[str, Files] = {
         "test.csv": table("text", *((text(number),) for number in NUMBERS)),
         "sample_submission.csv": table("id,label", *((number, 0) for number in NUMBERS)),
     },
+    "`train.csv`, `test.csv` without texts": {"train.csv": texts(), "test.csv": texts("key,label")},
     "`train.csv`, `train_more.csv`": {"train.csv": texts(), "train_more.csv": texts()},
     "`a.csv` with two texts and two labels": {
         "a.csv": table("title,body,kind,age", *((text(n), text(-n), LABELS[n % 2], ("old", "new", "used")[n % 3]) for n in NUMBERS)),
@@ -227,6 +240,8 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` in GBK": {"a.csv": table("text,label", *((f"很好 {text(n)}", LABELS[n % 2]) for n in NUMBERS)).decode().encode("gbk")},
     "`a.csv` in UTF-16, with its mark": {"a.csv": texts().decode().encode("utf-16")},
     "`a.csv` with the labels `1` and `1.0`": {"a.csv": texts(labels=("1", "2", "1.0", "2"))},
+    "`a.csv` with the labels `+1`, `1`, `-0.0` and `0`": {"a.csv": texts(labels=("+1", "-0.0", "1", "0"))},
+    "`a.csv` with empty texts": {"a.csv": texts() + b",cat\n ,dog\n"},
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
         "train_text.txt": LINES,
@@ -259,6 +274,10 @@ LAYOUTS: dict[str, Files] = {
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
     "`a.pos`, `a.neg`, `b.pos`, `b.neg`": {f"{name}.{label}": LINES for name in "ab" for label in ("pos", "neg")},
+    "`TREC.train` with `0` before each text, `a.pos`, `a.neg`": {
+        "TREC.train": b"".join(f"{n % 2} {text(n)}\n".encode() for n in NUMBERS),
+        **{f"a.{label}": LINES for label in ("pos", "neg")},
+    },
     "`labels.txt` with a label in each line": {"labels.txt": CLASSES},
     "`fold1/good/a.txt`, `fold2/good/b.txt`": {f"fold{n}/{name}/{n}.txt": LINES for n in (1, 2) for name in ("good", "bad")},
     "`a.npz` with `x_train`, `y_train`, `x_test`, `y_test`": {"a.npz": arrays("x_train", "y_train", "x_test", "y_test")},

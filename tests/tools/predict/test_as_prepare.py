@@ -26,7 +26,16 @@ from tests.sources.pictures import picture, write_folder, write_tar
 from tests.sources.test_text_classification import FILES, NAMED, WORD
 from tests.tools.predict.test_predict_text import SPEC
 
-COMMON = {"valid": 0.0, "test": 0.3, "seed": 1, "duplicates": "keep", "table": None, "split_column": None, "encoding": "utf-8"}
+COMMON = {
+    "valid": 0.0,
+    "test": 0.3,
+    "seed": 1,
+    "duplicates": "keep",
+    "table": None,
+    "split_column": None,
+    "encoding": "utf-8",
+    "on_corrupt": "fail",
+}
 TEXTS = ['the first, and "only"', "two\nlines", "zwei Zeilen", "sun and sun", "warm", "grey"]
 ROWS = [{"id": 7 * number, "text": value, "label": "ab"[number % 2]} for number, value in enumerate(TEXTS)]
 GREYS = {f"{name}/{number}.png": 20 * number + 7 for name in ("cat", "dog") for number in range(4)}
