@@ -51,6 +51,15 @@ class Labelled(NamedTuple):
     """Sentences about tables that are not used."""
 
 
+class SeveralSets(Refusal):
+    """Raised for a folder with several sets of tables. `sets` has the tables of train of each."""
+
+    def __init__(self, root: Path, sets: Sequence[Sequence[Path]]) -> None:
+        ways = " or ".join(shlex.quote(f"source.table={paths[0].relative_to(root)}") for paths in sets)
+        super().__init__(f"source.root: {root}: has {len(sets)} tables of train: keep one, or add {ways}")
+        self.sets = sets
+
+
 def visible_files(root: Path) -> list[str]:
     """Return the names of the files in a folder or archive that are not hidden, or the name of the file `root`."""
     if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
@@ -65,7 +74,7 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     `train.csv`, `data/test-00000-of-00001.parquet` or `valid/metadata.csv`. Tables whose names differ only in numbers are parts of one.
     `table` chooses one of several sets of tables, by the name or a pattern for the names of those of train; if their names have no word for
     a split, all tables with such a name belong to train. Without it, the set with the shortest paths counts. With `of_lines`, the tables are
-    files of text with a label in each line. Raises Refusal if several sets are left, or if there is no table for train.
+    files of text with a label in each line. Raises SeveralSets if several are left, and Refusal if there is no table for train.
     """
     names = visible_files(root)
     if not root.is_dir() and names == [root.name]:
@@ -83,8 +92,7 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
     depth = min((len(found[TRAIN][0].parts) for found in of_train), default=0)
     sets = [found for found in of_train if len(found[TRAIN][0].parts) == depth]
     if len(sets) > 1:
-        ways = " or ".join(shlex.quote(f"source.table={found[TRAIN][0]}") for found in sets)
-        raise Refusal(f"source.root: {root}: has {len(sets)} tables of train: keep one, or add {ways}")
+        raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
     if not sets:
         if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
             raise Refusal(

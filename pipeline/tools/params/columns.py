@@ -97,13 +97,13 @@ def read_parquet(path: Path) -> Table:
 
 
 def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Return True if `first`, the first line, has the names of `columns`: two or more, none repeated or a label of the rows below it.
+    """Return True if `first`, the first line, has the names of `columns`: two or more, none repeated, and most no label of the rows below.
 
-    A column without a name is one that a program added, such as the number of the row.
+    One name may be a label, such as `hate` of rows that are `hate` or `none`, if another column with labels does not have its name. A column without a name is one that a program added, such as the number of the row.
     """
     names = [name for name in first if name]
-    labels = [name for name, values in zip(first, columns, strict=True) if is_label(values) and name in values]
-    return len(names) > 1 and len(set(names)) == len(names) and not labels
+    are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
+    return len(names) > 1 and len(set(names)) == len(names) and 2 * sum(are_labels) <= len(are_labels)
 
 
 def is_text(values: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
-from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.labelled_tables import SeveralSets, visible_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
@@ -181,7 +181,15 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
     chosen, names = given.get("table"), visible_files(root)
     if chosen is not None and not any(fnmatch(name, chosen) for name in names):
         raise Refusal(f"source.table={shown(chosen, 60)}: {root} has no such file: {suggestion(chosen, tuple(names))}")
-    of_splits = labelled_tables.find_tables(root, chosen)
+    try:
+        of_splits = labelled_tables.find_tables(root, chosen)
+    except SeveralSets as error:
+        return attempted(
+            {Path(paths[0]).relative_to(root): paths for paths in error.sets},
+            lambda name, paths: with_table(text_values(root, paths, given), name),
+            lambda names: f"has {len(names)} tables of train: add " + " or ".join(columns.assignment("table", name) for name in names),
+            root,
+        )
     options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
     try:
         values = attempted(
@@ -204,6 +212,10 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         return values
     layout = class_layout(root, TEXT_SUFFIXES)
     return COLUMNS_OF_FILES if layout and not all(kind_of(sample.name) == "image" for sample in layout.samples) else None
+
+
+def with_table(values: dict[str, Any] | None, name: Path) -> dict[str, Any] | None:
+    return values and {**values, "table": str(name)}
 
 
 def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:

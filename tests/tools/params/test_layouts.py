@@ -218,7 +218,13 @@ LAYOUTS: dict[str, Files] = {
         "sample_submission.csv": table("id,label", *((number, 0) for number in NUMBERS)),
     },
     "`train.csv`, `test.csv` without texts": {"train.csv": texts(), "test.csv": texts("key,label")},
-    "`train.csv`, `train_more.csv`": {"train.csv": texts(), "train_more.csv": texts()},
+    "`train.csv`, `train_more.csv`": dict.fromkeys(
+        ("train.csv", "train_more.csv"),
+        table("text,label,age", *((text(n), LABELS[n % 2], ("old", "new", "used")[n % 3]) for n in NUMBERS)),
+    ),
+    "`a.tsv` with a column `hate` whose labels are `hate` and `none`": {
+        "a.tsv": table("text,hate,bias", *((text(n), ("hate", "none")[n % 2], n // 2 % 2) for n in NUMBERS), sep="\t")
+    },
     "`a.csv` with two texts and two labels": {
         "a.csv": table("title,body,kind,age", *((text(n), text(-n), LABELS[n % 2], ("old", "new", "used")[n % 3]) for n in NUMBERS)),
     },
