@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 from pipeline.core import untrusted
 
 KEY = re.compile(r"(\w+(?:\.\w+)*): ")
+INDEX = re.compile("0|[1-9][0-9]*")
 PLAIN = re.compile(r"[^\s:]+")
 MAX_SHOWN = 60
 
@@ -38,7 +39,7 @@ class Problem:
         """Return the problem in a line of a message. If the line begins with a key, such as `train.steps: `, the problem has its location."""
         key = KEY.match(text)
         return (
-            cls(text[key.end() :], location=tuple(int(part) if part.isdigit() else part for part in key[1].split(".")))
+            cls(text[key.end() :], location=tuple(int(part) if INDEX.fullmatch(part) else part for part in key[1].split(".")))
             if key
             else cls(text)
         )
@@ -130,5 +131,5 @@ def rewording(reword: Callable[[Problem], Problem]) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal
+        kind = Unavailable if isinstance(refusal, Unavailable) else Refusal  # other subclasses end here as what they are for the user
         raise kind.of(map(reword, refusal.problems)) from None

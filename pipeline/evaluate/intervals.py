@@ -1,5 +1,6 @@
 """Measures the metrics of `evaluate.metrics` on the test split, and for classes their confidence intervals, by the bootstrap."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from pipeline.inference.measuring import Measured, Metric
 
 RESAMPLES = 200
 """How often the samples are drawn anew. Each time costs as much as the metric itself: 200 times the AUROC of 10,000 samples and 10 classes take 15 s."""
+MOST_VALUES = 2**22
+"""Outputs, samples times classes, up to which there are intervals: they take at most some minutes."""
 
 
 class MeasuredWithIntervals:
@@ -21,16 +24,16 @@ class MeasuredWithIntervals:
         """Raises Refusal for the reasons of `Measured`."""
         self.measured = Measured(settings.metrics, spec, key="evaluate.metrics", num_samples=num_samples, batch_size=batch_size)
         self.level = getattr(settings, "confidence_level", None)
-        """The confidence level; None for a task without intervals."""
+        self.has_intervals = bool(settings.metrics) and self.level is not None and num_samples * spec.num_outputs <= MOST_VALUES
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         self.measured.add(outputs, targets)
-        if self.level is not None and self.measured.metrics:
+        if self.has_intervals:
             self.kept.append((outputs.float().cpu(), targets.cpu()))
 
     def scores(self) -> dict[str, Any]:
-        """Return each metric that the samples determine by its name, and its interval by `NAME_interval`."""
+        """Return each metric that the samples determine by its name, and its interval by `NAME_interval`, if the split is not too large for it."""
         values = self.measured.values()
         if not self.kept or self.level is None:
             return dict(values)
@@ -45,6 +48,6 @@ def interval(metric: Metric, outputs: Tensor, targets: Tensor, level: float) -> 
     """
     generator = np.random.default_rng(0)
     draws = (torch.from_numpy(generator.integers(len(targets), size=len(targets))) for _ in range(RESAMPLES))
-    values = np.array([metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for draw in draws])
-    low, high = np.quantile(values[np.isfinite(values)], [(1 - level) / 2, (1 + level) / 2])
+    values = [metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for draw in draws]
+    low, high = np.quantile(list(filter(math.isfinite, values)), [(1 - level) / 2, (1 + level) / 2])
     return {"low": float(low), "high": float(high)}

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Direction, Spec
+from pipeline.core.spec import Direction, Spec, Targets
 from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
 
-Exchange = Callable[[Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Exchange = Callable[["Tensor"], "Tensor"]
 MOST_BYTES = 2**32
 """The largest size of all rows that a metric keeps on the device."""
 
@@ -34,14 +35,21 @@ class Metric:
     def __init__(self, num_outputs: int) -> None:
         self.num_outputs = num_outputs
 
-    @classmethod
-    def refuse_misfit(cls, spec: Spec, key: str) -> None:
-        """Raise Refusal if the metric does not exist for the targets in `spec`. `key` is the parameter that names the metric."""
-        if not spec.targets.has_classes:
-            name = cls.__module__.rpartition(".")[2]
-            raise Refusal(f"{key}: {name} needs a task with classes, but {spec.targets.kind} has none: remove it")
+    @property
+    def measure(self) -> Callable[..., "Tensor"]:
+        """Return what computes a part: metrics for which it is the same share the parts."""
+        return type(self).part
 
-    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    @classmethod
+    def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:  # noqa: ARG003  # for other metrics
+        """Raise Refusal if the metric does not exist for these targets. `num_outputs` is None if it is not known yet. `key` is the parameter that
+        names the metric.
+        """
+        if not targets.has_classes:
+            name = cls.__module__.rpartition(".")[2]
+            raise Refusal(f"{key}: {name} needs a task with classes, but this task has none: remove it")
+
+    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return what `value` needs of a batch, on the device, without host synchronisation. Targets that are IGNORED (-100) must not count.
 
         `outputs` are (n, ..., num_outputs), `targets` (n, ...) are numbers of classes or tokens.
@@ -56,7 +64,9 @@ class Metric:
 class FromCounts(Metric):
     """A metric of three counts for each class, (classes,): its samples, the samples that are predicted as it, and the correct ones of these."""
 
-    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        import torch  # late: reading a direction needs no torch
+
         predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
         every, correct = (targets >= 0).long(), (predicted == targets).long()
         tallies = ((classes, every), (predicted, every), (classes, correct))
@@ -74,7 +84,9 @@ class FromProbabilities(Metric):
 
     keeps_rows = True
 
-    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+        import torch  # late: reading a direction needs no torch
+
         return torch.cat([outputs.float(), targets[:, None].float()], dim=1)  # float32 has all whole numbers below 2^24
 
     def value(self, whole: NDArray[np.float32]) -> float:
@@ -82,8 +94,8 @@ class FromProbabilities(Metric):
         logits = whole[:, :-1].astype(np.float64)
         if not np.isfinite(logits).all():
             return math.nan
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return self.of(whole[:, -1].astype(np.int64), powers / powers.sum(axis=1, keepdims=True))
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
+        return self.of(whole[:, -1].astype(np.int64), powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         raise NotImplementedError
@@ -104,10 +116,16 @@ def directions(names: Iterable[str]) -> dict[str, Direction]:
 
 
 def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
-    """Return the metrics called `names`, each once. Raises Refusal if one does not exist for the targets; `key` is the parameter that names them."""
+    """Return the metrics called `names`. `key` is the parameter that names them.
+
+    Raises Refusal if one does not exist for the targets, or has the name of another score.
+    """
     found = {name: METRICS.module(name).Metric for name in names}
-    for metric in found.values():
-        metric.refuse_misfit(spec, key)
+    taken = {"samples", *spec.targets.metrics} - spec.targets.only_validated
+    for name, metric in found.items():
+        if name in taken:
+            raise Refusal(f"{key}: {name} is the name of a score that this task always has: rename pipeline/inference/metrics/{name}.py")
+        metric.refuse_misfit(spec.targets, spec.num_outputs, key)
     return {name: metric(spec.num_outputs) for name, metric in found.items()}
 
 
@@ -116,9 +134,11 @@ class Measured:
 
     def __init__(self, names: Iterable[str], spec: Spec, *, key: str, num_samples: int, batch_size: int) -> None:
         """Raises Refusal for a metric that does not fit `spec`, or would keep more than MOST_BYTES. `key` is the parameter that names the metrics."""
-        self.batch_size = batch_size
+        self.num_samples, self.batch_size = num_samples, batch_size
         self.metrics = metrics_of(names, spec, key)
-        self.parts: dict[str, list[Tensor]] = {name: [] for name in self.metrics}
+        # metrics with the same function `part` share its parts
+        self.measures = {metric.measure: metric for metric in self.metrics.values()}
+        self.parts: dict[Callable[..., Tensor], list[Tensor]] = {measure: [] for measure in self.measures}
         size_bytes = 4 * num_samples * (spec.num_outputs + 1)
         if size_bytes > MOST_BYTES and (kept := [name for name, metric in self.metrics.items() if metric.keeps_rows]):
             raise Refusal(
@@ -126,23 +146,28 @@ class Measured:
                 "or make the split smaller"
             )
 
-    def add(self, outputs: Tensor, targets: Tensor) -> None:
-        for name, metric in self.metrics.items():
-            part, parts = metric.part(outputs, targets), self.parts[name]
+    def add(self, outputs: "Tensor", targets: "Tensor") -> None:
+        for measure, metric in self.measures.items():
+            part, parts = metric.part(outputs, targets), self.parts[measure]
             if parts and not metric.keeps_rows:
                 parts[0] = parts[0] + part  # whole numbers: the sum is the same in every order
             else:
                 parts.append(part)
 
     def values(self, gathered: Exchange = lambda rows: rows, in_turn: Exchange = lambda rows: rows) -> dict[str, float]:
-        """Return the metrics by name, without those that the samples do not determine. `gathered` and `in_turn` are those of the group of processes that have shared the batches."""
-        found = {}
-        for name, metric in self.metrics.items():
+        """Return the metrics by name, without those that the samples do not determine. `gathered` and `in_turn` are those of the group of
+        processes that have shared the batches.
+        """
+        import torch  # late: reading a direction needs no torch
+
+        wholes = {}
+        for measure, metric in self.measures.items():
+            parts = self.parts[measure]
             if metric.keeps_rows:
-                # a batch of fewer samples is filled with rows of no target, so that all processes exchange as many
-                equal = [torch.cat([rows, rows.new_full((self.batch_size - len(rows), *rows.shape[1:]), -1)]) for rows in self.parts[name]]
-                whole = in_turn(torch.stack(equal)).flatten(0, 1)
+                # batches of fewer samples, which are at the end of the split, are filled, so that all processes exchange as many rows
+                equal = [torch.cat([rows, rows.new_zeros(self.batch_size - len(rows), *rows.shape[1:])]) for rows in parts]
+                wholes[measure] = in_turn(torch.stack(equal)).flatten(0, 1)[: self.num_samples].cpu().numpy()
             else:
-                whole = gathered(self.parts[name][0][None]).sum(dim=0)
-            found[name] = metric.value(whole.cpu().numpy())
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+                wholes[measure] = gathered(parts[0][None]).sum(dim=0).cpu().numpy()
+        found = {name: metric.value(wholes[metric.measure]) for name, metric in self.metrics.items()}
+        return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -109,6 +109,8 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
     `.safetensors` is a model file, even if it does not exist. The model of a run is any file on this machine with the SHA-256 of the run's
     model, or else that in MLflow. Raises Refusal if nothing has this name, or if its model file can neither be found nor be downloaded.
     """
+    if not name.strip():
+        raise unknown(name, environment.root, KINDS)
     is_registered = name.startswith("models:")
     if is_registered and not REGISTERED.fullmatch(name):
         raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")

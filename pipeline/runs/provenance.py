@@ -218,7 +218,7 @@ def driver() -> str:
 def gpus() -> str:
     """Return the names of all GPUs; "none" if there is no GPU. Raises the same exceptions as `driver`."""
     driver()
-    return ", ".join(each.name for each in map(utilization.gpu, utilization.gpus())) or "none"
+    return ", ".join(utilization.names()) or "none"
 
 
 def variable(name: str) -> str:

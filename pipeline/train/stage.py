@@ -9,6 +9,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.observer import Observer, ending
 from pipeline.core.prepared import Prepared
+from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.stage import ChangedInPlace, RefuseChanges
 from pipeline.inference import model_file, torch_errors
@@ -179,7 +180,8 @@ def result_line(training: Training, paths: Paths) -> str:
     score = f", {metric} {found:.4f}" if found is not None else ""
     better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
     early = f"; stopped after {settings.patience} validations without a better {metric}" if state.step < training.plan.num_steps else ""
-    return f"train: {paths.model}: the weights after step {step}, epoch {step * settings.batch_size / len(training.prepared.train):.1f}{score}{better}{early}"
+    never = f"; no validation determines {metric}" if best is None and training.progress.rows and VALID in training.prepared.splits else ""
+    return f"train: {paths.model}: the weights after step {step}, epoch {step * settings.batch_size / len(training.prepared.train):.1f}{score}{better}{never}{early}"
 
 
 def write_results(training: Training, exported: tuple[Tensors, int], paths: Paths, identity: identity.RunIdentity) -> None:

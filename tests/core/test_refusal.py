@@ -39,3 +39,8 @@ def test_each_line_of_a_refusal_is_reworded_and_its_kind_is_kept() -> None:
 def test_a_refusal_has_fields_and_is_formatted_once(refusal: Refusal, problem: Problem, text: str) -> None:
     for each in (refusal, pickle.loads(pickle.dumps(refusal))):  # noqa: S301  # as from another process
         assert (each.problems, str(each)) == ((problem,), text)
+
+
+def test_a_text_that_only_resembles_a_key_with_an_index_stays_as_it_is() -> None:
+    for text in ("\u00b2: is no model file", "007: is no run"):
+        assert str(Refusal.of(Refusal(text).problems)) == text

@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from sklearn import metrics as expected
 
 import pipeline.inference.metrics
+from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.inference.measuring import Measured
 from pipeline.inference.params import METRICS
@@ -82,16 +85,16 @@ def test_a_metric_is_that_of_scikit_learn_for_every_division_into_batches_and_pr
 def test_what_the_samples_do_not_determine_is_left_out_and_absent_classes_count_nowhere() -> None:
     outputs, one_class = torch.eye(3), torch.zeros(3, dtype=torch.int64)
     names = ["auroc", "average_precision", "cohen_kappa"]
-    found = measured(names, 3)
+    found = measured(names, 3, num_samples=3)
     found.add(outputs * 0 + outputs[0], one_class)
     assert found.values() == {}
-    found = measured(["auroc", "balanced_accuracy"], 3)
+    found = measured(["auroc", "balanced_accuracy"], 3, num_samples=3)
     found.add(outputs[:, [0, 1, 1]] * 5, torch.tensor([0, 1, 1]))
     assert found.values() == {"auroc": 1.0, "balanced_accuracy": 0.75}
 
 
 def test_an_output_that_is_not_finite_gives_no_value() -> None:
-    found = measured(["log_loss"], 2)
+    found = measured(["log_loss"], 2, num_samples=1)
     found.add(torch.tensor([[math.nan, 0.0]]), torch.tensor([0]))
     assert found.values() == {}
 
@@ -103,8 +106,32 @@ def test_tokens_count_without_the_padding() -> None:
     assert found.values() == {"top_5_accuracy": 0.5}
 
 
+def test_metrics_of_the_same_rows_keep_them_once() -> None:
+    found = measured(["auroc", "brier", "cohen_kappa", "ece", "macro_f1"], 3)
+    found.add(torch.eye(3), torch.arange(3))
+    assert sum(len(parts) for parts in found.parts.values()) == 2
+
+
+def test_the_direction_of_a_metric_is_known_without_torch() -> None:
+    """The process that sends runs to MLflow asks for it, beside a training."""
+    code = "import sys; from pipeline.inference.measuring import directions; print(directions(['ece', 'top_5_accuracy']), 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=True)
+    assert found.stdout == "{'ece': 'min', 'top_5_accuracy': 'max'} False\n"
+
+
+def test_check_refuses_metrics_that_do_not_fit_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    names = {"train.metrics": ["cohen_kappa"], "evaluate.metrics": ["auroc"]}
+    monkeypatch.chdir(project.make(tmp_path, names, setting="code"))
+    assert main(["check"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [re.sub(r":\d+: ", ": ", line).removeprefix("error: ") for line in lines] == [
+        "params.yaml: train.metrics: cohen_kappa needs a task with classes, but this task has none: remove it",
+        "params.yaml: evaluate.metrics: auroc needs a task with classes, but this task has none: remove it",
+    ]
+
+
 def test_a_metric_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(Refusal, match=r"^train\.metrics: auroc needs a task with classes, but language_modeling has none: remove it"):
+    with pytest.raises(Refusal, match=r"^train\.metrics: auroc needs a task with classes, but this task has none: remove it"):
         Measured(["auroc"], text_spec(), key="train.metrics", num_samples=1, batch_size=1)
     with pytest.raises(Refusal, match=r"^train\.metrics: top_5_accuracy needs more than 5 classes, but this data has 5: remove it"):
         measured(["top_5_accuracy"], 5)

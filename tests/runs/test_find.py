@@ -40,7 +40,7 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     for name, note in (("a29", r" \(a part of a run's name must have at least 4 characters\)"), ("0a29", "")):
-        message = f"of this checkout{note}: the newest runs are {SECOND}$"
+        message = f"of this checkout{note}: give another name; the newest runs are {SECOND}$"
         with pytest.raises(Refusal, match=f"^{name}: is no {find.KINDS} {message}"), find.located(name, Paths(), Environment.read()):
             pass
         with pytest.raises(Refusal, match=f"^{name}: is no run {message}"):

@@ -1,15 +1,15 @@
 """The share of targets that are among the five most likely classes, or tokens of a language model."""
 
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Direction, Spec
+from pipeline.core.spec import Direction, Targets
 from pipeline.inference import measuring
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import Integers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 K = 5
 
@@ -18,12 +18,14 @@ class Metric(measuring.Metric):
     direction: ClassVar[Direction] = "max"
 
     @classmethod
-    def refuse_misfit(cls, spec: Spec, key: str) -> None:
-        if spec.num_outputs <= K:
-            raise Refusal(f"{key}: top_5_accuracy needs more than {K} classes, but this data has {spec.num_outputs}: remove it")
+    def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:  # noqa: ARG003  # tokens are classes here
+        if num_outputs is not None and num_outputs <= K:
+            raise Refusal(f"{key}: top_5_accuracy needs more than {K} classes, but this data has {num_outputs}: remove it")
 
-    def part(self, outputs: Tensor, targets: Tensor) -> Tensor:
+    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the number of hits and of targets, (2,). Of equal outputs, that of the lower class is the likelier."""
+        import torch  # late: reading a direction needs no torch
+
         counted = targets != IGNORED
         places = targets.clamp(min=0)[..., None]
         actual = outputs.gather(-1, places)

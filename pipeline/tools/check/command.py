@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -18,6 +18,7 @@ from pipeline.core.stage import refuse_other_source
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
+from pipeline.inference.params import METRICS
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
 from pipeline.tools import checkout_lock
 from pipeline.tools.check import dvc_locks
@@ -129,7 +130,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         splits, num_classes = dataset
         if train:
             problems.gather(train.train.refuse_missing_validation, splits)
-            problems.gather(refuse_unusable, train, prepare.source)
+            problems.gather(refuse_unusable, train, prepare.source, num_classes)
         if evaluate:
             problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, num_classes)
     if any(problem.remedy == UPGRADE for problem in problems.found.values()):  # name what the model lacks, too, although this imports torch
@@ -204,16 +205,26 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
     return targets
 
 
-def refuse_unusable(train: TrainParams, source: SourceSettings) -> None:
-    """Raise Refusal if a training parameter cannot be used for the source: for its kind of task or its kind of inputs."""
+def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int | None) -> None:
+    """Raise Refusal if a training parameter cannot be used for the source: for its kind of task, its kind of inputs or `num_classes`.
+
+    `num_classes` is None if the data has no classes, or if their number is not known yet; it is then not checked.
+    """
     targets = targets_of(source)
     train.train.refuse_unknown_metric([*targets.metrics, *train.train.metrics])
+    refuse_unmeasurable(train.train.metrics, targets, num_classes, "train.metrics")
     if train.augment is not None and source.inputs != "image":
         raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
     if not targets.has_classes and train.augment and (train.augment.mixup or train.augment.cutmix):
         raise Refusal(
             "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )
+
+
+def refuse_unmeasurable(metrics: Iterable[str], targets: "type[Targets]", num_classes: int | None, key: str) -> None:
+    """Raise Refusal if a metric that the parameter `key` names does not exist for the targets."""
+    for name in metrics:
+        METRICS.module(name).Metric.refuse_misfit(targets, num_classes, key)
 
 
 def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
@@ -223,6 +234,7 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
     """
     settings.refuse_other_task(source.task)
     settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
+    refuse_unmeasurable(settings.metrics, targets_of(source), num_classes, "evaluate.metrics")
     if num_classes is not None:
         settings.refuse_misfit(num_classes)
 
@@ -231,7 +243,7 @@ def refuse_misfits(document: Document) -> None:
     """Raise Refusal if the parameters in `document` are invalid or do not fit each other. No data is read, and no machine is examined."""
     prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
     problems = Problems()
-    problems.gather(refuse_unusable, train, prepare.source)
+    problems.gather(refuse_unusable, train, prepare.source, prepare.source.num_classes())
     problems.gather(train.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
     problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())
     problems.gather(refuse_unfit_network, train, prepare.source)

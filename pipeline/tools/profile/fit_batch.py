@@ -44,7 +44,6 @@ NOISE = 1.03
 """A size counts as equally fast if its steps take at most this multiple of the time of the fastest steps."""
 OVERFLOW = "out of memory"
 TOO_LARGE = "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
-"""The beginning of the Refusal of a training that is out of memory with the smallest micro-batch."""
 
 
 class Training(NamedTuple):

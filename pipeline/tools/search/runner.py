@@ -16,7 +16,6 @@ from pipeline.core.prepared import PreparedRecord
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
-from pipeline.inference.measuring import directions
 from pipeline.runs import run as tracking
 from pipeline.runs.run import Run
 from pipeline.tools.search import study
@@ -66,6 +65,8 @@ class SearchRunner:
         self.search, self.params, self.record, self.folder, self.environment = search, params, record, folder, environment
         self.num_trials, self.keep_models = num_trials, keep_models
         self.active: dict[int, Active] = {}
+        from pipeline.inference.measuring import directions  # late: metrics import torch
+
         self.metric, self.direction = search.target(
             {**record.spec.targets.metrics, **directions(params.data["train"]["metrics"])}, params.data["train"]["metric"]
         )
@@ -219,7 +220,11 @@ class SearchRunner:
             self.study.finish(number, TrialState.PRUNED, run=run, step=active.step)
         elif trial.is_complete:
             value, step = trial.result(self.metric)
-            self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
+            if value is None:
+                reason = f"the validation after step {step} does not determine {self.metric}"
+                self.study.finish(number, TrialState.FAIL, run=run, step=step, reason=reason)
+            else:
+                self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
         elif reason := active.invalid or ("" if child is None or self.concerns_all(child.parameter_error) else child.parameter_error):
             self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
         else:

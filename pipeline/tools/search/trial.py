@@ -92,12 +92,15 @@ class TrialFolder:
         self._read()
         return self._status == "FINISHED" and (self.paths.metrics / "train.json").is_file()
 
-    def result(self, metric: str) -> tuple[float, int]:
-        """Return the value of `metric` for the exported weights, and the step after which they were taken."""
+    def result(self, metric: str) -> tuple[float | None, int]:
+        """Return the value of `metric` for the exported weights, and the step after which they were taken.
+
+        The value is None if the samples of that validation do not determine it.
+        """
         step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
         with self.paths.history.open(encoding="utf-8", newline="") as file:
             row = next(row for row in csv.DictReader(file) if int(row["step"]) == step)
-        return float(row[metric]), step
+        return float(row[metric]) if row[metric] else None, step
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished training needs. Dumps of non-finite batches stay."""

@@ -13,7 +13,7 @@ import torch
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import reseed
 from pipeline.inference.batch import Batch
-from pipeline.inference.torch_errors import is_out_of_memory
+from pipeline.inference.torch_errors import OutOfMemory, is_out_of_memory
 from pipeline.train.engine.metrics import LOSS, NORM, SKIPPED
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step import Step, StepSettings
@@ -67,10 +67,10 @@ def make_room(state: TrainState, step: Step) -> None:
 
 
 def smaller(state: TrainState, progress: Progress, largest: int) -> int:
-    """Return half the micro-batch size. Raises Refusal if the size is already 1."""
+    """Return half the micro-batch size. Raises OutOfMemory if the size is already 1."""
     size = min(progress.micro_batch_size, largest) // 2
     if not size:
-        raise Refusal(
+        raise OutOfMemory(
             f"train.micro_batch_size: out of memory at step {state.step + 1} with one sample: choose a smaller model or image, "
             "set `train.activation_checkpointing: true`, or free memory that other processes use"
         )

@@ -220,7 +220,8 @@ def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., st
     for name in ("nothing", "--output=x", "a\nbc"):
         message = refused("compare", working.runs["first"], "--", name)
         assert (
-            " is no model file, run, model in MLflow, DVC experiment or git revision of this checkout: the newest runs are run-" in message
+            " is no model file, run, model in MLflow, DVC experiment or git revision of this checkout: give another name; the newest runs are run-"
+            in message
         )
         assert len(message.splitlines()) == 1
 

@@ -108,7 +108,7 @@ def test_the_rows_of_a_table_are_texts_and_its_header_and_labels_are_not(text_mo
     done = predict("a.csv", "a.jsonl", "two.csv", "--column", "text")
     assert [record["input"] for record in done.records] == ["a.csv:2", "a.csv:5", "a.jsonl:1", "a.jsonl:2", "two.csv:2", "two.csv:3"]
     assert [record["top"] for record in done.records[:2]] == [record["top"] for record in done.records[2:4]]
-    assert done.errors == ["error: a.csv:4: has an empty text, or a text that is not a string: write a text, or remove the row or file"]
+    assert done.errors == ["error: a.csv:4: has an empty text: write a text, or remove the row or file"]
     done = predict("a.tsv", "--column", 2)
     assert [record["input"] for record in done.records] == [f"a.tsv:{line}" for line in (1, 2, 3, 4)]
     done = predict("two.csv")

@@ -410,7 +410,7 @@ def test_a_training_that_ran_out_of_memory_is_repeated_with_the_same_micro_batch
 
 def test_a_subject_that_cannot_be_found_and_a_missing_file_are_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
     kinds = "model file, run, model in MLflow, DVC experiment or git revision"
-    assert refused("verify", "nobody") == [f"nobody: is no {kinds} of this checkout: the newest runs are {run_name()}"]
+    assert refused("verify", "nobody") == [f"nobody: is no {kinds} of this checkout: give another name; the newest runs are {run_name()}"]
     for missing, message in (
         ("metrics/evaluate.json", "metrics/evaluate.json: is missing: run `dvc repro`"),
         ("data/prepared/spec.json", "data/prepared/spec.json: is missing: run `dvc repro prepare`"),
