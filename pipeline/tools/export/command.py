@@ -74,7 +74,7 @@ def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # 
     """Write a model to a file in another format. Print the path of this file, and the largest difference between its outputs and those of
     the model.
 
-    `subject` is the path of a model file, a run, or the address of a model in MLflow. `format` is "onnx", "pt2" or "aoti". `output` is the
+    `subject` names the model: see `runs/find.py`. `format` is "onnx", "pt2" or "aoti". `output` is the
     path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. Returns 0; but
     returns 1 and writes no file if an output differs by more than the tolerance (TOLERANCE), or if the file cannot be run.
     """

@@ -34,7 +34,8 @@ BATCH_SIZE, TOP_K = 64, 3
 def load_model(model: str | Path, *, device: str | None = None, column: Column | None = None) -> "LoadedModel":
     """Return a trained model that is ready to predict.
 
-    `model` is the path of a model file, a run, or a model in MLflow (`models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`). A
+    `model` is the path of a model file, a run, a model in MLflow (`models:/NAME@ALIAS`, `models:/NAME/VERSION` or `models:/MODEL_ID`), a DVC
+    experiment or a git revision. A
     run is given by its id in MLflow, or by the name of its journal, the local folder that records the run.
 
     `column` is the column of the inputs in tables, by its name or by its number from 1; None for that of the training.
