@@ -105,6 +105,7 @@ RECIPE: dict[str, Any] = {
         "ema_decay": 0.0,
         "freeze": [],
         "export_weights": "last",
+        "metrics": [],
         "metric": "valid/accuracy",
         "patience": None,
     },
