@@ -114,7 +114,7 @@ def scalars_of(journal: Path) -> Iterator[Item]:
     for event in merge(*(events.read(journal / name) for name in (EVENTS, SYSTEM)), key=lambda event: event.time_ms):
         if event.kind == "metrics":
             for name, number in event.fields["values"].items():
-                yield Item(event.fields["step"], event.time_ms, scalar(name, float(number)))  # type: ignore[no-untyped-call]  # torch's
+                yield Item(event.fields["step"], event.time_ms, scalar(name, float(number)))
 
 
 def texts_of(journal: Path) -> Iterator[Item]:
@@ -132,7 +132,7 @@ def texts_of(journal: Path) -> Iterator[Item]:
         for name, text in texts.items():
             if text and shown.get(name) != text:
                 shown[name] = text
-                yield Item(0, event.time_ms, text_summary(name, text))  # type: ignore[no-untyped-call]  # torch's
+                yield Item(0, event.time_ms, text_summary(name, text))
 
 
 def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
