@@ -36,11 +36,11 @@ class Written(NamedTuple):
 
 
 class Item(NamedTuple):
-    """A summary for TensorBoard with one value, whose tag names the chart, the text or the figure to which it belongs."""
+    """A value for TensorBoard. Its tag names the chart, the text or the figure to which it belongs."""
 
     step: int
     time_ms: int
-    summary: "Summary"
+    value: "Summary.Value"
 
 
 def refuse_unavailable() -> None:
@@ -90,37 +90,36 @@ def update(path: Path, content: bytes) -> None:
 def encoded(items: Iterable[Item]) -> bytes:
     """Return the content of an event file."""
     from tensorboard.compat.proto.event_pb2 import Event as Record
+    from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     content = io.BytesIO()
     writer = RecordWriter(content)
     writer.write(Record(file_version=VERSION).SerializeToString())
     for item in items:
-        record = Record(wall_time=item.time_ms / 1000, step=item.step, summary=item.summary)
+        record = Record(wall_time=item.time_ms / 1000, step=item.step, summary=Summary(value=[item.value]))
         writer.write(record.SerializeToString(deterministic=True))
     return content.getvalue()
 
 
 def newest(items: Iterable[Item]) -> list[Item]:
     """Return the items in order. Of items with equal tag and step, keep only the last: a repeated evaluation replaces its scores."""
-    last = {(item.summary.value[0].tag, item.step): item for item in items}
+    last = {(item.value.tag, item.step): item for item in items}
     return list(last.values())
 
 
 def scalars_of(journal: Path) -> Iterator[Item]:
     """Yield the metrics of the run and of the machine in the order of their times."""
-    from torch.utils.tensorboard.summary import scalar
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
     for event in merge(*(events.read(journal / name) for name in (EVENTS, SYSTEM)), key=lambda event: event.time_ms):
         if event.kind == "metrics":
             for name, number in event.fields["values"].items():
-                yield Item(event.fields["step"], event.time_ms, scalar(name, float(number)))
+                yield Item(event.fields["step"], event.time_ms, Summary.Value(tag=name, simple_value=float(number)))
 
 
 def texts_of(journal: Path) -> Iterator[Item]:
     """Yield the parameters and the provenance of the run as tables, the parameters for the tab HPARAMS, and the result as a text."""
-    from torch.utils.tensorboard.summary import text as text_summary
-
     shown: dict[str, str] = {}
     for event in events.read(journal / EVENTS):
         texts = {"result": event.fields["text"]} if event.kind == "description" else {}
@@ -132,7 +131,7 @@ def texts_of(journal: Path) -> Iterator[Item]:
         for name, text in texts.items():
             if text and shown.get(name) != text:
                 shown[name] = text
-                yield Item(0, event.time_ms, text_summary(name, text))
+                yield text_item(name, text, event)
 
 
 def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
@@ -140,16 +139,27 @@ def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
     known = {name: value if isinstance(value, bool | int | float) else formatted(value) for name, value in params.items()}
-    summary = hparams_pb(known, trial_id=run, start_time_secs=event.time_ms / 1000)
-    data = summary.value[0].metadata.plugin_data
+    value = hparams_pb(known, trial_id=run, start_time_secs=event.time_ms / 1000).value[0]
+    data = value.metadata.plugin_data
     data.content = HParamsPluginData.FromString(data.content).SerializeToString(deterministic=True)  # else its order differs by process
-    return Item(0, event.time_ms, summary)
+    return Item(0, event.time_ms, value)
 
 
 def table(values: Mapping[str, Any]) -> str:
     """Return nested values as a Markdown table; "" if there are none."""
     rows = [f"| {name} | {formatted(value).replace('|', chr(92) + '|')} |" for name, value in flatten(values).items()]
     return "\n".join(["| | |", "| --- | --- |", *rows]) if rows else ""
+
+
+def text_item(name: str, text: str, event: Event) -> Item:
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.plugins.text.metadata import create_summary_metadata
+
+    metadata = create_summary_metadata(display_name=name, description="")
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+    return Item(0, event.time_ms, Summary.Value(tag=f"{name}/text_summary", metadata=metadata, tensor=tensor))
 
 
 def figures_of(journal: Path, top: Path) -> Iterator[Item]:
@@ -167,7 +177,7 @@ def figures_of(journal: Path, top: Path) -> Iterator[Item]:
             width, height = (int.from_bytes(content[PNG_SIZE][start : start + 4], "big") for start in (0, 4))
             tag = Path(event.fields["folder"], Path(event.fields["file"]).stem).as_posix()
             image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)
-            yield Item(step, event.time_ms, Summary(value=[Summary.Value(tag=tag, image=image)]))
+            yield Item(step, event.time_ms, Summary.Value(tag=tag, image=image))
 
 
 def figure(fields: Mapping[str, Any], journal: Path, top: Path) -> bytes | None:
