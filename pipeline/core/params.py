@@ -101,7 +101,7 @@ def from_data(data: Mapping[str, Any], params: type[Params], origin: str) -> Par
         )
     value, problems = validate(data, params)
     if value is None:
-        raise Refusal("\n".join(f"{origin}: {problem}" for problem in problems))
+        raise Refusal.of(replace(problem, file=origin) for problem in problems)
     return value
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.train.engine import metrics
+from pipeline.train import training
 from tests import project
 from tests.faults.test_saving import refuse
 from tests.project import RESULTS, digests
@@ -36,7 +36,7 @@ def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, validation: int, batch: int) -> list[int]:
     """Send the signal while the given batch of the given validation (from 0) is scored; return the batches scored after it."""
-    predict, validations, late = metrics.predict, [], []
+    predict, validations, late = training.predict, [], []
 
     def predicting(model, batches, **more):
         validations.append(True)
@@ -48,7 +48,7 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
                     late.append(at)
             yield found
 
-    monkeypatch.setattr(metrics, "predict", predicting)
+    monkeypatch.setattr(training, "predict", predicting)
     return late
 
 

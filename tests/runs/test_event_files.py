@@ -220,10 +220,10 @@ def test_what_is_missing_is_said_with_the_remedy(top: Path, monkeypatch: pytest.
     assert main(["tensorboard"]) == 2
     assert capsys.readouterr().err.endswith("there is no run: run `dvc repro`\n")
     assert main(["tensorboard", "x"]) == 2
-    assert capsys.readouterr().err.endswith("there is none yet\n")
+    assert capsys.readouterr().err.endswith("train a model, by `make repro`\n")
     newest = begun(top).folder.name
     assert main(["tensorboard", "nothing"]) == 2
-    assert capsys.readouterr().err == f"error: nothing: is no run in {top}/.pipeline/journal: give a run, such as the newest, {newest}\n"
+    assert capsys.readouterr().err == f"error: nothing: is no run of this checkout: give another name; the newest runs are {newest}\n"
     monkeypatch.setattr(event_files, "PACKAGE", "no_such_package")
     assert main(["tensorboard"]) == 2
     assert capsys.readouterr().err == "error: tensorboard is not installed: run `make setup-tensorboard` in the checkout\n"

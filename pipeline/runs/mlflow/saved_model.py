@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TOKENIZER_CODE = (
+    "core/untrusted.py",
     "core/refusal.py",
     "core/registry.py",
     "core/spec.py",

@@ -10,6 +10,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
+from pipeline.inference.torch_errors import OutOfMemory
 from pipeline.tools.profile import fit_batch
 from pipeline.tools.profile.fit_batch import OVERFLOW, Search, Training, conclusion, smallest_of_fastest
 from pipeline.tools.profile.speedup import Row
@@ -41,7 +42,7 @@ def test_a_step_that_runs_out_of_memory_ends_the_trial_of_its_size(params, prepa
         assert row.speed == (1, 1, 1)
         assert row.peak_bytes > 50e6
         assert 0 <= waiting < 1
-        with pytest.raises(Refusal, match=fit_batch.OUT_OF_MEMORY):
+        with pytest.raises(OutOfMemory):
             next(answers)
 
 
@@ -51,7 +52,7 @@ def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, bef
 
     before_each_forward(refuse)
     trial = Trial.of(params, prepared, HERE)
-    with pytest.raises(Refusal, match=fit_batch.OUT_OF_MEMORY), stepping(trial) as reports:
+    with pytest.raises(OutOfMemory), stepping(trial) as reports:
         next(fit_batch.answers(trial, reports, 1, [1]))
 
 
