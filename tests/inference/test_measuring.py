@@ -17,6 +17,7 @@ import pipeline.inference.metrics
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.inference.measuring import Measured
+from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
 from tests import project
 from tests.imports import TOP
@@ -104,6 +105,15 @@ def test_tokens_count_without_the_padding() -> None:
     outputs = torch.arange(10.0).expand(1, 3, 10)
     found.add(outputs, torch.tensor([[9, 4, -100]]))
     assert found.values() == {"top_5_accuracy": 0.5}
+
+
+def test_a_file_with_the_name_of_a_score_that_a_task_always_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(METRICS), "module", lambda *_: ece)
+    with pytest.raises(
+        Refusal,
+        match=r"^train\.metrics: accuracy is the name of a score that this task always has: rename pipeline/inference/metrics/accuracy",
+    ):
+        measured(["accuracy"], 3)
 
 
 def test_metrics_of_the_same_rows_keep_them_once() -> None:

@@ -47,6 +47,14 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
             find.run_named(name, Environment.read())
 
 
+def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setattr(find, "resolved", lambda *_: "0123abcd")
+    with pytest.raises(Refusal, match=f"is no {find.KINDS}"), find.located("", Paths(), Environment.read()):
+        pass
+
+
 def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
     longer = "run-1000000-20261123T060949Z-1c00a471"
     make(tmp_path, shorter := "run-100000-20261123T060949Z-ec00a471", longer)

@@ -12,6 +12,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.inference import model_file
+from pipeline.inference.measuring import Measured
 from pipeline.runs import observer
 from pipeline.train import training
 from tests import project
@@ -62,6 +63,13 @@ def test_a_training_without_a_validation_split_says_so_in_its_first_line(folder:
     first, *others = [line for line in capsys.readouterr().out.splitlines() if line.startswith("train: ")]
     assert first.endswith(WITHOUT_VALIDATION)
     assert not any("valid/" in line for line in others)
+
+
+def test_a_metric_that_no_validation_determines_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(Measured, "values", lambda *_: {})
+    project.write_params(folder, {"train.metrics": ["auroc"], "train.metric": "valid/auroc"})
+    assert main(["train"]) == 0
+    assert "; no validation determines valid/auroc\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("number", "code", "step"), [(signal.SIGINT, 130, 7), (signal.SIGTERM, 143, 24)])

@@ -92,7 +92,7 @@ EXCEL = re.compile(r"sep=(.)\r?\n")
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
 FILL_OR_SKIP = "write a text, remove the row, or leave out all such rows with source.on_corrupt=skip"
-"""What to do about the empty text of a row."""
+"""The remedy that the refusal of an empty text names."""
 LABEL, SPLIT, IMAGE = "label_column", "split_column", "image_column"
 Columns = Mapping[str, Column]
 """Columns to read, by the key of the section `source`, or the option of a command, that names each."""

@@ -201,7 +201,7 @@ def pruner(name: str, num_validations: int) -> "BasePruner":
 
 
 class TrialSummary(NamedTuple):
-    """What the table of a search says of a trial. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
+    """Holds a row of the table of a search: a trial and its result. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
 
     number: int
     outcome: str

@@ -59,12 +59,12 @@ def test_training_stops_after_patience_validations_without_improvement(train_par
 
 def test_a_validation_that_does_not_determine_the_metric_is_not_the_best(train_params, prepared, monkeypatch) -> None:
     """Not the first either: a value of NaN, which is neither larger nor smaller than another, would remain the best."""
-    values = iter([{}, {"auroc": 0.5}, {}, {"auroc": 0.7}])
+    values = iter([{}, {"auroc": 0.7}, {}, {"auroc": 0.5}])
     monkeypatch.setattr(Measured, "values", lambda *_: next(values))
     changes = {**steps(4, 1), "train.metrics": ["auroc"], "train.metric": "valid/auroc", "train.export_weights": "best"}
     training = begin(train_params(changes), prepared)
     run(training)
-    assert (training.progress.best_value, training.progress.best_step) == (0.7, 4)
+    assert (training.progress.best_value, training.progress.best_step) == (0.7, 2)
 
 
 def test_a_batch_larger_than_the_data_is_noted(train_params, prepared, capsys) -> None:
