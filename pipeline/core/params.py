@@ -29,6 +29,7 @@ WHOLE, TEXT, SECTION = "should be a whole number", "should be text", "should be 
 EXPECTED = {
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), WHOLE),
     "float_type": "should be a number",
+    "tuple_type": "should be a list, such as [a, b]",
     "bool_type": "should be `true` or `false`",
     **dict.fromkeys(("string_type", "path_type"), TEXT),
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), SECTION),

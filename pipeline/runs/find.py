@@ -41,6 +41,7 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
 
     If `name` is too short, it says how long a part of a run's name must be.
     """
+    named = shown(name) or '""'
     runs = [folder.name for folder in reversed(journal.journals(root))]
     more = ", ..." if len(runs) > MOST_CANDIDATES else ""
     note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
@@ -49,7 +50,7 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
         if runs
         else f"there is no run in {journal.journals_folder(root)}: train a model, by `make repro`"
     )
-    return Refusal(f"{shown(name)}: is no {kinds} of this checkout{note}: {known}")
+    return Refusal(f"{named}: is no {kinds} of this checkout{note}: {known}")
 
 
 def journal_named(name: str, root: Path) -> Path | None:

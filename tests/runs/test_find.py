@@ -51,7 +51,7 @@ def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(tmp_path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.setattr(find, "resolved", lambda *_: "0123abcd")
-    with pytest.raises(Refusal, match=f"is no {find.KINDS}"), find.located("", Paths(), Environment.read()):
+    with pytest.raises(Refusal, match=f'^"": is no {find.KINDS}'), find.located("", Paths(), Environment.read()):
         pass
 
 
