@@ -14,9 +14,9 @@ from pipeline.evaluate.reports import recorded
 from pipeline.runs import journal, run_description
 from pipeline.runs import run as tracking
 from pipeline.runs.events import Cursor
-from pipeline.runs.mlflow import comparison_view, mirror_process
+from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.address import Address
-from pipeline.tools import checkout_lock, supervision
+from pipeline.tools import checkout_lock, supervision, ui
 from pipeline.tools.check import command as check
 from pipeline.tools.params import command as set_parameters
 
@@ -46,7 +46,7 @@ def comparison_hint(environment: Environment, name: str | None) -> str:
     if address.is_server and name:
         experiment_id = Cursor.load(journal.journals_folder(environment.root) / name, address.key).experiment_id
         if experiment_id:
-            return f"{address.shown}/{comparison_view.link(experiment_id)}"
+            return f"{address.shown}/{ui.runs_page(experiment_id)}"
     return "make ui" if shutil.which("make") else ""
 
 

@@ -15,7 +15,6 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.runs import event_files, find, journal
-from pipeline.runs.mlflow import comparison_view
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store
 
@@ -37,7 +36,7 @@ def run(host: str, port: int) -> int:
     store = Store(Environment.read())
     with redacted_output(store.address.secrets):
         if store.address.is_server:
-            show(f"{store.address.shown}/{comparison_view.link(experiment_of(store))}")
+            show(f"{store.address.shown}/{runs_page(experiment_of(store))}")
         else:
             refuse_taken(host, port)
             serve(store, host, port)
@@ -56,6 +55,17 @@ def experiment_of(store: Store) -> str:
         raise Refusal(
             f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
         ) from None
+
+
+def runs_page(experiment_id: str) -> str:
+    """Return the address of an experiment's runs, relative to that of the MLflow UI: their comparison, or MLflow's own table if the file
+    that writes the comparison was deleted.
+    """
+    try:
+        from pipeline.runs.mlflow import comparison_view  # late: it has private keys of MLflow's UI, and everything else works without it
+    except ImportError:
+        return f"#/experiments/{experiment_id}/runs"
+    return comparison_view.link(experiment_id)
 
 
 def refuse_taken(host: str, port: int) -> None:
@@ -87,9 +97,11 @@ def serve(store: Store, host: str, port: int) -> None:
 
     def compare(_request: "Request") -> "Response":
         try:
+            from pipeline.runs.mlflow import comparison_view
+
             return HTMLResponse(comparison_view.page(store))
         except Exception:  # for example a busy store, or a stored view in an unknown format: then open the shared view
-            return RedirectResponse(f"/{comparison_view.link(store.experiment_id())}")
+            return RedirectResponse(f"/{runs_page(store.experiment_id())}")
 
     app.router.routes.insert(0, Route("/compare", compare))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))

@@ -1,6 +1,8 @@
 """Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
+import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,6 +152,16 @@ def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeSer
     assert server.delivery(folder).catch_up()
     assert are_free
     assert all(are_free)
+
+
+def test_the_file_with_the_private_keys_of_the_ui_can_be_deleted(server: FakeServer, tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setitem(sys.modules, comparison_view.__name__, None)
+    monkeypatch.delattr("pipeline.runs.mlflow.comparison_view")
+    for name in ("ui", "repro"):
+        monkeypatch.delitem(sys.modules, f"pipeline.tools.{name}", raising=False)
+    assert import_module("pipeline.tools.repro").ui.runs_page("7") == "#/experiments/7/runs"
+    assert server.delivery(write_journal(tmp_path)).catch_up()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Path) -> None:

@@ -197,11 +197,13 @@ class Delivery:
     def _update_comparison(self) -> None:
         """Update the view in the MLflow UI that compares the runs of the experiment (`comparison_view`).
 
-        If this fails, only print the error: the next run updates the view again.
+        If this fails, only print the error: the next run updates the view again. If the file was deleted, do nothing.
         """
         try:
-            from pipeline.runs.mlflow import comparison_view  # here: no delivery depends on the private keys of this file
-
+            from pipeline.runs.mlflow import comparison_view  # late: no delivery depends on the private keys of this file
+        except ImportError:
+            return
+        try:
             comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
             print(
