@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 from pipeline.core.environment import Environment, Paths
@@ -32,8 +31,7 @@ class StageObserver(Observer):
         self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
         print_size(training)
         resume_file = training.saver.checkpoints.folder / "run"
-        followed = partial(run_description.is_evaluated_next, self.paths, self.environment)
-        tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info, is_followed=followed)
+        tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)
         self.run = self.run_context.enter_context(tracked)
         lines = training_lines(training_length(training), training.machine.device, is_first=training.group.writes)
         self.lines = self.lines_context.enter_context(lines)

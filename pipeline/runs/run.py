@@ -38,7 +38,7 @@ class Run:
                 folder = self._journal.folder
                 if environment.tracking_mirror:
                     # the mirror of `train` is still there when `evaluate` begins
-                    self._has_mirror = journal.is_mirrored(folder, Address.of(environment).key)
+                    self._has_mirror = journal.is_mirrored(folder)
                     self._mirror = None if self._has_mirror else mirror_process.start(folder, environment)
 
     @property
@@ -67,10 +67,10 @@ class Run:
         if self._environment.tracking_model:
             self._write(lambda journal: journal.model(path))
 
-    def end(self, status: Status, is_followed: Callable[[], bool], reason: str = "") -> None:
+    def end(self, status: Status, *, is_followed: bool, reason: str = "") -> None:
         """Record the status and the reason of a failure, and close the journal. Then wait, with a time limit, until the whole journal is in MLflow.
 
-        After an interruption, and if `is_followed` returns True because something that follows waits, leave this to the mirror process.
+        After an interruption, and if `is_followed` is True because something that follows waits, leave this to the mirror process.
         """
         self._write(lambda journal: journal.end(status, reason))
         self._write(lambda journal: journal.close())
@@ -81,7 +81,7 @@ class Run:
                 mirror_process.say(
                     self._environment, f"`python -m pipeline sync` delivers what MLflow does not have yet of run {self.folder.name}"
                 )
-            elif status == "FAILED" or not is_followed():
+            elif status == "FAILED" or not is_followed:
                 mirror_process.wait(self._mirror, self.folder, self._environment)
             else:
                 mirror_process.wait_for_start(self._mirror, self.folder, self._environment)
@@ -92,14 +92,12 @@ class Run:
                 write(self._journal)
 
 
-def training(
-    environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train", is_followed: Callable[[], bool] = lambda: False
-) -> AbstractContextManager[Run]:
+def training(environment: Environment, *, resume_file: Path, info: RunInfo, stage: str = "train") -> AbstractContextManager[Run]:
     """Track a training as one run, even if it is interrupted and resumed.
 
     The file `resume_file` contains the name of the training's journal, which is reopened. If this file does not exist, create a journal
-    and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage.
-    `is_followed` is called at the end. If it returns True, the end does not wait for MLflow, because something that follows does.
+    and write its name to the file. `info` is the metadata of the run, and `stage` the name of the stage. In `dvc repro`, the end does not
+    wait for MLflow, because `evaluate` or the verb `summary` does.
     """
 
     def open_journal() -> Journal:
@@ -111,7 +109,7 @@ def training(
         files.write_text(resume_file, name + "\n")  # first: after a kill in between, an unnamed journal would become a second run
         return Journal.create(environment.root, name=name, stage=stage, info=info, **destination(environment))
 
-    return tracked(environment, open_journal, is_followed)
+    return tracked(environment, open_journal, is_followed=environment.summary_follows or bool(environment.dvc_stage))
 
 
 def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str = "evaluate") -> AbstractContextManager[Run]:
@@ -132,11 +130,11 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
 
-    return tracked(environment, open_journal, lambda: environment.summary_follows)
+    return tracked(environment, open_journal, is_followed=environment.summary_follows)
 
 
 @contextmanager
-def tracked(environment: Environment, open_journal: Callable[[], Journal], is_followed: Callable[[], bool]) -> Iterator[Run]:
+def tracked(environment: Environment, open_journal: Callable[[], Journal], *, is_followed: bool) -> Iterator[Run]:
     """Yield a run, and end it after the block. Its status is FINISHED, KILLED after an interruption, or FAILED after another exception."""
     run = Run(environment, open_journal if environment.tracking else None)
     status: Status = "FINISHED"
@@ -148,7 +146,7 @@ def tracked(environment: Environment, open_journal: Callable[[], Journal], is_fo
         reason = failure(error, environment) if status == "FAILED" else ""
         raise
     finally:
-        run.end(status, is_followed, reason)
+        run.end(status, is_followed=is_followed, reason=reason)
 
 
 def failure(error: BaseException, environment: Environment) -> str:

@@ -1,18 +1,15 @@
 """Selects what tracking records of the run of a stage: metadata, files and metrics."""
 
-import hashlib
 import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
 from pipeline.core.prepared import SplitRecord, read_record, shared_samples
-from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import parse
@@ -217,22 +214,6 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
     run.describe(f"{split} {scores} at step {trained['exported_step']}; {info.subject}")
     run.model(paths.model)
-
-
-def is_evaluated_next(paths: Paths, environment: Environment) -> bool:
-    """Return True if the verb `summary` or, in the same `dvc repro`, the stage `evaluate` follows the training of the model file.
-
-    DVC leaves `evaluate` out if it has recorded the evaluation of an equal model.
-    """
-    if environment.summary_follows or not environment.dvc_stage:
-        return environment.summary_follows
-    try:
-        evaluated = parse(paths.dvc_lock.read_text(encoding="utf-8"))[0]["stages"]["evaluate"]["deps"]
-    except (OSError, LookupError, TypeError, Refusal):
-        return True
-    with paths.model.open("rb") as file:
-        digest = hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False))  # DVC's digest of a file
-    return (paths.model.as_posix(), digest.hexdigest()) not in {(each.get("path"), each.get("md5")) for each in evaluated}
 
 
 def record_evaluation(

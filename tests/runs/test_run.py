@@ -27,25 +27,26 @@ def last_status(environment: Environment) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_followed", "status", "waits"),
+    ("error", "variables", "status", "waits"),
     [
-        (None, False, "FINISHED", True),
-        (None, True, "FINISHED", False),
-        (SystemExit(), True, "FAILED", True),
-        (KeyboardInterrupt(), False, "KILLED", False),
-        (Interrupted(signal.SIGTERM), False, "KILLED", False),
+        (None, {}, "FINISHED", True),
+        (None, {"PIPELINE_SUMMARY_FOLLOWS": "true"}, "FINISHED", False),
+        (None, {"DVC_STAGE": "train"}, "FINISHED", False),
+        (SystemExit(), {"DVC_STAGE": "train"}, "FAILED", True),
+        (KeyboardInterrupt(), {}, "KILLED", False),
+        (Interrupted(signal.SIGTERM), {}, "KILLED", False),
     ],
 )
 def test_the_end_of_a_stage_sets_the_status_and_waits_for_mlflow_only_if_nothing_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, is_followed: bool, status: str, waits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException | None, variables: dict[str, str], status: str, waits: bool
 ) -> None:
     waited = MagicMock()
     monkeypatch.setattr(mirror_process, "start", lambda *_: MagicMock(subprocess.Popen))
     monkeypatch.setattr(mirror_process, "wait", waited)
-    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path, **variables})
     with (
         pytest.raises(type(error)) if error else nullcontext(),
-        run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: is_followed),
+        run.training(environment, resume_file=tmp_path / "run", info=RunInfo()),
     ):
         if error:
             raise error
@@ -247,10 +248,10 @@ def test_mirror_and_copy_of_the_model_can_be_left_out(tmp_path: Path, monkeypatc
 
 
 def test_a_stage_that_is_followed_leaves_a_mirror_for_which_others_can_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = Environment.model_validate({"DVC_ROOT": tmp_path})
+    environment = Environment.model_validate({"DVC_ROOT": tmp_path, "DVC_STAGE": "train"})
     slow = "import fcntl, sys, time; time.sleep(0.3); lock = open(sys.argv[1], 'a'); fcntl.flock(lock, fcntl.LOCK_EX); time.sleep(60)"
     monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", slow, str(folder / journal.MIRROR_LOCK)])
-    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo(), is_followed=lambda: True):
+    with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
     process = mirror_process.STARTED[-1]
     try:

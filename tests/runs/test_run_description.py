@@ -1,6 +1,5 @@
 """What the journal is recorded of a run: where it comes from, its name, its data and its result."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.registry import MODELS
 from pipeline.core.yaml_document import Document
@@ -207,17 +205,3 @@ def test_a_dataset_is_described_without_its_vocabulary() -> None:
         "samples": 3,
         "also_in": {"train": 2},
     }
-
-
-def test_a_training_knows_whether_dvc_evaluates_its_model_next(tmp_path: Path) -> None:
-    def is_next(**variables: str) -> bool:
-        return run_description.is_evaluated_next(paths, Environment.model_validate(variables))
-
-    paths = Paths(tmp_path)
-    files.write_text(paths.model, "weights")
-    assert not is_next()
-    assert is_next(PIPELINE_SUMMARY_FOLLOWS="true")
-    assert is_next(DVC_STAGE="train"), "there is no dvc.lock"
-    for md5, expected in ((hashlib.md5(b"weights").hexdigest(), False), ("0" * 32, True)):  # noqa: S324  # DVC's digest
-        files.write_text(paths.dvc_lock, f"stages: {{evaluate: {{deps: [{{path: '{paths.model}', md5: {md5}}}]}}}}\n")
-        assert is_next(DVC_STAGE="train") is expected
