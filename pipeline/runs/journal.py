@@ -113,13 +113,9 @@ def is_written(folder: Path) -> bool:
     return is_locked(folder / WRITER_LOCK)
 
 
-def is_mirrored(folder: Path, store: str = "") -> bool:
-    """Return True if a process is sending the journal to MLflow, or is ready to send what is added to it.
-
-    If `store`, the `Address.key` of an MLflow store, is not "", only a process that sends to this store counts.
-    """
-    lock = folder / MIRROR_LOCK
-    return is_locked(lock) and lock.read_text(encoding="utf-8").startswith(store)
+def is_mirrored(folder: Path) -> bool:
+    """Return True if a process is sending the journal to MLflow, or is ready to send what is added to it."""
+    return is_locked(folder / MIRROR_LOCK)
 
 
 def is_locked(path: Path) -> bool:

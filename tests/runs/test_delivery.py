@@ -1,7 +1,6 @@
 """Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,6 @@ import pytest
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.core.refusal import Refusal
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, is_pending
 from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
@@ -29,8 +27,6 @@ class FakeServer:
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
-        self.num_resets = 0
-        self.pauses_s = 0.0
         self.is_down = False
         self.accepted: list[str] = []
         self.store: Any = MagicMock(Store, address=Address.of(environment), client=MagicMock())
@@ -42,10 +38,6 @@ class FakeServer:
         return SimpleNamespace(send=self.send, tag=self.tag)
 
     def send(self, batch: list[events.Event]) -> None:
-        time.sleep(self.pauses_s)
-        if self.num_resets:
-            self.num_resets -= 1
-            raise ConnectionResetError
         for event in batch:
             if self.is_down or event.fields.get("text") in self.failing:
                 raise TimeoutError
@@ -66,7 +58,6 @@ class FakeServer:
 def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
-    monkeypatch.setattr(delivery, "PAUSE_S", 0.0)
     monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
 
@@ -92,12 +83,6 @@ def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tm
     assert server.delivery(folder).catch_up()
     assert server.accepted[-4:] == ["description", "description", "description", "end"]
     assert not is_pending(folder)
-
-
-def test_one_reset_connection_leaves_no_event_out(server: FakeServer, tmp_path: Path) -> None:
-    folder, server.num_resets = write_journal(tmp_path, "a"), 1
-    assert server.delivery(folder).catch_up()
-    assert server.accepted == ["start", "description", "end"]
 
 
 def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,19 +174,6 @@ def test_metrics_are_sent_together_and_everything_else_alone() -> None:
     assert sizes == [1, delivery.EVENTS_AT_ONCE, 1, 1, 1, 1]
 
 
-def test_a_delivery_stops_at_its_deadline_and_the_next_one_resumes(server: FakeServer, tmp_path: Path) -> None:
-    folder = write_journal(tmp_path, "a", "b")
-    server.pauses_s = 0.2
-    with pytest.raises(TimeoutError, match="the time for delivering earlier runs is over"):
-        Delivery(folder, server.store, tiny.build, time.monotonic() + 0.3).catch_up()
-    server.store.client.set_terminated.assert_not_called()
-    assert len(server.accepted) < 4
-    server.pauses_s = 0.0
-    assert server.delivery(folder).catch_up()
-    assert server.accepted == ["start", "description", "description", "end"]
-    assert list(mirror.deliveries([write_journal(tmp_path)], server.store, tiny.build, time.monotonic() - 1)) == []
-
-
 def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
     server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,10 +216,10 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
     assert mirror.follow(folder, without_mirror, tiny.build) == 0
     assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
-    assert pauses == [mirror.START_AFTER_S, 0]
+    assert pauses == [mirror.START_AFTER_S]
     other, server.failing = write_journal(tmp_path, "b"), {"b"}
     assert mirror.follow(other, without_mirror, tiny.build) == 0
-    assert pauses[2:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
+    assert pauses[1:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
 
 
 def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_system_metrics_too(
@@ -273,6 +245,25 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     assert sampler.return_value.start.call_count == 2
 
 
+@pytest.mark.parametrize("attempt_s", [0.0, mirror.LAST_ATTEMPTS_S + 1])
+def test_a_stage_that_has_ended_waits_for_a_few_attempts_and_for_one_at_a_server_that_hangs(
+    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt_s: float
+) -> None:
+    times_s = [0.0]
+
+    def time_out(*_: object) -> None:
+        times_s.append(times_s[-1] + attempt_s)
+        raise TimeoutError
+
+    server.store.run_for.side_effect = time_out
+    monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
+    monkeypatch.setattr(mirror, "pause", lambda pause_s, *_, **__: times_s.append(times_s[-1] + pause_s))
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    assert mirror.follow(write_journal(tmp_path), without_mirror, tiny.build) == 1
+    assert server.store.run_for.call_count == (1 if attempt_s else 5)
+
+
 def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
     server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +271,7 @@ def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
 
     def pause(*_: object, **__: object) -> None:
         pauses.append(1)
-        if len(pauses) == mirror.LAST_ATTEMPTS:  # after one at the start and two failed attempts
+        if len(pauses) == 3:  # after one at the start and two failed attempts
             server.failing.clear()
 
     def is_continued(*_: object) -> bool:
@@ -302,18 +293,6 @@ def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: Fak
     assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
     assert [is_pending(folder) for folder in folders] == [True, is_down]
     assert not is_down or server.cursor(folders[0]).offsets[EVENTS] == 0
-
-
-@pytest.mark.parametrize(("error", "num_attempts"), [(Refusal("restore it"), 1), (TimeoutError(), mirror.LAST_ATTEMPTS)])
-def test_what_only_a_person_can_change_is_not_tried_again(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, num_attempts: int
-) -> None:
-    server.store.run_for.side_effect = error
-    monkeypatch.setattr(mirror, "pause", lambda *_, **__: None)
-    monkeypatch.setattr(mirror, "Sampler", MagicMock())
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(write_journal(tmp_path), without_mirror, tiny.build) == 1
-    assert server.store.run_for.call_count == num_attempts
 
 
 def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracked) -> None:

@@ -17,7 +17,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror
-from pipeline.runs.mlflow.store import Store, destination, failure, is_temporary, needs_remedy
+from pipeline.runs.mlflow.store import Store, destination, failure, is_temporary
 from pipeline.tools.doctor.finding import Context
 from pipeline.tools.doctor.tracking import tracking as examine_tracking
 from tests.runs import tiny
@@ -107,7 +107,7 @@ def test_a_server_that_denies_is_told_from_one_that_is_down(code: str, lasts: bo
     from mlflow.exceptions import RestException
 
     error = RestException({"error_code": code, "message": "no"})
-    assert needs_remedy(error) == lasts == ("`python -m pipeline doctor`" in failure(error))
+    assert lasts == ("`python -m pipeline doctor`" in failure(error))
     assert is_temporary(error), "nothing is left out because of it"
 
 

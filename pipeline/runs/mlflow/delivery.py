@@ -1,6 +1,5 @@
 """Delivers a journal to its MLflow run, so that the run has each metric point exactly once."""
 
-import math
 import shutil
 import sys
 import time
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
-PAUSE_S, LONGEST_FIRST_S = 0.5, 5.0
 RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
 REMOVED = f"{COPIES}.removed"
 
@@ -37,16 +35,14 @@ class Delivery:
     Repeated tags and files replace the earlier ones.
     """
 
-    def __init__(self, folder: Path, store: Store, build: "Build", deadline_s: float = math.inf) -> None:
+    def __init__(self, folder: Path, store: Store, build: "Build") -> None:
         """Read the position that is saved for the MLflow store `store` in the journal `folder`.
 
-        `build` loads a model file for its export to MLflow (`saved_model.Build`). Sending stops when `time.monotonic()` exceeds
-        `deadline_s`.
+        `build` loads a model file for its export to MLflow (`saved_model.Build`).
         """
         self._folder = folder
         self._store = store
         self._build = build
-        self._deadline_s = deadline_s
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
@@ -68,7 +64,7 @@ class Delivery:
         """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
 
         If the stage exited without an `end` event, the run gets the status KILLED. Raises MLflow's exception if MLflow is unreachable,
-        Refusal for an unusable SQLite file, TimeoutError after the deadline, and BlockingIOError if a stage reopened the journal meanwhile.
+        Refusal for an unusable SQLite file, and BlockingIOError if a stage reopened the journal meanwhile.
         """
         # Check for a writing stage before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
@@ -103,14 +99,12 @@ class Delivery:
         return run
 
     def _send_new(self, name: str, sender: Sender) -> None:
-        """Send the new lines of the journal's file `name`. Raises TimeoutError after the deadline, and MLflow's exceptions.
+        """Send the new lines of the journal's file `name`. Raises MLflow's exceptions.
 
         Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
         would write it again with another timestamp, and MLflow would have a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
-            if time.monotonic() > self._deadline_s:
-                raise TimeoutError("the time for delivering earlier runs is over: `python -m pipeline sync` delivers the rest")
             self._send(batch, sender)
             self._advance(name, batch[-1])
 
@@ -122,7 +116,7 @@ class Delivery:
         unreachable. Raises the exception of this attempt to set the tag.
         """
         try:
-            send_twice(sender, batch)
+            sender.send(batch)
         except Exception as error:
             is_delayed = is_temporary(error)
             if len(batch) > 1 and not is_delayed:
@@ -211,22 +205,6 @@ class Delivery:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def send_twice(sender: Sender, batch: list[Event]) -> None:
-    """Send a batch of events. After a temporary failure, such as a reset connection, send the batch once more.
-
-    There is no second attempt if the first one took longer than `LONGEST_FIRST_S` seconds, for example because the request timed out.
-    Raises the exception of the last attempt.
-    """
-    begin_s = time.monotonic()
-    try:
-        sender.send(batch)
-    except Exception as error:
-        if not is_temporary(error) or time.monotonic() - begin_s > LONGEST_FIRST_S:
-            raise
-        time.sleep(PAUSE_S)
-        sender.send(batch)
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:

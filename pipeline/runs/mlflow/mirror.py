@@ -10,7 +10,6 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from pipeline.runs.events import Cursor, is_pending
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.delivery import Delivery
-from pipeline.runs.mlflow.store import Store, failure, needs_remedy
+from pipeline.runs.mlflow.store import Store, failure
 from pipeline.runs.utilization import Sampler
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
 DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
-LAST_ATTEMPTS = 3
-HANGING_S = 5.0
+LAST_ATTEMPTS_S = 3.0
+"""After its end, a stage waits for attempts that begin within this time. An attempt at a server that hangs takes longer, so it is the last one."""
 OTHERS_S = 10.0
 
 
@@ -67,11 +66,8 @@ def follow(folder: Path, environment: Environment, build: "Build") -> int:
     evaluated_within_s = EVALUATED_WITHIN_S if environment.dvc_stage == "train" else 0.0
     with redacted_output(store.address.secrets):
         while True:
-            with locked(folder, wait=True, store=store.address.key):
-                sampler = Sampler(folder)
-                sampler.start()
-                pause(START_AFTER_S, folder, is_written=True)
-                is_delivered = deliver_to_the_end(folder, store, build, sampler, evaluated_within_s)
+            with files.locked(folder / journal.MIRROR_LOCK, wait=True):
+                is_delivered = Mirror(folder, store, build).deliver_to_the_end(evaluated_within_s)
             if not is_delivered and not journal.is_written(folder):
                 return 1
             # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
@@ -79,66 +75,71 @@ def follow(folder: Path, environment: Environment, build: "Build") -> int:
                 return 0
 
 
-@contextmanager
-def locked(folder: Path, *, wait: bool, store: str = "") -> Iterator[bool]:
-    """Hold the lock of the process that delivers the journal `folder`, and yield True. If another process holds it and `wait` is False, yield False.
+class Mirror:
+    """Sends the journal `folder` of a running stage to MLflow, and after the first success also journals of earlier runs."""
 
-    `store` is the `Address.key` of the store to which this process will also send what is added to the journal; "" if it will not.
-    """
-    path = folder / journal.MIRROR_LOCK
-    with files.locked(path, wait=wait) as taken:
-        if taken:
-            path.write_text(store, encoding="utf-8")
-        yield taken
+    def __init__(self, folder: Path, store: Store, build: "Build") -> None:
+        self._folder, self._store, self._build = folder, store, build
+        self._delivery = Delivery(folder, store, build)
+        self._failures = 0
+        self._earlier_are_due = True
+        self._stage = ""
 
+    def deliver_to_the_end(self, evaluated_within_s: float) -> bool:
+        """Send the journal until the stage has exited and MLflow has all events, and record system metrics as long as the stage runs.
 
-def deliver_to_the_end(folder: Path, store: Store, build: "Build", sampler: Sampler, evaluated_within_s: float) -> bool:
-    """Send the journal of a running stage to MLflow. Return True once the stage has exited and MLflow has all events, else False.
-
-    While MLflow is unreachable, try again after growing pauses. When the stage has exited, stop `sampler`, the thread that records system
-    metrics, and make at most `LAST_ATTEMPTS` more attempts. Give up earlier if an attempt fails after more than `HANGING_S` seconds and the
-    stage has exited by then, or if only a person can change why it fails. After the first success, also deliver earlier runs. After the whole journal, wait `evaluated_within_s` seconds
-    for another stage, or the same one resumed, to add to it. That stage gets a sampler of its own, also if it begins before that wait.
-    """
-    delivery = Delivery(folder, store, build)
-    failures = last_attempts = 0
-    earlier_are_due = True
-    stage = ""
-    while last_attempts < LAST_ATTEMPTS:
-        begin_s = time.monotonic()
-        is_written = journal.is_written(folder)
-        if not is_written:
-            sampler.stop()
-            last_attempts += 1
-            delivery = Delivery(folder, store, build)  # starts at the saved cursor, so that failed events are sent again
-        elif last_attempts:  # the sampler was stopped, and another stage, or the same one resumed, has begun
-            last_attempts = 0
-            sampler = Sampler(folder)
+        Then wait `evaluated_within_s` seconds for another stage, or the same one resumed, to add to the journal, and do the same for it.
+        Return False if MLflow does not have all events after the last attempts.
+        """
+        start_after_s = START_AFTER_S
+        while True:
+            sampler = Sampler(self._folder)
             sampler.start()
-        try:
-            is_complete = delivery.catch_up() and not is_written
-            failures = 0
-        except Exception as error:  # whatever MLflow raises
-            is_complete = False
-            failures += 1
-            if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                print(f"tracking: delivery attempt {failures} failed: {failure(error)}", file=sys.stderr, flush=True)
-            if (needs_remedy(error) or time.monotonic() - begin_s > HANGING_S) and not journal.is_written(folder):
+            pause(start_after_s, self._folder, is_written=True)
+            start_after_s = 0.0
+            while journal.is_written(self._folder):
+                self._attempt()
+                pause(min(DELIVER_EVERY_S * 2**self._failures, LONGEST_PAUSE_S), self._folder, is_written=True)
+            sampler.stop()
+            is_complete = self._deliver_rest()
+            if journal.is_written(self._folder):
+                continue
+            if not is_complete:
                 return False
-            delivery = Delivery(folder, store, build)  # look up the run again: it may have been deleted
-        else:
-            stage = delivery.stage or stage
-            if earlier_are_due:
-                deliver_earlier(folder, store, build)
-                earlier_are_due = False
-        if is_complete and (stage == "evaluate" or not is_continued(folder, store, evaluated_within_s)):
-            return True
-        # a stage that continues has all its attempts; not 0, so that it gets a sampler
-        last_attempts = 1 if is_complete else last_attempts
-        has_new_events = not (is_written or failures or delivery.is_delayed)  # another stage has added them meanwhile
-        doublings = failures if is_written else 0
-        pause(0 if has_new_events else min(DELIVER_EVERY_S * 2**doublings, LONGEST_PAUSE_S), folder, is_written=is_written)
-    return False
+            if self._stage == "evaluate" or not is_continued(self._folder, self._store, evaluated_within_s):
+                return True
+
+    def _deliver_rest(self) -> bool:
+        """Make the attempts after the end of the stage. Return True once MLflow has all events, and False if another stage begins."""
+        end_s = time.monotonic() + LAST_ATTEMPTS_S
+        while not journal.is_written(self._folder):
+            self._delivery = Delivery(
+                self._folder, self._store, self._build
+            )  # starts at the saved cursor, so that failed events are sent again
+            if self._attempt():
+                return True
+            if time.monotonic() > end_s:
+                break
+            if self._failures or self._delivery.is_delayed:  # otherwise another stage has added events meanwhile
+                pause(DELIVER_EVERY_S, self._folder, is_written=False)
+        return False
+
+    def _attempt(self) -> bool:
+        """Send the events that the journal has now. Return True if the stage has exited and MLflow has all events."""
+        try:
+            is_complete = self._delivery.catch_up()
+        except Exception as error:  # whatever MLflow raises
+            self._failures += 1
+            if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
+                print(f"tracking: delivery attempt {self._failures} failed: {failure(error)}", file=sys.stderr, flush=True)
+            self._delivery = Delivery(self._folder, self._store, self._build)  # look up the run again: it may have been deleted
+            return False
+        self._failures = 0
+        self._stage = self._delivery.stage or self._stage
+        if self._earlier_are_due:
+            deliver_earlier(self._folder, self._store, self._build)
+            self._earlier_are_due = False
+        return is_complete
 
 
 def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
@@ -175,7 +176,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s
         if time.monotonic() > deadline_s:
             return
         try:
-            yield deliver(folder, store, build, deadline_s)
+            yield deliver(folder, store, build)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {failure(error)}", file=sys.stderr, flush=True)
             if not store.is_reachable():
@@ -183,13 +184,13 @@ def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s
             yield False
 
 
-def deliver(folder: Path, store: Store, build: "Build", deadline_s: float = math.inf) -> bool:
+def deliver(folder: Path, store: Store, build: "Build") -> bool:
     """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
 
     If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
     """
-    with locked(folder, wait=False) as taken:
-        is_complete = taken and Delivery(folder, store, build, deadline_s).catch_up()
+    with files.locked(folder / journal.MIRROR_LOCK, wait=False) as taken:
+        is_complete = taken and Delivery(folder, store, build).catch_up()
     if is_complete:
         outcome = "delivered"
     elif not taken:

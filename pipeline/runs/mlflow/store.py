@@ -326,16 +326,12 @@ DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDP
 """Codes of errors that last until a person changes the server, or the user's permission. Nothing is left out because of them."""
 
 
-def needs_remedy(error: Exception) -> bool:
-    """Return True if the same request fails until a person changes something, such as a deleted experiment or a missing permission."""
-    return isinstance(error, Refusal) or getattr(error, "error_code", "") in DENIED
-
-
 def failure(error: Exception) -> str:
     """Return why a delivery failed, in one line for a message. A Refusal has the remedy in its text."""
     if isinstance(error, Refusal):
         return str(error)
-    remedy = "the server denies this until it is changed (`python -m pipeline doctor` examines it): " if needs_remedy(error) else ""
+    is_denied = getattr(error, "error_code", "") in DENIED
+    remedy = "the server denies this until it is changed (`python -m pipeline doctor` examines it): " if is_denied else ""
     return f"{remedy}{type(error).__name__}: {error}"
 
 
