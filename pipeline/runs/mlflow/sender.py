@@ -1,7 +1,7 @@
 """Sends the events of a journal to MLflow: each kind of event is one or more calls of MLflow's client."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from pipeline.runs.mlflow.saved_model import Build
 
-AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}  # MLflow's limits for one request
 FAILURE = "pipeline.failure"
 """A tag of a run that failed: the reason."""
 SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
@@ -69,7 +68,7 @@ class Sender:
         self._client.update_run(self._run_id, status="RUNNING")
         run = self._client.get_run(self._run_id).data
         params = {name: logged(value) for name, value in fields["params"].items()}
-        self._log_batch("params", [Param(name, value) for name, value in params.items() if name not in run.params])
+        self._client.log_batch(self._run_id, params=[Param(name, value) for name, value in params.items() if name not in run.params])
         changed = {f"pipeline.changed.{name}": value for name, value in params.items() if run.params.get(name, value) != value}
         # If the run was created by the user, its existing `mlflow.*` tags are kept. Every run keeps the tag `mlflow.user`.
         kept = {name for name in run.tags if name == "mlflow.user" or (fields["kind"] == "start" and name.startswith("mlflow."))}
@@ -94,20 +93,14 @@ class Sender:
         points = [point for event in batch for point in metrics_of(event)]
         # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
-        self._log_batch("metrics", points)
+        self._client.log_batch(self._run_id, metrics=points)
         add_scores(self._client, self._run_id, points)
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
         from mlflow.entities import RunTag
 
-        self._log_batch("tags", [RunTag(name, str(value)) for name, value in tags.items()])
-
-    def _log_batch(self, kind: str, rows: Sequence[Any]) -> None:
-        """Send rows of one kind (`metrics`, `params` or `tags`). One request has at most `AT_ONCE` of them."""
-        for start in range(0, len(rows), AT_ONCE[kind]):
-            part: dict[str, Any] = {kind: rows[start : start + AT_ONCE[kind]]}
-            self._client.log_batch(self._run_id, **part)
+        self._client.log_batch(self._run_id, tags=[RunTag(name, str(value)) for name, value in tags.items()])
 
     def _log_dataset(self, fields: Mapping[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag

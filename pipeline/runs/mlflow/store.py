@@ -3,11 +3,11 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from pipeline.core import files
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
+Answer = TypeVar("Answer")
 JOURNAL_TAG = "pipeline.journal"
 PARENT_TAG = "pipeline.parent"
 """The name of the journal of the parent run, such as that of a search."""
@@ -142,17 +143,6 @@ class Store:
         used = {run.data.tags.get(COLOR_TAG) for run in newest}
         return next(color for color in COLORS if color not in used)
 
-    def _experiment(self, experiment_id: str) -> "Experiment | None":
-        """Return the experiment with this id; None if it does not exist."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return self.client.get_experiment(experiment_id)
-        except MlflowException as error:
-            if error.error_code in MISSING:
-                return None
-            raise
-
     def _refusing_deleted(self, experiment: "Experiment") -> str:
         """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
         if experiment.lifecycle_stage == "deleted":
@@ -168,15 +158,8 @@ class Store:
 
     def _active(self, run_id: str) -> "Run | None":
         """Return the run with this id; None if it does not exist or was deleted."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            run: Run = self.client.get_run(run_id)
-        except MlflowException as error:
-            if error.error_code in MISSING:
-                return None
-            raise
-        return run if run.info.lifecycle_stage == "active" else None
+        run = existing(lambda: self.client.get_run(run_id))
+        return run if run and run.info.lifecycle_stage == "active" else None
 
     def experiment_id(self, start: Mapping[str, Any] | None = None) -> str:
         """Return the id of the experiment that `start`, the first event of a journal, names; without `start`, of that of the environment.
@@ -187,7 +170,7 @@ class Store:
         start = destination(self._environment) if start is None else start
         name = start.get("experiment") or self._environment.mlflow_experiment_name
         if number := start.get("experiment_id"):
-            if start.get("store") == self.address.key and (found := self._experiment(number)):
+            if start.get("store") == self.address.key and (found := existing(lambda: self.client.get_experiment(number))):
                 return self._refusing_deleted(found)
             print(
                 f"tracking: MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}", flush=True
@@ -211,6 +194,18 @@ class Store:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+def existing(get: Callable[[], Answer]) -> Answer | None:
+    """Return what `get` asks MLflow for; None if MLflow does not have it. Passes on MLflow's other exceptions."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return get()
+    except MlflowException as error:
+        if error.error_code in MISSING:
+            return None
+        raise
 
 
 def connect_once(address: Address) -> None:

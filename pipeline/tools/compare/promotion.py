@@ -13,13 +13,12 @@ from pipeline.inference.machine import Machine
 from pipeline.runs import find
 from pipeline.runs.events import is_pending, read_stores
 from pipeline.runs.mlflow import mirror, mirror_process
-from pipeline.runs.mlflow.store import MISSING, MODEL_TAG, Store
+from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 from pipeline.tools.sync import build
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
@@ -56,7 +55,7 @@ def promote(name: str, registered: str, alias: str, paths: Paths, environment: E
         store.refuse_other_registry()
         with refusing(name, store):
             logged = find_logged(name, candidate, store, environment)
-            holder = find_holder(store.client, registered, alias)
+            holder = existing(lambda: store.client.get_model_version_by_alias(registered, alias))
             is_holder = holder is not None and digest_of(holder, store) == candidate.digest
         if holder and is_holder:
             return Promotion(holder.version, True, "it had the alias before, so nothing changed")
@@ -155,18 +154,6 @@ def newest_logged(digest: str, run_ids: list[str], store: Store) -> "LoggedModel
     return next((each for each in ready if each.source_run_id in run_ids), ready[-1] if ready else None)
 
 
-def find_holder(client: "MlflowClient", registered: str, alias: str) -> "ModelVersion | None":
-    """Return the version that has the alias; None if there is no such alias or no such registered model."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version_by_alias(registered, alias)
-    except MlflowException as error:
-        if error.error_code in MISSING:
-            return None
-        raise
-
-
 def digest_of(version: "ModelVersion", store: Store) -> str | None:
     """Return the SHA-256 of the model file of a registered version; None if this pipeline did not log it."""
     if MODEL_TAG in version.tags:
@@ -179,14 +166,9 @@ def digest_of(version: "ModelVersion", store: Store) -> str | None:
 
 def register(store: Store, registered: str, logged: "LoggedModel", digest: str) -> str:
     """Return the version of `registered` whose model file has the SHA-256 `digest`. If there is none, create it from `logged`."""
-    from mlflow.exceptions import MlflowException
-
     client = store.client
-    try:
+    if existing(lambda: client.get_registered_model(registered)) is None:
         client.create_registered_model(registered)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
     versions = client.search_model_versions(f"name='{registered}'")
     if known := next((each for each in versions if digest_of(each, store) == digest), None):
         return str(known.version)
