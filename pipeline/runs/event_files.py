@@ -14,6 +14,7 @@ from pipeline.core.section import flatten, formatted
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Event
 from pipeline.runs.journal import SEARCH_TAG, short_name
+from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -55,7 +56,7 @@ def folder_name(journal: Path) -> str:
     This is the name of the journal. A search and its trials have their names in MLflow, such as `digits #7 lr=3e-3 width=16`, and the last
     part of the journal's name, because two searches can have the same name.
     """
-    start = next(events.read(journal / EVENTS)).fields
+    start = Record(journal).first
     if SEARCH_TAG not in start.get("tags", {}):
         return journal.name
     return f"{UNUSUAL.sub('_', start.get('name', ''))[:LONGEST_NAME]} {short_name(journal.name)}"
@@ -89,15 +90,15 @@ def update(path: Path, content: bytes) -> None:
 
 def encoded(items: Iterable[Item]) -> bytes:
     """Return the content of an event file."""
-    from tensorboard.compat.proto.event_pb2 import Event as Record
+    from tensorboard.compat.proto.event_pb2 import Event as Written
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     content = io.BytesIO()
     writer = RecordWriter(content)
-    writer.write(Record(file_version=VERSION).SerializeToString())
+    writer.write(Written(file_version=VERSION).SerializeToString())
     for item in items:
-        record = Record(wall_time=item.time_ms / 1000, step=item.step, summary=Summary(value=[item.value]))
+        record = Written(wall_time=item.time_ms / 1000, step=item.step, summary=Summary(value=[item.value]))
         writer.write(record.SerializeToString(deterministic=True))
     return content.getvalue()
 

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown
-from pipeline.runs import events, journal
+from pipeline.runs import journal
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.saved_model import find_model
 from pipeline.runs.mlflow.store import MODEL_TAG, Store
@@ -61,7 +61,7 @@ def journal_named(name: str, root: Path) -> Path | None:
     """
     folders = journal.journals(root)
     for folder in folders:
-        if name in {folder.name, *run_ids(folder)} or folder.resolve() == Path(name).resolve():
+        if name in {folder.name, *Record(folder).run_ids.values()} or folder.resolve() == Path(name).resolve():
             return folder
     # run-100000 is the number of one run, although run-1000000 begins with it, too
     whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
@@ -72,11 +72,6 @@ def journal_named(name: str, root: Path) -> Path | None:
         more = ", ..." if len(matching) > MOST_CANDIDATES else ""
         raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest}{more}): write more of the name")
     return matching[0] if matching else None
-
-
-def run_ids(folder: Path) -> list[str]:
-    """Return the id of the journal's run in each MLflow store to which it was sent."""
-    return [str(store["run_id"]) for store in events.read_stores(folder).values() if isinstance(store, Mapping) and store.get("run_id")]
 
 
 REGISTERED = re.compile(r"models:/(?P<name>[^/@]+)(@(?P<alias>[^/@]+)|/(?P<version>[0-9]+))?")
@@ -120,12 +115,12 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
         yield Found(Path(name), is_file=True)
         return
     journal_folder = None if is_registered else journal_named(name, environment.root)
-    is_in_mlflow = is_registered or (RUN_ID.fullmatch(name) and not has_model(journal_folder))
+    run = Record(journal_folder) if journal_folder else None
+    is_in_mlflow = is_registered or (RUN_ID.fullmatch(name) and not (run and run.digest))
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         if is_in_mlflow:
             yield Found(from_mlflow(name, paths, environment, Path(folder)))
-        elif journal_folder:
-            run = Record(journal_folder)
+        elif run:
             path = on_this_machine(run.model_digest, paths, environment.root)
             yield Found(path or from_mlflow(run_id_of(run, environment), paths, environment, Path(folder)), run)
         elif commit := resolved(name, paths.top):
@@ -168,19 +163,13 @@ def of_revision(name: str, commit: str, top: Path, folder: Path) -> Path:
     return copy
 
 
-def has_model(folder: Path | None) -> bool:
-    """Return True if the journal `folder` records the SHA-256 of a model: its training has ended."""
-    return folder is not None and (folder / journal.MODEL_DIGEST).is_file()
-
-
 def run_id_of(found: Record, environment: Environment) -> str:
     """Return the id of the run `found` in the configured MLflow store, or else in another one to which it was sent.
 
     Raises Refusal if `delivered.json` of its journal has no id, because the run was never sent to MLflow.
     """
-    if ids := run_ids(found.folder):
-        here = events.read_stores(found.folder).get(Address.of(environment).key)
-        return str(here["run_id"]) if isinstance(here, Mapping) and here.get("run_id") else ids[0]
+    if ids := found.run_ids:
+        return ids.get(Address.of(environment).key) or next(iter(ids.values()))
     raise Refusal(
         f"{found.name}: the model of this run is neither on this machine nor in MLflow: run `dvc repro` with the run's parameters, which "
         "restores the model from DVC's cache if it is there"
@@ -189,7 +178,7 @@ def run_id_of(found: Record, environment: Environment) -> str:
 
 def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
     """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
-    finished = [folder.name for folder in journal.journals(root) if has_model(folder)]
+    finished = [folder.name for folder in journal.journals(root) if Record(folder).digest]
     if path == paths.model and not path.exists() and finished:
         raise Refusal(
             f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "

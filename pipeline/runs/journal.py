@@ -7,7 +7,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,15 +95,6 @@ def journals(root: Path) -> list[Path]:
 def has_begun(folder: Path) -> bool:
     """Return True if the journal has an event. It has none if a process was killed while it created the journal."""
     return events.has_more(folder / events.EVENTS, 0)
-
-
-def find(root: Path, model_digest: str) -> Path | None:
-    """Return the folder of the newest journal whose model file has the SHA-256 `model_digest`; None if there is none."""
-    for folder in reversed(journals(root)):
-        with suppress(OSError):  # a run without a model
-            if (folder / MODEL_DIGEST).read_text(encoding="utf-8").strip() == model_digest:
-                return folder
-    return None
 
 
 def is_written(folder: Path) -> bool:
@@ -233,7 +224,7 @@ class Journal:
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
-        In MLflow, the model belongs to the step of the last recorded metrics. `find` finds this journal by the digest of the file.
+        In MLflow, the model belongs to the step of the last recorded metrics. `record.run_of_model` finds this journal by the digest of the file.
         """
         with files.replacing(self.folder / MODEL) as draft:
             shutil.copyfile(path, draft)

@@ -1,4 +1,4 @@
-"""Reads what the journal of a run recorded: where its model comes from, its metrics, and what its training cost."""
+"""Reads what a run recorded: where its model comes from, its metrics, what its training cost, and its ids in MLflow. Finds the run of a model."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,22 +55,40 @@ class Record:
         return self.folder.name
 
     @property
+    def first(self) -> Mapping[str, Any]:
+        """Return the fields of the first event, without reading the others; {} if there is none."""
+        return next((event.fields for event in events.read(self.folder / events.EVENTS)), {})
+
+    @property
+    def digest(self) -> str | None:
+        """Return the SHA-256 of the model file; None if the journal has no model."""
+        try:
+            return (self.folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    @property
     def model_digest(self) -> str:
         """Return the SHA-256 of the model file.
 
         Raises Refusal if the journal has no model: the training did not finish, or it was a trial of a search, which keeps the model of its
         best trial.
         """
-        try:
-            return (self.folder / journal.MODEL_DIGEST).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
-            searches = [fields["tags"][journal.SEARCH_TAG] for fields in self.begun if journal.SEARCH_TAG in fields["tags"]]
+        if digest := self.digest:
+            return digest
+        searches = [fields["tags"][journal.SEARCH_TAG] for fields in self.begun if journal.SEARCH_TAG in fields["tags"]]
         if searches:
             raise Refusal(
                 f"{self.name}: this run has no model: it is a trial of the search {searches[0]}, which keeps that of the best trial: "
                 "repeat the search with --keep-models, or train this one again by `python -m pipeline trial FOLDER`"
             )
         raise Refusal(f"{self.name}: this run has no model, because its training did not finish: run `dvc repro`")
+
+    @property
+    def run_ids(self) -> dict[str, str]:
+        """Return the id of the run in each MLflow store to which it was sent, by the `Address.key` of the store."""
+        stores = events.read_stores(self.folder).items()
+        return {key: str(store["run_id"]) for key, store in stores if isinstance(store, Mapping) and store.get("run_id")}
 
     @property
     def begun(self) -> list[Mapping[str, Any]]:
@@ -124,6 +142,11 @@ class Record:
             energy_wh=energy_wh(events.read(self.folder / events.SYSTEM), sessions),
             memory_megabytes={name.removeprefix(MEMORY): max(float(row[name]) for row in rows if name in row) for name in kinds},
         )
+
+
+def run_of_model(root: Path, digest: str) -> Record | None:
+    """Return the newest run in the checkout `root` whose model file has this SHA-256; None if there is none."""
+    return next((run for run in map(Record, reversed(journal.journals(root))) if run.digest == digest), None)
 
 
 def sessions_of(training: Iterable[Event]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted
 from pipeline.core.observer import Net
 from pipeline.core.refusal import Refusal
-from pipeline.runs import journal
+from pipeline.runs import journal, record
 from pipeline.runs.journal import Journal, RunInfo, Status
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.address import Address
@@ -122,10 +122,9 @@ def addition(environment: Environment, model: Path, *, info: RunInfo, stage: str
 
     def open_journal() -> Journal:
         digest = files.digest(model)
-        folder = journal.find(environment.root, digest)
-        if folder:
+        if found := record.run_of_model(environment.root, digest):
             with suppress(BlockingIOError):  # another process is writing this journal
-                return Journal.reopen(folder, stage=stage, info=info, amends=True)
+                return Journal.reopen(found.folder, stage=stage, info=info, amends=True)
         new = Journal.create(environment.root, stage=stage, info=info, model_sha256=digest, **destination(environment))
         new.model(model)  # has no effect if the run in MLflow already has the model
         return new
@@ -157,5 +156,5 @@ def failure(error: BaseException, environment: Environment) -> str:
 
 def journal_of(environment: Environment, model: Path) -> str | None:
     """Return the name of the newest journal that recorded the model file `model`; None if there is none."""
-    folder = journal.find(environment.root, files.digest(model))
-    return folder.name if folder else None
+    found = record.run_of_model(environment.root, files.digest(model))
+    return found.name if found else None

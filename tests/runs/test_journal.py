@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.runs import events, journal
 from pipeline.runs.journal import Journal, RunInfo
+from pipeline.runs.record import Record, run_of_model
 
 
 def begin(root: Path) -> Journal:
@@ -99,5 +100,5 @@ def test_the_newest_journal_of_a_model_is_found_by_its_digest_after_the_clock_wa
         journals[-1].model(model)
     folders = [written.folder for written in journals]
     assert journal.journals(tmp_path) == folders
-    assert journal.find(tmp_path, hashlib.sha256(b"weights").hexdigest()) == folders[1]
-    assert journal.find(tmp_path, "0" * 64) is None
+    assert run_of_model(tmp_path, hashlib.sha256(b"weights").hexdigest()) == Record(folders[1])
+    assert run_of_model(tmp_path, "0" * 64) is None

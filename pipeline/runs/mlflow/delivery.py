@@ -12,6 +12,7 @@ from pipeline.runs.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.runs.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.runs.mlflow.sender import Sender
 from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, is_temporary
+from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -89,9 +90,10 @@ class Delivery:
         If this is not the run that was saved, because that run was deleted or none was saved yet, go to the beginning of the journal. Then
         save the id of the run and this position.
         """
-        first = next(events.read(self._folder / EVENTS), None)
-        self._parent = first.fields.get("tags", {}).get(PARENT_TAG) if first else None
-        run = self._store.run_for(self._folder.name, first.fields if first and first.kind == "start" else {}, self._cursor.run_id)
+        first = Record(self._folder).first
+        start = first if first.get("kind") == "start" else {}
+        self._parent = start.get("tags", {}).get(PARENT_TAG)
+        run = self._store.run_for(self._folder.name, start, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
             self._cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
             self._positions = dict(self._cursor.offsets)

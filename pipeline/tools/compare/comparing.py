@@ -74,13 +74,13 @@ LEVEL_TEXT = f"{LEVEL:.0%}"
 BOOTSTRAP, EXACT = "bootstrap", "exact"
 
 
-class Table(NamedTuple):
+class ComparisonTable(NamedTuple):
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
-Block = str | Table
+Block = str | ComparisonTable
 
 
 def text(comparison: Comparison) -> str:
@@ -102,7 +102,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     """Yield the parts of the comparison: the label of each model, what differs, the recorded metrics, and the paired tests."""
     models = comparison.differences.models
     labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
-    yield Table("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
+    yield ComparisonTable("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
     found = comparison.differences
     if found.rows:
         yield differing_table(found, tuple(labels.values()))
@@ -113,7 +113,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     yield from found.notes
     if rows := list(metric_rows(models)):
         gained = [f"{label} - A" for label in list(labels.values())[1:]]
-        yield Table("recorded metrics", ("", *labels.values(), *gained), rows)
+        yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
     letters = {model.digest: labels[id(model)] for model in reversed(models)}
     for test in comparison.tests:
         yield from test_blocks(test, letters[test.first.digest], letters[test.second.digest])
@@ -124,7 +124,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
-    origin = model.record.origin or "no run in this checkout"
+    origin = model.facts.origin or "no run in this checkout"
     return (
         shown(model.name, LONGEST_VALUE),
         model.digest[:SHORT],
@@ -132,17 +132,17 @@ def description(model: ComparedModel) -> tuple[str, str, str]:
     )
 
 
-def differing_table(differences: Differences, labels: tuple[str, ...]) -> Table:
+def differing_table(differences: Differences, labels: tuple[str, ...]) -> ComparisonTable:
     rows = []
     for row in differences.rows:
         values = (NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values)
         rows.append((row.kind, shown(row.name, LONGEST_VALUE), *values, shown(row.remark, LONGEST_REMARK)))
-    return Table("what differs", ("", "", *labels, ""), rows)
+    return ComparisonTable("what differs", ("", "", *labels, ""), rows)
 
 
 def metric_rows(models: Sequence[ComparedModel]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each recorded metric: its value for each model, with its interval if it has one, and the differences to the first."""
-    found = [model.record.metrics for model in models]
+    found = [model.facts.metrics for model in models]
     for name in dict.fromkeys(name for metrics in found for name in metrics if INTERVAL not in name):
         first, *others = (metrics.get(name) for metrics in found)
         gained = (
@@ -166,7 +166,7 @@ def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
     title = f"paired test of {first} and {second}: predictions made anew for the same {counted(test.num_samples, 'test sample')}"
     header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
     of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
-    yield Table(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])
+    yield ComparisonTable(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])
     yield sentence(test, first, second)
 
 

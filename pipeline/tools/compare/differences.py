@@ -86,7 +86,7 @@ class Differences:
 
     @property
     def _is_code_a_cause(self) -> bool:
-        commits_are_known = all(model.record.provenance.get("git.commit") for model in self.models)
+        commits_are_known = all(model.facts.provenance.get("git.commit") for model in self.models)
         is_of_model = (
             commits_are_known
             and any(row.name == MODEL for row in self.rows)
@@ -113,7 +113,7 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     params = [flat(upgraded(model.manifest.params, TrainParams)[0]) for model in models]
     yield from differing("parameters", [as_one(each, params) for each in params])
     for section in ("source", "evaluate"):
-        found = [{key: value for key, value in model.record.params.items() if key.startswith(f"{section}.")} for model in models]
+        found = [{key: value for key, value in model.facts.params.items() if key.startswith(f"{section}.")} for model in models]
         yield from differing("parameters", [each or None for each in found])
 
 
@@ -123,7 +123,7 @@ def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     yield from whole
     if whole:
         yield from differing(
-            "data", [{f"{name} split": short(each) for name, each in model.record.splits.items()} or None for model in models]
+            "data", [{f"{name} split": short(each) for name, each in model.facts.splits.items()} or None for model in models]
         )
     yield from differing("data", [{DIGESTS["weights"]: short(model.manifest.inputs.get("weights"))} for model in models])
 
@@ -137,13 +137,13 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     digests = [short(model.manifest.inputs.get("code")) for model in models]
     remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
     yield from differing("code", [{CODE: each} for each in digests], remark=remark)
-    commits = [model.record.provenance.get("git.commit", UNKNOWN) for model in models]
+    commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
     remarks = [files_between(commits[0], each) for each in commits[1:]]
     if any(remark != "" for remark in remarks):
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
         yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
-    changes = [model.record.provenance.get("git.difference", UNKNOWN) for model in models]
+    changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
     yield from differing("lock", [{DIGESTS["lock"]: short(model.manifest.inputs.get("lock"))} for model in models])
 
@@ -163,7 +163,7 @@ def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         )
     yield from differing("hardware", machines)
     for name in MACHINE_FACTS:
-        yield from differing("hardware", [{name: provenance.shown(model.record.provenance.get(name, UNKNOWN))} for model in models])
+        yield from differing("hardware", [{name: provenance.shown(model.facts.provenance.get(name, UNKNOWN))} for model in models])
 
 
 def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
@@ -171,7 +171,7 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
     for number, model in enumerate(models):
         if equal := next((other for other in models[:number] if other.digest == model.digest), None):
             yield f"{model.name}: has the same bytes as {equal.name}"
-        if not model.record.provenance:
+        if not model.facts.provenance:
             yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
 
 

@@ -22,9 +22,9 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
-from pipeline.runs import find, journal, record, run_description
+from pipeline.runs import find, run_description
 from pipeline.runs.mlflow.store import Store
-from pipeline.runs.record import EVALUATE, TRAIN
+from pipeline.runs.record import EVALUATE, TRAIN, Record, run_of_model
 
 if TYPE_CHECKING:
     from dvc.api import DVCFileSystem
@@ -34,10 +34,10 @@ SCORED = (f"{TEST}/", f"{VALID}/")
 
 
 @dataclass(frozen=True)
-class Record:
+class Facts:
     """The facts about a training that its run or a git revision records outside of the model file. Unknown facts are missing.
 
-    `origin` names the record, such as "run run-000001-...". `params` has the parameters of the sections `source` and `evaluate` by dotted
+    `origin` names the run or revision, such as "run run-000001-...". `params` has the parameters of the sections `source` and `evaluate` by dotted
     key, `provenance` the facts of `provenance.facts`, `splits` the digest of each split, and `metrics` the metrics of the exported weights.
     """
 
@@ -52,7 +52,7 @@ class Record:
 class ComparedModel:
     """A model to compare. `name` is the user's name for it, `digest` the SHA-256 of the model file, and `manifest` the file's metadata.
 
-    `weights` are the tensors of the file, and `record` what is recorded outside of it. The tensors are mapped from the file, so the system can
+    `weights` are the tensors of the file, and `facts` what is recorded outside of it. The tensors are mapped from the file, so the system can
     drop them from memory at any time: the weights of many models take no more memory than there is to spare.
     """
 
@@ -60,9 +60,9 @@ class ComparedModel:
     digest: str
     manifest: Manifest
     weights: Tensors
-    record: Record
-    folder: Path | None = None
-    """The journal of the named run, or of the newest one in this checkout with the same model file; None if there is none."""
+    facts: Facts
+    run: Record | None = None
+    """The named run, or the newest one in this checkout with the same model file; None if there is none."""
 
 
 def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
@@ -74,13 +74,13 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
     """
     with find.located(name, paths, environment) as found:
         model = parsed(name, found.path)
-        folder = found.run.folder if found.run else journal.find(environment.root, model.digest)
-        facts = of_journal(folder, model.manifest.step) if folder else None
+        run = found.run or run_of_model(environment.root, model.digest)
+        facts = of_run(run, model.manifest.step) if run else None
         if found.commit:
-            facts = of_revision(name, found.commit, paths.top, model.digest, facts or Record())
+            facts = of_revision(name, found.commit, paths.top, model.digest, facts or Facts())
         elif facts is None:
             facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
-        return replace(model, record=facts, folder=folder)
+        return replace(model, facts=facts, run=run)
 
 
 def parsed(name: str, path: Path) -> ComparedModel:
@@ -91,29 +91,28 @@ def parsed(name: str, path: Path) -> ComparedModel:
     weights, metadata = tensor_file.load(path, header_bytes=model_file.HEADER_BYTES)
     with model_file.refusing(path):
         manifest = Manifest.model_validate(metadata)
-    return ComparedModel(name, files.digest(path), manifest, weights, Record())
+    return ComparedModel(name, files.digest(path), manifest, weights, Facts())
 
 
-def of_results(model: Path, paths: Paths) -> Record:
-    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Record."""
+def of_results(model: Path, paths: Paths) -> Facts:
+    """Return the scores in `metrics/evaluate.json` if they belong to the file `model`; otherwise return empty Facts."""
     try:
-        return Record(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
+        return Facts(metrics=run_description.test_metrics(recorded.scores(paths.metrics / "evaluate.json", model)))
     except Refusal:
-        return Record()
+        return Facts()
 
 
-def of_journal(folder: Path, step: int) -> Record:
-    """Return what the journal in `folder` recorded. The metrics are those at `step`, the training step of the exported weights."""
-    run = record.Record(folder)
+def of_run(run: Record, step: int) -> Facts:
+    """Return what `run` recorded. The metrics are those at `step`, the training step of the exported weights."""
     params, splits = dict[str, str](), dict[str, str]()
     for fields in run.begun:
         params |= section_of(fields["params"], "source") if fields["stage"] != EVALUATE else {}
         params |= section_of(fields["tags"], EVALUATE)
         splits |= {split_named(each["name"]): each["digest"] for each in fields.get("datasets", [])}
-    return Record(f"run {run.name}", params, texts(run.provenance), splits, run.metrics(*SCORED, step=step))
+    return Facts(f"run {run.name}", params, texts(run.provenance), splits, run.metrics(*SCORED, step=step))
 
 
-def of_mlflow(name: str, environment: Environment) -> Record:
+def of_mlflow(name: str, environment: Environment) -> Facts:
     """Return what the run of a model in MLflow recorded. Raises Refusal if MLflow does not answer."""
     store = Store(environment)
     with store.refusing(name, "could not read its run from MLflow", ": check MLFLOW_TRACKING_URI"), redirect_stdout(sys.stderr):
@@ -124,7 +123,7 @@ def of_mlflow(name: str, environment: Environment) -> Record:
     splits = {split_named(each.dataset.name): json.loads(each.dataset.profile or "{}").get("digest", "") for each in inputs}
     params = section_of(run.data.params, "source") | section_of(run.data.tags, EVALUATE)
     metrics = {metric: value for metric, value in run.data.metrics.items() if metric.startswith(SCORED)}
-    return Record(f"run {run.info.run_name} in MLflow", params, provenance, splits, metrics)
+    return Facts(f"run {run.info.run_name} in MLflow", params, provenance, splits, metrics)
 
 
 def read_provenance(store: Store, run: "Run", folder: str) -> dict[str, str]:
@@ -148,10 +147,10 @@ def split_named(dataset: str) -> str:
     return dataset.rpartition(" ")[2]
 
 
-def of_revision(name: str, commit: str, top: Path, digest: str, run: Record) -> Record:
+def of_revision(name: str, commit: str, top: Path, digest: str, run: Facts) -> Facts:
     """Return what a git revision records about its model, whose file has the SHA-256 `digest`.
 
-    The properties of the machine are those of `run`, the record of a run here with the same model file. Raises Refusal if the revision has no
+    The properties of the machine are those of `run`, the facts of a run here with the same model file. Raises Refusal if the revision has no
     valid params.yaml.
     """
     from dvc.api import DVCFileSystem
@@ -161,7 +160,7 @@ def of_revision(name: str, commit: str, top: Path, digest: str, run: Record) -> 
         document, _ = parse(tree.read_text(paths.params.as_posix()))
     except Exception as error:  # git and DVC raise their own types
         raise Refusal(f"{shown(name)}: could not read {paths.params} of this revision ({reason(error)}): give another one") from None
-    return Record(
+    return Facts(
         origin=f"revision {commit[:12]}",
         params=section_of(flatten(document), "source") | section_of(flatten(document), EVALUATE),
         provenance={**run.provenance, "git.commit": commit, "git.difference": "none"},

@@ -168,8 +168,8 @@ class EvaluationSplit:
         """
 
         def fits(record: PreparedRecord) -> bool:
-            if TEST in model.record.splits:
-                return test_digest(record) == model.record.splits[TEST]
+            if TEST in model.facts.splits:
+                return test_digest(record) == model.facts.splits[TEST]
             return record.digest == model.manifest.inputs.get("data")
 
         with located_data(paths.prepared, paths.top, fits) as folder:
@@ -192,7 +192,7 @@ class EvaluationSplit:
 
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
-        known = model.record.splits.get(TEST)
+        known = model.facts.splits.get(TEST)
         if known == self.digest or (known is None and model.manifest.inputs.get("data") == self.prepared.digest):
             return
         if model is self.owner:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Collection
 from contextlib import AbstractContextManager, redirect_stdout
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,7 +12,7 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.runs import find
-from pipeline.runs.events import is_pending, read_stores
+from pipeline.runs.events import is_pending
 from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.models import ComparedModel, read
@@ -127,18 +128,17 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     """
     if name.startswith("models:"):
         return find.find_logged(name, store)
-    folder = candidate.folder
-    named = find.run_ids(folder) if folder else [name]
-    if chosen := newest_logged(candidate.digest, named, store):
+    run = candidate.run
+    if chosen := newest_logged(candidate.digest, run.run_ids.values() if run else [name], store):
         return chosen
-    if folder and is_pending(folder):
-        print(f"promote: sending the run {folder.name} to MLflow", flush=True)
+    if run and is_pending(run.folder):
+        print(f"promote: sending the run {run.name} to MLflow", flush=True)
         mirror_process.wait_for_all(environment)
-        if is_pending(folder):
-            mirror.deliver(folder, store, build)
-        if chosen := newest_logged(candidate.digest, find.run_ids(folder), store):
+        if is_pending(run.folder):
+            mirror.deliver(run.folder, store, build)
+        if chosen := newest_logged(candidate.digest, run.run_ids.values(), store):
             return chosen
-    elif folder and store.address.key not in read_stores(folder):
+    elif run and store.address.key not in run.run_ids:
         raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
     raise Refusal(
         f"{shown(name)}: MLflow has no run with this model: send its run with `python -m pipeline sync`, or record the model of a "
@@ -146,7 +146,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     )
 
 
-def newest_logged(digest: str, run_ids: list[str], store: Store) -> "LoggedModel | None":
+def newest_logged(digest: str, run_ids: Collection[str], store: Store) -> "LoggedModel | None":
     """Return the logged model with the SHA-256 `digest`: that of one of the runs, else the newest; None if there is none."""
     experiments = [each.experiment_id for each in store.client.search_experiments()]
     found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{digest}'")

@@ -23,8 +23,8 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.runs import events, find, journal
-from pipeline.runs.record import Record
+from pipeline.runs import find, journal
+from pipeline.runs.record import Record, run_of_model
 from pipeline.tools.compare import models
 
 
@@ -85,8 +85,7 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
         folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
         model, manifest = model_file.load(path)
         digest = files.digest(path)
-        same = None if found.run else journal.find(environment.root, digest)
-        run = Record(same) if same else found.run
+        run = found.run or run_of_model(environment.root, digest)
         of_checkout = paths.model.is_file() and files.digest(paths.model) == digest
         is_own = partial(is_data_of, manifest)
         data = stack.enter_context(models.located_data(paths.prepared, paths.top, is_own))
@@ -112,12 +111,8 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
 
 def previous(run: Record, root: Path) -> Record | None:
     """Return the newest finished training before `run` of the same architecture and data in this checkout; None if there is none."""
-
-    def subject_of(folder: Path) -> object:
-        return next((event.fields.get("subject") for event in events.read(folder / events.EVENTS)), None)  # does not read the rest
-
-    earlier = [folder for folder in journal.journals(root) if folder.name < run.name and find.has_model(folder)]
-    return next((Record(folder) for folder in reversed(earlier) if subject_of(folder) == run.last.get("subject")), None)
+    earlier = (each for each in map(Record, reversed(journal.journals(root))) if each.name < run.name and each.digest)
+    return next((each for each in earlier if each.first.get("subject") == run.last.get("subject")), None)
 
 
 def is_data_of(manifest: Manifest, record: PreparedRecord) -> bool:

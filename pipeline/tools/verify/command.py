@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Environment, Paths
@@ -21,19 +21,13 @@ from pipeline.inference.tensor_file import Damaged, Tensors
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
 from pipeline.runs import find, provenance, run_description
+from pipeline.runs.find import Found
 from pipeline.runs.record import Record
-from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, Comparison, Sides, compare_manifest, short
+from pipeline.tools.verify.comparison import NOTHING, UNKNOWN, ComparedPart, Sides, compare_manifest, short
 from pipeline.train import beginning
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
-
-
-class Subject(NamedTuple):
-    """Holds what a user named: the path of the model file, and the record of the run, or None if the user named a file."""
-
-    model: Path
-    record: Record | None
 
 
 def run(subject: str, retrain: bool) -> int:
@@ -47,10 +41,10 @@ def run(subject: str, retrain: bool) -> int:
     """
     paths, environment = Paths(), Environment.read()
     with find.located(subject, paths, environment) as found:
-        return print_comparisons(comparisons(Subject(found.path, found.run), paths, environment, retrain=retrain), retrain=retrain)
+        return print_comparisons(comparisons(found, paths, environment, retrain=retrain), retrain=retrain)
 
 
-def print_comparisons(comparisons: Iterable[Comparison], *, retrain: bool) -> int:
+def print_comparisons(comparisons: Iterable[ComparedPart], *, retrain: bool) -> int:
     """Print the comparisons as in `run`, and return its exit code."""
     equal, different = list[str](), list[str]()
     for comparison in comparisons:
@@ -74,25 +68,25 @@ def print_comparisons(comparisons: Iterable[Comparison], *, retrain: bool) -> in
 COMMIT = {"git.commit": "commit", "git.difference": "changes"}
 
 
-def comparisons(subject: Subject, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[Comparison]:
+def comparisons(found: Found, paths: Paths, environment: Environment, *, retrain: bool) -> Iterator[ComparedPart]:
     """Yield one comparison after another, from the causes to the result: the model file, the data, the code, the parameters, the machine,
     and then the scores. For a run, the commit and the scores are also compared with the journal.
 
     With `retrain`, finally train again and compare the new model file. The caller should stop at the first difference, because each
     comparison assumes that there was none before. Raises Refusal if a file that is needed is missing or invalid.
     """
-    model, record = subject
+    model, record = found.path, found.run
     if record:
         sides = Sides("the journal", f"{model}, the model of a later training that was sent to the same run of MLflow")
-        yield Comparison.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
+        yield ComparedPart.of_texts("run", record.name, sides, expected=record.model_digest, found=files.digest(model))
     sides = Sides("the file", "its contents: the file was damaged, or changed by hand")
     try:
         weights, metadata = tensor_file.load(model, header_bytes=model_file.HEADER_BYTES)
     except Damaged as damaged:
-        yield Comparison.of_texts("file", str(model), sides, expected=damaged.claimed, found=damaged.found)
+        yield ComparedPart.of_texts("file", str(model), sides, expected=damaged.claimed, found=damaged.found)
         return
     digest = tensor_file.digest(weights, metadata)
-    yield Comparison.of_texts("file", str(model), sides, expected=digest, found=digest)
+    yield ComparedPart.of_texts("file", str(model), sides, expected=digest, found=digest)
     manifest = model_file.describe(metadata, model)
     upgraded_params, _ = upgraded(manifest.params, TrainParams)
     params, machine = from_data(upgraded_params, TrainParams, f"{model}: the model file"), Machine.set_up(environment)
@@ -101,14 +95,14 @@ def comparisons(subject: Subject, paths: Paths, environment: Environment, *, ret
         yield from compare_commit(record, environment)
     prepared = Prepared.open(paths.prepared)
     yield compare_manifest(manifest, params, prepared, machine)
-    yield from compare_scores(subject, weights, manifest, prepared, paths, machine)
+    yield from compare_scores(found, weights, manifest, prepared, paths, machine)
     if retrain:
         yield from compare_retraining(model, weights, manifest, params, prepared, machine)
 
 
 def compare_inputs(
     manifest: Manifest, params: Mapping[str, Any], paths: Paths, machine: Machine, *, weights: Path | None
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedPart]:
     """Compare data, code, lock file, parameters and machine with those in `manifest`, the metadata of the model file.
 
     `params` are the parameters of the file, with the keys that were added since it was written. `weights` is the file from which the
@@ -131,13 +125,13 @@ def compare_inputs(
             found = f"damaged ({refusal})"
         except FileNotFoundError as error:
             found = f"no {error.filename}"
-        yield Comparison.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
+        yield ComparedPart.of_texts(name, description, sides, expected=manifest.inputs.get(name, NOTHING), found=found)
     found_params = load(Document.read(paths.params), TrainParams).model_dump(mode="json")
-    yield Comparison.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
+    yield ComparedPart.of_values("params", str(paths.params), Sides("the file", str(paths.params)), expected=params, found=found_params)
     if recorded_source:
         source = load(Document.read(paths.params), PrepareParams).source.model_dump(mode="json")
         sides = Sides(str(paths.prepared), f"{paths.params}: run `dvc repro -f prepare`")
-        yield Comparison.of_values("source", str(paths.prepared), sides, expected={"source": recorded_source}, found={"source": source})
+        yield ComparedPart.of_values("source", str(paths.prepared), sides, expected={"source": recorded_source}, found={"source": source})
     yield compare_machine(manifest.fingerprint, machine.fingerprint())
 
 
@@ -147,18 +141,18 @@ def weights_digest(path: Path) -> str:
     return str(beginning.weights_digest(path))
 
 
-def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> Comparison:
+def compare_machine(expected: Mapping[str, Any], found: Mapping[str, Any]) -> ComparedPart:
     """Compare the fingerprint in the model file, `expected`, with that of this machine. One that does not name its CPU differs from all."""
     cpu = f", {found['cpu']}" if "cpu" in found else ""
     description = f"{found['name']}{cpu}, {counted(found['threads'], 'thread')}, torch {found['libraries']['torch']}"
     sides = Sides("the file", "this machine")
-    compared = Comparison.of_values("machine", description, sides, expected=expected, found=found)
+    compared = ComparedPart.of_values("machine", description, sides, expected=expected, found=found)
     if compared.difference or (is_known(expected) and is_known(found)):
         return compared
-    return Comparison("machine", description, f"cpu: {sides.describe(expected.get('cpu'), found['cpu'])}: the two may differ")
+    return ComparedPart("machine", description, f"cpu: {sides.describe(expected.get('cpu'), found['cpu'])}: the two may differ")
 
 
-def compare_commit(record: Record, environment: Environment) -> Iterator[Comparison]:
+def compare_commit(record: Record, environment: Environment) -> Iterator[ComparedPart]:
     """Compare the commit and the uncommitted changes that the journal recorded with those of the checkout.
 
     Changes of params.yaml and of the files of results do not count, neither between two commits nor uncommitted, because they are usually
@@ -169,19 +163,19 @@ def compare_commit(record: Record, environment: Environment) -> Iterator[Compari
     for key, name in COMMIT.items():
         expected, found = record.provenance.get(key, NOTHING), current.get(key, NOTHING)
         if expected.startswith(UNKNOWN) or found.startswith(UNKNOWN):
-            yield Comparison(name, "git", sides.describe(expected, found))
+            yield ComparedPart(name, "git", sides.describe(expected, found))
         elif key == "git.difference":
             before, now = provenance.changed_code(expected), provenance.changed_code(found)
-            yield Comparison.of_texts(name, "git", sides, expected=before, found=now)
+            yield ComparedPart.of_texts(name, "git", sides, expected=before, found=now)
         elif expected != found and provenance.code_between(expected, found) == []:
-            yield Comparison(name, f"git ({short(found)}, which differs in parameters and results only)", None)
+            yield ComparedPart(name, f"git ({short(found)}, which differs in parameters and results only)", None)
         else:
-            yield Comparison.of_texts(name, "git", sides, expected=expected, found=found)
+            yield ComparedPart.of_texts(name, "git", sides, expected=expected, found=found)
 
 
 def compare_scores(
-    subject: Subject, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
-) -> Iterator[Comparison]:
+    subject: Found, weights: Tensors, manifest: Manifest, prepared: Prepared, paths: Paths, machine: Machine
+) -> Iterator[ComparedPart]:
     """Evaluate the model again. Compare the scores with `metrics/evaluate.json` and, for a run, with its journal.
 
     Raises Refusal if `metrics/evaluate.json` or `params.yaml` is missing or invalid, if the settings in `params.yaml` do not fit the data
@@ -189,21 +183,21 @@ def compare_scores(
     """
     path, document = paths.metrics / "evaluate.json", Document.read(paths.params)
     expected, label = recorded.read(path)
-    model = model_file.rebuild(weights, manifest, subject.model)
+    model = model_file.rebuild(weights, manifest, subject.path)
     with adding_lines(document):
         _, found = stage.judge(model, manifest, prepared, machine, load(document, EvaluateParams))
-    sides = Sides(str(path) if label == recorded.label(subject.model) else f"{path}, which is of another model", "this evaluation")
-    yield Comparison.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
-    if subject.record:
-        scores = subject.record.metrics("test/")
+    sides = Sides(str(path) if label == recorded.label(subject.path) else f"{path}, which is of another model", "this evaluation")
+    yield ComparedPart.of_values("score", recorded.result_line(found), sides, expected=expected, found=found)
+    if subject.run:
+        scores = subject.run.metrics("test/")
         metrics = run_description.test_metrics(found) if scores else {}
         description = f"{counted(len(metrics), 'value')} of the journal" if scores else "none in the journal: the run was not evaluated"
-        yield Comparison.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)
+        yield ComparedPart.of_values("scores", description, Sides("the journal", "this evaluation"), expected=scores, found=metrics)
 
 
 def compare_retraining(
     model: Path, weights: Tensors, manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine
-) -> Iterator[Comparison]:
+) -> Iterator[ComparedPart]:
     """Train again, and compare the weights, the manifest (the metadata of the model file) and the bytes of the exported file.
 
     The micro-batch is halved at the same steps as in the recorded training (`manifest.switches`). The new training writes only to a
@@ -216,12 +210,12 @@ def compare_retraining(
             for _ in training.reports():
                 advance()
         new_weights, step = training.exported()
-        yield Comparison.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
+        yield ComparedPart.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
         state, switches = training.state, training.progress.micro_batch_changes
         formats = {"precision": state.precision, "channels_last": state.model.channels_last}
         new_manifest = manifest.model_copy(update={**formats, "step": step, "spec": prepared.spec, "switches": switches})
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
-        yield Comparison.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
+        yield ComparedPart.of_values("training", f"exported at step {step}", sides, expected=before, found=after)
         model_file.export(copy, new_weights, new_manifest)
-        yield Comparison.of_texts("bytes", "the whole file", sides, expected=files.digest(model), found=files.digest(copy))
+        yield ComparedPart.of_texts("bytes", "the whole file", sides, expected=files.digest(model), found=files.digest(copy))

@@ -39,7 +39,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedPart:
     name: str
     description: str
     """Text about what was compared, printed with the result."""
@@ -47,19 +47,21 @@ class Comparison:
     """The first difference with both values; None if the values are equal."""
 
     @classmethod
-    def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "Comparison":
+    def of_texts(cls, name: str, description: str, sides: Sides, *, expected: str, found: str) -> "ComparedPart":
         """Compare the strings `expected` and `found`, such as digests or commits."""
         return cls(name, f"{description} ({short(found)})", None if expected == found else sides.describe(expected, found))
 
     @classmethod
-    def of_values(cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]) -> "Comparison":
+    def of_values(
+        cls, name: str, description: str, sides: Sides, *, expected: Mapping[str, Any], found: Mapping[str, Any]
+    ) -> "ComparedPart":
         """Compare nested mappings. The difference names the first differing key, such as `train.steps`, and both values."""
         different = identity.differences(dict(leaves(expected)), dict(leaves(found)), missing=NOTHING)
         texts = (f"{untrusted.shown(key, LONGEST)}: {sides.describe(*values)}" for key, values in different)
         return cls(name, description, next(texts, None))
 
     @classmethod
-    def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "Comparison":
+    def of_weights(cls, name: str, description: str, *, expected: Tensors, found: Tensors) -> "ComparedPart":
         """Compare the tensors of the model file (`expected`) with those of a new training (`found`) by name, dtype, shape and bits."""
         differences = (difference(key, expected.get(key), found.get(key)) for key in sorted({*expected, *found}))
         return cls(name, description, next(filter(None, differences), None))
@@ -95,7 +97,7 @@ def short(value: object) -> str:
     return line[:12] if HEXADECIMAL.fullmatch(line) else untrusted.shown(line, LONGEST)
 
 
-def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine) -> Comparison:
+def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine) -> ComparedPart:
     """Compare the manifest, the metadata of the model file, with what the prepared data, the parameters and the machine imply.
 
     The spec, the precision and the memory format must be the implied ones. `step` must be a step after which a complete training can export its weights.
@@ -118,7 +120,7 @@ def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared
         implied["switches"] = f"halvings of {settings.micro_batch_size}, at steps from 1 to {num_steps}"
     description = f"{manifest.precision}, step {manifest.step} of {num_steps}, {len(manifest.switches)} smaller micro-batches"
     sides = Sides("the file", "what its data and parameters imply")
-    return Comparison.of_values("manifest", description, sides, expected=stated, found=implied)
+    return ComparedPart.of_values("manifest", description, sides, expected=stated, found=implied)
 
 
 def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:

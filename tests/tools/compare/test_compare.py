@@ -15,7 +15,7 @@ from pipeline.runs.mlflow import mirror_process
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import Difference, differences, files_between
-from pipeline.tools.compare.models import ComparedModel, Record, of_results, read
+from pipeline.tools.compare.models import ComparedModel, Facts, of_results, read
 from pipeline.tools.compare.paired import EvaluationSplit, paired
 from tests import project
 from tests.specs import text_spec
@@ -60,10 +60,10 @@ def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_s
     first, second = models("first", "first")
     params = second.manifest.params | {"model": second.manifest.params["model"] | {"name": "convnet"}}
     changed = second.manifest.model_copy(update={"params": params, "inputs": {**second.manifest.inputs, "code": "c" * 64}})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.record)])
+    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
     assert [(row.name, row.remark) for row in found.rows] == [("model.name", ""), ("code of train", "includes the file of the model")]
     assert found.causes == ("model.name",)
-    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.record, provenance={}))
+    unrecorded = ComparedModel("other", "0" * 64, changed, {}, replace(second.facts, provenance={}))
     assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
@@ -96,7 +96,7 @@ def test_lock_machine_and_starting_weights_are_compared(models: Models) -> None:
     fingerprint = {**second.manifest.fingerprint, "threads": 7}
     inputs = {**second.manifest.inputs, "lock": "e" * 64, "weights": "f" * 64}
     changed = second.manifest.model_copy(update={"inputs": inputs, "fingerprint": fingerprint, "precision": "bf16", "channels_last": True})
-    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.record)])
+    found = differences([first, ComparedModel("other", "0" * 64, changed, {}, second.facts)])
     assert [(row.kind, row.name, row.values[1]) for row in found.rows] == [
         ("data", "starting weights", "f" * 12),
         ("lock", "requirements.lock", "e" * 12),
@@ -112,7 +112,7 @@ def test_identical_models_say_same_bytes_and_what_no_run_here_recorded(working: 
     assert "Same bytes: the model files are identical." in lines
     assert not any("paired test" in line for line in lines)
     first, second = models("first", "first")
-    notes = differences([first, replace(second, name="bare.safetensors", digest="0" * 64, record=Record())]).notes
+    notes = differences([first, replace(second, name="bare.safetensors", digest="0" * 64, facts=Facts())]).notes
     assert notes == (
         "bare.safetensors: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown",
     )
@@ -156,10 +156,10 @@ def test_revisions_and_experiments_are_read_from_git_and_the_cache_of_dvc(models
     first, faster, code = models("first", "faster", "code")
     by_run, rate = models(working.runs["first"], working.runs["rate"])
     assert (first.digest, faster.digest) == (by_run.digest, rate.digest)
-    assert first.record.metrics == by_run.record.metrics
-    assert first.record.splits == by_run.record.splits
+    assert first.facts.metrics == by_run.facts.metrics
+    assert first.facts.splits == by_run.facts.splits
     revision, experiment = models("refs/tags/first", "faster")
-    assert revision.record.origin.startswith("revision ")
+    assert revision.facts.origin.startswith("revision ")
     assert differences([revision, experiment]).rows == (RATE,)
     assert code.digest != first.digest
 
@@ -192,7 +192,7 @@ def test_models_without_a_common_test_split_are_left_out_with_the_reason(models:
         return reason
 
     def of_split(model: ComparedModel) -> ComparedModel:
-        return replace(model, record=replace(model.record, splits={**model.record.splits, TEST: "e" * 64}))
+        return replace(model, facts=replace(model.facts, splits={**model.facts.splits, TEST: "e" * 64}))
 
     first, rate, data = models("first", "rate", "data")
     of_texts = replace(rate, manifest=rate.manifest.model_copy(update={"spec": text_spec(classes="ab")}))
@@ -201,19 +201,19 @@ def test_models_without_a_common_test_split_are_left_out_with_the_reason(models:
         "classification of image inputs, and classification of text inputs"
     )
     assert reason_of(first, of_split(rate)) == (
-        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}) than {first.name} ({first.record.splits[TEST][:12]}): "
+        f"{rate.name}: was evaluated on another test split (digest {'e' * 12}) than {first.name} ({first.facts.splits[TEST][:12]}): "
         "train one of them again on the data of the other"
     )
     elsewhere = f"{first.name}: its test split is neither in data/prepared nor in DVC's cache: "
     assert reason_of(of_split(first), rate).startswith(elsewhere)
-    assert "name its run, or train it again" in reason_of(first, replace(data, record=Record()))
+    assert "name its run, or train it again" in reason_of(first, replace(data, facts=Facts()))
 
 
 def test_a_file_has_the_scores_of_the_last_evaluation_if_they_are_its_own(working: Checkout) -> None:
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]
     assert of_results(Path("models/model.safetensors"), Paths()).metrics["test/accuracy"] == recorded["accuracy"]
     other = Path(".pipeline/journal", working.runs["first"], "model.safetensors")
-    assert of_results(other, Paths()) == Record()
+    assert of_results(other, Paths()) == Facts()
 
 
 def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., str]) -> None:

@@ -8,7 +8,7 @@ from statsmodels.stats import contingency_tables, proportion
 
 from pipeline.tools.compare import paired
 from pipeline.tools.compare.comparing import metric_rows
-from pipeline.tools.compare.models import Record
+from pipeline.tools.compare.models import Facts
 from pipeline.tools.compare.paired import bootstrap, exact_interval
 
 
@@ -59,5 +59,5 @@ def test_a_large_split_is_resampled_in_blocks_and_less_often(monkeypatch: pytest
 
 
 def test_a_difference_of_counts_is_a_whole_number() -> None:
-    models = [SimpleNamespace(record=Record(metrics={"test/samples": count, "test/accuracy": 1.0})) for count in (359.0, 360.0)]
+    models = [SimpleNamespace(facts=Facts(metrics={"test/samples": count, "test/accuracy": 1.0})) for count in (359.0, 360.0)]
     assert [row[-1] for row in metric_rows(models)] == ["+1", "0"]
