@@ -15,6 +15,7 @@ from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Event
 from pipeline.runs.journal import SEARCH_TAG, short_name
 from pipeline.runs.record import Record
+from pipeline.runs.table import markdown
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
@@ -148,8 +149,8 @@ def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
 
 def table(values: Mapping[str, Any]) -> str:
     """Return nested values as a Markdown table; "" if there are none."""
-    rows = [f"| {name} | {formatted(value).replace('|', chr(92) + '|')} |" for name, value in flatten(values).items()]
-    return "\n".join(["| | |", "| --- | --- |", *rows]) if rows else ""
+    rows = [(name, formatted(value).replace("|", r"\|")) for name, value in flatten(values).items()]
+    return markdown(("", ""), rows) if rows else ""
 
 
 def text_item(name: str, text: str, event: Event) -> Item:

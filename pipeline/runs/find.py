@@ -63,10 +63,9 @@ def journal_named(name: str, root: Path) -> Path | None:
     for folder in folders:
         if name in {folder.name, *Record(folder).run_ids.values()} or folder.resolve() == Path(name).resolve():
             return folder
-    # run-100000 is the number of one run, although run-1000000 begins with it, too
-    whole_part = [folder for folder in folders if folder.name.startswith(f"{name}-") or folder.name.endswith(f"-{name}")]
-    some_part = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
-    matching = whole_part or some_part if len(name) >= FEWEST_CHARACTERS else []
+    if len(name) < FEWEST_CHARACTERS:
+        return None
+    matching = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
     if len(matching) > 1:
         newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
         more = ", ..." if len(matching) > MOST_CANDIDATES else ""

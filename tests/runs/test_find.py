@@ -55,17 +55,6 @@ def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(tmp_path:
         pass
 
 
-def test_a_whole_number_denotes_its_run_although_a_longer_number_begins_with_it(tmp_path: Path) -> None:
-    longer = "run-1000000-20261123T060949Z-1c00a471"
-    make(tmp_path, shorter := "run-100000-20261123T060949Z-ec00a471", longer)
-    assert [path and path.name for path in (find.journal_named(name, tmp_path) for name in ("run-100000", "run-1000000"))] == [
-        shorter,
-        longer,
-    ]
-    with pytest.raises(Refusal, match="names of 2 runs"):
-        find.journal_named("run-1000", tmp_path)
-
-
 def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, FIRST, SECOND, TWIN)
     message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"

@@ -1,7 +1,6 @@
 """`compare`: what differs between models, and whether their scores differ by more than chance. `promote`: give an alias to a model that is no worse."""
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal
 
 
 def run(first: str, others: list[str], markdown: bool) -> None:
@@ -11,10 +10,7 @@ def run(first: str, others: list[str], markdown: bool) -> None:
     """
     from pipeline.tools.compare import comparing  # late: torch takes seconds to import, and `--help` does not need it
 
-    names = [first, *others]
-    if len(names) > comparing.MOST_MODELS:
-        raise Refusal(f"compare: names {len(names)} models: name {comparing.MOST_MODELS} at most")
-    comparison = comparing.compare(names, Paths(), Environment.read())
+    comparison = comparing.compare([first, *others], Paths(), Environment.read())
     print((comparing.markdown if markdown else comparing.text)(comparison), flush=True)
 
 

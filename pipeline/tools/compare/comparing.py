@@ -31,7 +31,9 @@ class Comparison:
 
 
 def compare(names: Sequence[str], paths: Paths, environment: Environment) -> Comparison:
-    """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model."""
+    """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model, or if there are too many."""
+    if len(names) > MOST_MODELS:
+        raise Refusal(f"{len(names)} models are named: name {MOST_MODELS} at most")
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in names]
         tests, left_out = test(models, paths, Machine.set_up(environment))

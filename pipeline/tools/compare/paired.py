@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -148,11 +149,9 @@ class EvaluationSplit:
         invalid.
         """
         self.owner, self.machine, self.folder = owner, machine, paths.prepared
-        self.prepared = Prepared.open(folder)
-        digest = test_digest(read_record(folder))
-        if digest is None:
+        self.prepared, self.record = Prepared.open(folder), read_record(folder)
+        if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
-        self.digest = digest
         self.document = Document.read(paths.params)
         params = load(self.document, EvaluateParams).for_task(self.prepared.spec.targets.kind)
         self.params = EvaluateParams.model_construct(
@@ -166,13 +165,7 @@ class EvaluationSplit:
 
         Raises Refusal if neither is that of the model, and for the same reasons as the constructor.
         """
-
-        def fits(record: PreparedRecord) -> bool:
-            if TEST in model.facts.splits:
-                return test_digest(record) == model.facts.splits[TEST]
-            return record.digest == model.manifest.inputs.get("data")
-
-        with located_data(paths.prepared, paths.top, fits) as folder:
+        with located_data(paths.prepared, paths.top, partial(has_test_split_of, model)) as folder:
             split = cls(model, paths, machine, folder)
             split.refuse_other_split(model)
             yield split
@@ -191,10 +184,10 @@ class EvaluationSplit:
         return Scored(model, scores, evaluator.sample_scores())
 
     def refuse_other_split(self, model: ComparedModel) -> None:
-        """Raise Refusal unless the model was evaluated on this split or, if no evaluation is recorded, trained on this prepared data."""
-        known = model.facts.splits.get(TEST)
-        if known == self.digest or (known is None and model.manifest.inputs.get("data") == self.prepared.digest):
+        """Raise Refusal unless this is the test split of the model (see `has_test_split_of`)."""
+        if has_test_split_of(model, self.record):
             return
+        known = model.facts.splits.get(TEST)
         if model is self.owner:
             raise Refusal(
                 f"{model.name}: its test split is neither in {self.folder} nor in DVC's cache: run `dvc repro prepare` with the source "
@@ -206,14 +199,18 @@ class EvaluationSplit:
                 "same: name its run, or train it again on the data of the other"
             )
         raise Refusal(
-            f"{model.name}: was evaluated on another test split (digest {known[:12]}) than {self.owner.name} ({self.digest[:12]}): "
+            f"{model.name}: was evaluated on another test split (digest {known[:12]}) than {self.owner.name} ({split_digests(self.record)[TEST][:12]}): "
             "train one of them again on the data of the other"
         )
 
 
-def test_digest(record: PreparedRecord) -> str | None:
-    """Return the digest of the test split, as a run records it; None if there is no test split."""
-    return split_digests(record).get(TEST)
+def has_test_split_of(model: ComparedModel, record: PreparedRecord) -> bool:
+    """Return True if the prepared data of `record` has the test split of the model.
+
+    It is the split on which the model was evaluated or, if no evaluation is recorded, that of the data on which it was trained.
+    """
+    known = model.facts.splits.get(TEST)
+    return record.digest == model.manifest.inputs.get("data") if known is None else split_digests(record).get(TEST) == known
 
 
 def incomparability(first: Spec, second: Spec) -> str | None:

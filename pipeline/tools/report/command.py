@@ -62,8 +62,6 @@ def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> 
         return ()
     from pipeline.tools.compare import comparing
 
-    if len(names) > comparing.MOST_MODELS:
-        raise Refusal(f"report: names {len(names)} models: name {comparing.MOST_MODELS} at most")
     blocks = (
         each if isinstance(each, str) else Table(each.header, tuple(each.rows), each.title).without_empty_columns(keep_titled=True)
         for each in comparing.blocks(comparing.compare(names, paths, environment))
