@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipeline.core import files
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import flatten, formatted
-from pipeline.runs import events
-from pipeline.runs.events import EVENTS, SYSTEM, Event
+from pipeline.runs.events import Event
 from pipeline.runs.journal import SEARCH_TAG, short_name
 from pipeline.runs.record import Record
 from pipeline.runs.table import markdown
@@ -51,30 +50,30 @@ def refuse_unavailable() -> None:
         raise Refusal("tensorboard is not installed: run `make setup-tensorboard` in the checkout")
 
 
-def folder_name(journal: Path) -> str:
+def folder_name(run: Record) -> str:
     """Return the name of the folder for the event files of a run, which TensorBoard shows as the name of the run.
 
     This is the name of the journal. A search and its trials have their names in MLflow, such as `digits #7 lr=3e-3 width=16`, and the last
     part of the journal's name, because two searches can have the same name.
     """
-    start = Record(journal).first
+    start = run.first
     if SEARCH_TAG not in start.get("tags", {}):
-        return journal.name
-    return f"{UNUSUAL.sub('_', start.get('name', ''))[:LONGEST_NAME]} {short_name(journal.name)}"
+        return run.name
+    return f"{UNUSUAL.sub('_', start.get('name', ''))[:LONGEST_NAME]} {short_name(run.name)}"
 
 
-def write(folder: Path, journal: Path, top: Path) -> Written:
-    """Write the event files of the run in the folder `journal` to `folder`. `top` is the checkout, which may have the figures of the run.
+def write(folder: Path, run: Record, top: Path) -> Written:
+    """Write the event files of the run to `folder`. `top` is the checkout, which may have the figures of the run.
 
     Equal journals give equal files. If an existing file is a prefix of the new one, because the run was continued, the rest is appended, so
     that a running TensorBoard shows it; otherwise the file is replaced. A file of figures stays if the run's figures no longer exist.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    figures = newest(figures_of(journal, top))
+    figures = newest(figures_of(run, top))
     if figures:
         update(folder / FIGURES, encoded(figures))
-    points = newest(scalars_of(journal))
-    update(folder / METRICS, encoded(sorted([*texts_of(journal), *points], key=lambda item: item.time_ms)))
+    points = newest(scalars_of(run))
+    update(folder / METRICS, encoded(sorted([*texts_of(run), *points], key=lambda item: item.time_ms)))
     return Written(len(points), len(figures))
 
 
@@ -91,15 +90,15 @@ def update(path: Path, content: bytes) -> None:
 
 def encoded(items: Iterable[Item]) -> bytes:
     """Return the content of an event file."""
-    from tensorboard.compat.proto.event_pb2 import Event as Written
+    from tensorboard.compat.proto.event_pb2 import Event as FileEvent
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     content = io.BytesIO()
     writer = RecordWriter(content)
-    writer.write(Written(file_version=VERSION).SerializeToString())
+    writer.write(FileEvent(file_version=VERSION).SerializeToString())
     for item in items:
-        record = Written(wall_time=item.time_ms / 1000, step=item.step, summary=Summary(value=[item.value]))
+        record = FileEvent(wall_time=item.time_ms / 1000, step=item.step, summary=Summary(value=[item.value]))
         writer.write(record.SerializeToString(deterministic=True))
     return content.getvalue()
 
@@ -110,26 +109,26 @@ def newest(items: Iterable[Item]) -> list[Item]:
     return list(last.values())
 
 
-def scalars_of(journal: Path) -> Iterator[Item]:
+def scalars_of(run: Record) -> Iterator[Item]:
     """Yield the metrics of the run and of the machine in the order of their times."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    for event in merge(*(events.read(journal / name) for name in (EVENTS, SYSTEM)), key=lambda event: event.time_ms):
+    for event in merge(run.events, run.system, key=lambda event: event.time_ms):
         if event.kind == "metrics":
             for name, number in event.fields["values"].items():
                 yield Item(event.fields["step"], event.time_ms, Summary.Value(tag=name, simple_value=float(number)))
 
 
-def texts_of(journal: Path) -> Iterator[Item]:
+def texts_of(run: Record) -> Iterator[Item]:
     """Yield the parameters and the provenance of the run as tables, the parameters for the tab HPARAMS, and the result as a text."""
     shown: dict[str, str] = {}
-    for event in events.read(journal / EVENTS):
+    for event in run.events:
         texts = {"result": event.fields["text"]} if event.kind == "description" else {}
         if event.kind in ("start", "reopen"):
             params = event.fields["params"]
             texts = {"parameters": table(params), f"provenance/{event.fields['stage']}": table(event.fields.get("provenance", {}))}
             if params and "parameters" not in shown:
-                yield hparams_item(params, journal.name, event)
+                yield hparams_item(params, run.name, event)
         for name, text in texts.items():
             if text and shown.get(name) != text:
                 shown[name] = text
@@ -164,7 +163,7 @@ def text_item(name: str, text: str, event: Event) -> Item:
     return Item(0, event.time_ms, Summary.Value(tag=f"{name}/text_summary", metadata=metadata, tensor=tensor))
 
 
-def figures_of(journal: Path, top: Path) -> Iterator[Item]:
+def figures_of(run: Record, top: Path) -> Iterator[Item]:
     """Yield the figures of the run that are still in its journal, or in the checkout `top` with the same content.
 
     The journal's own copies are removed after MLflow has the whole run.
@@ -172,10 +171,10 @@ def figures_of(journal: Path, top: Path) -> Iterator[Item]:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     step = 0
-    for event in events.read(journal / EVENTS):
+    for event in run.events:
         if event.kind == "metrics":
             step = event.fields["step"]
-        if event.kind == "artifact" and (content := figure(event.fields, journal, top)):
+        if event.kind == "artifact" and (content := figure(event.fields, run.folder, top)):
             width, height = (int.from_bytes(content[PNG_SIZE][start : start + 4], "big") for start in (0, 4))
             tag = Path(event.fields["folder"], Path(event.fields["file"]).stem).as_posix()
             image = Summary.Image(height=height, width=width, colorspace=4, encoded_image_string=content)

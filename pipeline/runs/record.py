@@ -1,6 +1,6 @@
 """Reads what a run recorded: where its model comes from, its metrics, what its training cost, and its ids in MLflow. Finds the run of a model."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -41,13 +41,14 @@ class Record:
     folder: Path
 
     @cached_property
-    def staged(self) -> list[tuple[str, Event]]:
-        """Return the events, each with the name of the stage that wrote it."""
-        recorded, stage = [], ""
-        for event in events.read(self.folder / events.EVENTS):
-            stage = str(event.fields.get("stage", stage))
-            recorded.append((stage, event))
-        return recorded
+    def events(self) -> list[Event]:
+        """Return the events that the stages recorded."""
+        return list(events.read(self.folder / events.EVENTS))
+
+    @property
+    def system(self) -> Iterator[Event]:
+        """Yield the events with the use of CPU, memory, disk and GPUs."""
+        return events.read(self.folder / events.SYSTEM)
 
     @property
     def name(self) -> str:
@@ -93,12 +94,17 @@ class Record:
     @property
     def begun(self) -> list[Mapping[str, Any]]:
         """Return the fields of each event with which a stage began."""
-        return [event.fields for _, event in self.staged if event.kind in ("start", "reopen")]
+        return [event.fields for event in self.events if event.kind in ("start", "reopen")]
 
     @property
     def training(self) -> list[Event]:
         """Return the events of the stage `train`."""
-        return [event for stage, event in self.staged if stage == TRAIN]
+        recorded, stage = [], ""
+        for event in self.events:
+            stage = event.fields.get("stage", stage)
+            if stage == TRAIN:
+                recorded.append(event)
+        return recorded
 
     @property
     def last(self) -> Mapping[str, Any]:
@@ -114,7 +120,7 @@ class Record:
 
     def metrics(self, *prefixes: str, step: int | None = None) -> dict[str, float]:
         """Return the last value, or that at `step`, of each metric whose name begins with one of `prefixes`, such as "test/"."""
-        points = [event.fields for _, event in self.staged if event.kind == "metrics"]
+        points = [event.fields for event in self.events if event.kind == "metrics"]
         of_step = [fields["values"] for fields in points if step in (None, fields["step"])]
         return {name: float(value) for values in of_step for name, value in values.items() if name.startswith(prefixes)}
 
@@ -139,7 +145,7 @@ class Record:
             time_s=sum(end - start for start, end in sessions) / 1000,
             num_sessions=len(sessions),
             samples_per_second=median(rates) if rates else None,
-            energy_wh=energy_wh(events.read(self.folder / events.SYSTEM), sessions),
+            energy_wh=energy_wh(self.system, sessions),
             memory_megabytes={name.removeprefix(MEMORY): max(float(row[name]) for row in rows if name in row) for name in kinds},
         )
 

@@ -17,6 +17,7 @@ from pipeline.core.untrusted import shown
 from pipeline.runs import event_files, find, journal
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store
+from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
     import uvicorn
@@ -137,7 +138,7 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
     journals = [find.run_named(name, environment) for name in runs] or journal.journals(environment.root)
     if not journals:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
-    for found in journals:
+    for found in map(Record, journals):
         name = event_files.folder_name(found)
         written = event_files.write(folder / name, found, Paths().top)
         print(f"tensorboard: {name}: {counted(written.points, 'point')}, {counted(written.figures, 'figure')}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import files
 from pipeline.runs import events
 from pipeline.runs.mlflow.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing, logged
+from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -126,7 +127,7 @@ class Sender:
 
         self.tag({MODEL_TAG: fields["sha256"]})
         path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
-        lines = events.read(self._folder / events.EVENTS)
+        lines = Record(self._folder).events
         points = [point for line in lines if line.kind == "metrics" and line.fields["step"] == step for point in metrics_of(line)]
         log_model(self._client, self._run_id, path, digest=digest, step=step, points=points, build=self._build)
 
