@@ -126,7 +126,10 @@ def texts_of(run: Record) -> Iterator[Item]:
         texts = {"result": event.fields["text"]} if event.kind == "description" else {}
         if event.kind in ("start", "reopen"):
             params = event.fields["params"]
-            texts = {"parameters": table(params), f"provenance/{event.fields['stage']}": table(event.fields.get("provenance", {}))}
+            texts = {
+                "parameters": nested_table(params),
+                f"provenance/{event.fields['stage']}": nested_table(event.fields.get("provenance", {})),
+            }
             if params and "parameters" not in shown:
                 yield hparams_item(params, run.name, event)
         for name, text in texts.items():
@@ -146,7 +149,7 @@ def hparams_item(params: Mapping[str, Any], run: str, event: Event) -> Item:
     return Item(0, event.time_ms, value)
 
 
-def table(values: Mapping[str, Any]) -> str:
+def nested_table(values: Mapping[str, Any]) -> str:
     """Return nested values as a Markdown table; "" if there are none."""
     rows = [(name, formatted(value).replace("|", r"\|")) for name, value in flatten(values).items()]
     return markdown(("", ""), rows) if rows else ""

@@ -260,7 +260,7 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
     for path in files.members(paths.evaluation_plots):
         run.artifact(path, folder="plots/evaluate")
     if PER_CLASS in scores:
-        run.text("per_class.csv", table(scores[PER_CLASS]), folder="tables")
+        run.text("per_class.csv", class_scores(scores[PER_CLASS]), folder="tables")
     if paths.dvc_lock.exists():
         run.artifact(paths.dvc_lock)
 
@@ -274,6 +274,6 @@ def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 
 
-def table(per_class: Mapping[str, Mapping[str, Any]]) -> str:
+def class_scores(per_class: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the scores per class as CSV, with a header and one row per class."""
     return files.as_csv(["class", *next(iter(per_class.values()))], [(name, *scores.values()) for name, scores in per_class.items()])

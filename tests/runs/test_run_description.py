@@ -178,7 +178,7 @@ def test_scores_of_each_class_are_a_table_and_not_metrics() -> None:
         "test/accuracy_interval/high": 1.0,
         "test/samples": 4.0,
     }
-    assert run_description.table(SCORES["per_class"]) == 'class,f1,support\ncat,1.0,2\n"a/b, c",0.5,2\n'
+    assert run_description.class_scores(SCORES["per_class"]) == 'class,f1,support\ncat,1.0,2\n"a/b, c",0.5,2\n'
 
 
 def test_the_result_becomes_the_description(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

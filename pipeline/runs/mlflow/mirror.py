@@ -113,9 +113,8 @@ class Mirror:
         """Make the attempts after the end of the stage. Return True once MLflow has all events, and False if another stage begins."""
         end_s = time.monotonic() + LAST_ATTEMPTS_S
         while not journal.is_written(self._folder):
-            self._delivery = Delivery(
-                self._folder, self._store, self._build
-            )  # starts at the saved cursor, so that failed events are sent again
+            # A new delivery starts at the saved cursor, so that failed events are sent again.
+            self._delivery = Delivery(self._folder, self._store, self._build)
             if self._attempt():
                 return True
             if time.monotonic() > end_s:
