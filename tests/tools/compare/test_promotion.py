@@ -19,6 +19,7 @@ from pipeline.runs import find
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import MODEL_TAG, Store
+from pipeline.runs.record import Record
 from pipeline.tools.compare import models, promotion
 from pipeline.tools.compare.paired import Paired
 from pipeline.tools.sync import build
@@ -179,7 +180,7 @@ def test_a_run_that_is_not_in_mlflow_yet_is_sent_first(registry: Registry, promo
 
 def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
     """As where the run was recorded without its model: it has nothing to send."""
-    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64, folder=None)
+    environment, unknown = Environment.read(), SimpleNamespace(digest="0" * 64, run=None)
     with pytest.raises(
         Refusal, match=r"model\.safetensors: MLflow has no run with this model: send its run with `python -m pipeline sync`"
     ):
@@ -191,7 +192,7 @@ def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Regist
     opened(other)
     first: Any = SimpleNamespace(
         digest=files.digest(registry.folder / "models/model.safetensors"),
-        folder=registry.folder / ".pipeline/journal" / registry.runs["first"],
+        run=Record(registry.folder / ".pipeline/journal" / registry.runs["first"]),
     )
     with pytest.raises(Refusal, match="this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store"):
         promotion.find_logged(registry.runs["first"], first, Store(other), other)
