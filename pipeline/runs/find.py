@@ -18,7 +18,7 @@ from pipeline.runs import journal
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.saved_model import find_model
 from pipeline.runs.mlflow.store import MODEL_TAG, Store
-from pipeline.runs.record import Record
+from pipeline.runs.record import Record, runs_of
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -29,10 +29,10 @@ MOST_CANDIDATES = 5
 """The number of runs that the message about an ambiguous name lists at most."""
 
 
-def run_named(name: str, environment: Environment) -> Path:
-    """Return the journal of the run that `name` denotes. Raises Refusal if there is none."""
-    if folder := journal_named(name, environment.root):
-        return folder
+def run_named(name: str, environment: Environment) -> Record:
+    """Return the run that `name` denotes. Raises Refusal if there is none."""
+    if run := recorded_run(name, environment.root):
+        return run
     raise unknown(name, environment.root, "run")
 
 
@@ -42,7 +42,7 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
     If `name` is too short, it says how long a part of a run's name must be.
     """
     named = shown(name) or '""'
-    runs = [folder.name for folder in reversed(journal.journals(root))]
+    runs = [run.name for run in reversed(runs_of(root))]
     more = ", ..." if len(runs) > MOST_CANDIDATES else ""
     note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
     known = (
@@ -53,21 +53,21 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
     return Refusal(f"{named}: is no {kinds} of this checkout{note}: {known}")
 
 
-def journal_named(name: str, root: Path) -> Path | None:
-    """Return the journal of the run that `name` denotes; None if there is none. Raises Refusal if several runs have the name.
+def recorded_run(name: str, root: Path) -> Record | None:
+    """Return the run in the checkout `root` that `name` denotes; None if there is none. Raises Refusal if several runs have the name.
 
     A run is denoted by the path or the name of its journal, by a unique beginning or end of this name of at least FEWEST_CHARACTERS
     characters, or by its run id in MLflow.
     """
-    folders = journal.journals(root)
-    for folder in folders:
-        if name in {folder.name, *Record(folder).run_ids.values()} or folder.resolve() == Path(name).resolve():
-            return folder
+    runs = runs_of(root)
+    for run in runs:
+        if name in {run.name, *run.run_ids.values()} or run.folder.resolve() == Path(name).resolve():
+            return run
     if len(name) < FEWEST_CHARACTERS:
         return None
-    matching = [folder for folder in folders if folder.name.startswith(name) or folder.name.endswith(name)]
+    matching = [run for run in runs if run.name.startswith(name) or run.name.endswith(name)]
     if len(matching) > 1:
-        newest = ", ".join(folder.name for folder in matching[: -MOST_CANDIDATES - 1 : -1])
+        newest = ", ".join(run.name for run in matching[: -MOST_CANDIDATES - 1 : -1])
         more = ", ..." if len(matching) > MOST_CANDIDATES else ""
         raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest}{more}): write more of the name")
     return matching[0] if matching else None
@@ -99,7 +99,7 @@ class Found:
 def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found]:
     """Yield the model that `name` denotes. A file that was downloaded from MLflow, or read from git, is removed when the `with` block ends.
 
-    `name` can be the path of a model file, a run with a journal in this checkout (see `journal_named`), the id of any other run in MLflow,
+    `name` can be the path of a model file, a run with a journal in this checkout (see `recorded_run`), the id of any other run in MLflow,
     a model in MLflow, written as in `FORMS`, a DVC experiment or a git revision. The first of them counts. A name that ends in
     `.safetensors` is a model file, even if it does not exist. The model of a run is any file on this machine with the SHA-256 of the run's
     model, or else that in MLflow. Raises Refusal if nothing has this name, or if its model file can neither be found nor be downloaded.
@@ -113,8 +113,7 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
         refuse_removed(Path(name), paths, environment.root)
         yield Found(Path(name), is_file=True)
         return
-    journal_folder = None if is_registered else journal_named(name, environment.root)
-    run = Record(journal_folder) if journal_folder else None
+    run = None if is_registered else recorded_run(name, environment.root)
     is_in_mlflow = is_registered or (RUN_ID.fullmatch(name) and not (run and run.digest))
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
         if is_in_mlflow:
@@ -177,7 +176,7 @@ def run_id_of(found: Record, environment: Environment) -> str:
 
 def refuse_removed(path: Path, paths: Paths, root: Path) -> None:
     """Raise Refusal if `path` is the checkout's model file, and DVC has removed it: it does so when it starts the stage `train`."""
-    finished = [folder.name for folder in journal.journals(root) if Record(folder).digest]
+    finished = [run.name for run in runs_of(root) if run.digest]
     if path == paths.model and not path.exists() and finished:
         raise Refusal(
             f"{path}: is missing: DVC removes it until the training of a `dvc repro` has ended: name a finished run, such as {finished[-1]}, "
@@ -189,7 +188,7 @@ def on_this_machine(digest: str, paths: Paths, root: Path) -> Path | None:
     """Return the path of a file with the SHA-256 `digest`; None if there is none. Only the model files of this checkout and of its journals
     are searched.
     """
-    copies = [folder / journal.MODEL for folder in journal.journals(root)]
+    copies = [run.folder / journal.MODEL for run in runs_of(root)]
     return next((path for path in (paths.model, *copies) if path.is_file() and files.digest(path) == digest), None)
 
 

@@ -96,7 +96,7 @@ class Record:
         """Return the fields of each event with which a stage began."""
         return [event.fields for event in self.events if event.kind in ("start", "reopen")]
 
-    @property
+    @cached_property
     def training(self) -> list[Event]:
         """Return the events of the stage `train`."""
         recorded, stage = [], ""
@@ -150,9 +150,14 @@ class Record:
         )
 
 
+def runs_of(root: Path) -> list[Record]:
+    """Return the runs of the checkout `root`, oldest first."""
+    return [Record(folder) for folder in journal.journals(root)]
+
+
 def run_of_model(root: Path, digest: str) -> Record | None:
     """Return the newest run in the checkout `root` whose model file has this SHA-256; None if there is none."""
-    return next((run for run in map(Record, reversed(journal.journals(root))) if run.digest == digest), None)
+    return next((run for run in reversed(runs_of(root)) if run.digest == digest), None)
 
 
 def sessions_of(training: Iterable[Event]) -> list[tuple[int, int]]:

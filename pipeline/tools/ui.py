@@ -17,7 +17,7 @@ from pipeline.core.untrusted import shown
 from pipeline.runs import event_files, find, journal
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store
-from pipeline.runs.record import Record
+from pipeline.runs.record import runs_of
 
 if TYPE_CHECKING:
     import uvicorn
@@ -135,11 +135,11 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
     event_files.refuse_unavailable()
     environment = Environment.read()
     folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
-    journals = [find.run_named(name, environment) for name in runs] or journal.journals(environment.root)
-    if not journals:
+    found = [find.run_named(name, environment) for name in runs] or runs_of(environment.root)
+    if not found:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
-    for found in map(Record, journals):
-        name = event_files.folder_name(found)
-        written = event_files.write(folder / name, found, Paths().top)
+    for run in found:
+        name = event_files.folder_name(run)
+        written = event_files.write(folder / name, run, Paths().top)
         print(f"tensorboard: {name}: {counted(written.points, 'point')}, {counted(written.figures, 'figure')}")
     print(f"show them: tensorboard --logdir {folder}")

@@ -31,7 +31,7 @@ def test_a_unique_beginning_or_end_of_a_name_denotes_the_run(tmp_path: Path) -> 
         "000001": None,
     }
     for name, run in expected.items():
-        found = find.journal_named(name, tmp_path)
+        found = find.recorded_run(name, tmp_path)
         assert (found and found.name) == run, name
 
 
@@ -59,10 +59,10 @@ def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, 
     make(tmp_path, FIRST, SECOND, TWIN)
     message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"
     with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
-        find.journal_named("run-000002", tmp_path)
+        find.recorded_run("run-000002", tmp_path)
     make(tmp_path, *(f"run-00000{number}-20261123T070000Z-00000000" for number in range(3, 7)))
     with pytest.raises(Refusal) as refused:
-        find.journal_named("run-0000", tmp_path)
+        find.recorded_run("run-0000", tmp_path)
     assert re.findall("run-00000([0-9])-", str(refused.value)) == ["6", "5", "4", "3", "2"]
     assert ", ...): write more of the name" in str(refused.value)
     monkeypatch.chdir(tmp_path)

@@ -12,6 +12,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.runs import find, journal
 from pipeline.runs.mlflow.store import MODEL_TAG
+from pipeline.runs.record import Record
 from tests.runs.conftest import Tracked, turned_to
 
 Names = dict[str, str]
@@ -58,7 +59,7 @@ def test_a_journal_without_a_model_does_not_hide_the_model_of_its_run_in_mlflow(
     shutil.copytree(tracked.journal, unfinished)
     (unfinished / journal.MODEL_DIGEST).unlink()
     (unfinished / journal.MODEL).unlink(missing_ok=True)
-    assert find.journal_named(names["id of the run"], tmp_path) == unfinished
+    assert find.recorded_run(names["id of the run"], tmp_path) == Record(unfinished)
     with find.located(names["id of the run"], Paths(tmp_path), elsewhere) as found:
         assert files.digest(found.path) == files.digest(tracked.model)
 

@@ -23,8 +23,8 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.runs import find, journal
-from pipeline.runs.record import Record, run_of_model
+from pipeline.runs import find
+from pipeline.runs.record import Record, run_of_model, runs_of
 from pipeline.tools.compare import models
 
 
@@ -111,7 +111,7 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
 
 def previous(run: Record, root: Path) -> Record | None:
     """Return the newest finished training before `run` of the same architecture and data in this checkout; None if there is none."""
-    earlier = (each for each in map(Record, reversed(journal.journals(root))) if each.name < run.name and each.digest)
+    earlier = (each for each in reversed(runs_of(root)) if each.name < run.name and each.digest)
     return next((each for each in earlier if each.first.get("subject") == run.last.get("subject")), None)
 
 
