@@ -19,6 +19,7 @@ OOM_SIGNS = (
     "Cuda failure 'out of memory'",
     "NVML_SUCCESS == r INTERNAL ASSERT FAILED",  # the allocator before torch 2.15, as it describes an OOM where NVML does not work
     "DefaultCPUAllocator: can't allocate memory",
+    "could not create a primitive",  # oneDNN
 )
 UNSURE_SIGNS = ("unable to find an engine to execute this computation", "_STATUS_NOT_INITIALIZED", "_STATUS_INTERNAL_ERROR")
 """Messages of cuDNN, cuBLAS and cuSOLVER. These libraries allocate memory beside PyTorch, and say this where it is missing, but also of a

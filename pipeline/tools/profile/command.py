@@ -42,15 +42,15 @@ def run(*, steps: int | None, trace: str | None, log_to_run: bool, speedup: bool
     if environment.processes != 1:
         print("note: PIPELINE_PROCESSES: one process with the whole batch is measured", file=sys.stderr)
     with adding_lines(document):
-        if fit_batch:
-            from pipeline.tools.profile.fit_batch import lines  # late, like the others: they import torch, which takes seconds
-
-            for line in lines(params.train):
-                print(line, flush=True)
-            return
-        from pipeline.tools.profile.trial import set_up
+        from pipeline.tools.profile.trial import set_up  # late, like the others: they import torch, which takes seconds
 
         prepared, machine = set_up(params, paths, environment)
+        if fit_batch:
+            from pipeline.tools.profile.fit_batch import lines
+
+            for line in lines(params, prepared, machine):
+                print(line, flush=True)
+            return
         if speedup:
             from pipeline.tools.profile.speedup import print_comparison
 

@@ -4,7 +4,6 @@ Blocks of steps with an option alternate with blocks as configured, so that a dr
 """
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -95,12 +94,12 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
     """
     title, samples = f"{params.model.title} on {machine.device} ({machine.name})", params.train.batch_size
     print(title)
-    start_s, start_wait_s = time.perf_counter(), trials.cpu_wait_s()
+    crowding = trials.watch()
     printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
     for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, samples):
         print(text, flush=True)
-    rows, waiting = list(kept), (trials.cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s)
-    how = "\n\n".join(filter(None, (method(params, machine.device), trials.note(waiting))))
+    rows = list(kept)
+    how = "\n\n".join(filter(None, (method(params, machine.device), crowding())))
     faster = always_faster(rows)
     print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
     if output:
@@ -184,10 +183,13 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
             )
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
             return Row(option.name, trials.spread(seconds[option.name]).median, speed, candidate.taken_bytes())
-    except Refusal as refusal:
-        return Row(option.name, obstacle=str(replace(refusal.problems[0], file="")))
     except Exception as error:  # an option that torch cannot do here must not end the comparison
-        return Row(option.name, obstacle=f"{type(error).__name__}: {reason(error)}")
+        return Row(option.name, obstacle=obstacle_of(error))
+
+
+def obstacle_of(error: Exception) -> str:
+    """Return why something could not be measured, for the obstacle of a row."""
+    return str(replace(error.problems[0], file="")) if isinstance(error, Refusal) else f"{type(error).__name__}: {reason(error)}"
 
 
 def unfuse(optimizer: torch.optim.Optimizer) -> None:

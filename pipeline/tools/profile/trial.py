@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import psutil
 import torch
@@ -47,6 +47,7 @@ CROWDED = 0.1
 RESET_PEAK = "5"
 """The text that resets the peak of the resident memory when it is written to `/proc/self/clear_refs` (man 5 proc)."""
 Step = Callable[[], object]
+Name = TypeVar("Name")
 
 
 def set_up(params: TrainParams, paths: Paths, environment: Environment) -> tuple[Prepared, Machine]:
@@ -190,18 +191,18 @@ def time_block(step: Step, count: int, synchronize: Callable[[], object]) -> flo
 
 
 def interleaved(
-    steps: Mapping[str, tuple[Step, int]],
+    steps: Mapping[Name, tuple[Step, int]],
     *,
     rounds: int,
     synchronize: Callable[[], object],
-    before: Callable[[str], object] = lambda _: None,
-) -> dict[str, list[float]]:
+    before: Callable[[Name], object] = lambda _: None,
+) -> dict[Name, list[float]]:
     """Run one block of each of `steps` in every round, and reverse their order in every second round. Return seconds per step by name.
 
     `steps` maps a name to a pair: a function that makes one step, and the number of steps in its block. The result has a value for each
     block. `synchronize` is as for `time_block`. `before(name)` is called before each block and is not timed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[Name, list[float]] = {name: [] for name in steps}
     for number in range(rounds):
         for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
             before(name)
@@ -233,6 +234,12 @@ def note(share: float) -> str | None:
     return (
         f"Other processes use the CPUs: for {share:.0%} of the time, this process had to wait for one. Measure again when they have ended."
     )
+
+
+def watch() -> Callable[[], str | None]:
+    """Return a function that returns a warning, as `note` does, for the time since this call of `watch`."""
+    start_s, start_wait_s = time.perf_counter(), cpu_wait_s()
+    return lambda: note((cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
 
 
 def reset_peak(device: torch.device) -> None:
