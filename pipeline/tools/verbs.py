@@ -149,7 +149,7 @@ VERBS = {
         "params.command:run",
         {
             "assignments": value(
-                "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp; preset=NAME first copies presets/NAME.yaml to params.yaml, unless uncommitted changes would be lost",
+                "train.epochs=3 changes a value; model=mlp replaces the section by the values recommended for mlp; preset=NAME first copies presets/NAME.yaml to params.yaml, and keeps the file that it replaces",
                 KEY_VALUE,
                 nargs="*",
             ),

@@ -15,7 +15,6 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, dotted
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
-from pipeline.runs import provenance
 from pipeline.tools import tool
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
@@ -24,11 +23,8 @@ from pipeline.tools.params.reference import STAGE_PARAMS
 
 FROM_PRESETS, FROM_TOP = "$schema=../params.schema.json", "$schema=params.schema.json"
 PRESET, DATA = "preset=", "data="
-RECORD = Path(".pipeline/written-params")
-"""Lists each params.yaml that was written by this program alone: in each line its SHA-256 and the writer.
-
-The writer is `preset` if all changes are values of a command with `preset=NAME`, which can be given again, else `set`.
-"""
+REPLACED = Path(".pipeline/replaced")
+"""Holds each params.yaml that was replaced as a whole, and that was no preset. A part of its SHA-256 is its name."""
 
 
 def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
@@ -58,11 +54,11 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         apply_preset(names, values)
         return
     before = read_text(target)
-    after = assigned(before, with_pretrained(values, before, replaces=False))
+    after = assigned(before, with_pretrained(values, before))
     if after == before:
         print(f"set: {target} has these values already")
         return
-    write(target, after)
+    files.write_text(target, after)
     for line in differences(before, after):
         print(f"set: {line}")
 
@@ -70,8 +66,7 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
 def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     """Copy a preset to params.yaml, with the values of `assignments` in place of its own. `names` has the name of this one preset.
 
-    Raises Refusal if there are several names or no such preset, if an assignment is wrong, or if params.yaml has uncommitted changes, which
-    would be lost. A params.yaml that equals a preset, or that this function wrote, is always replaced.
+    Raises Refusal if there are several names or no such preset, or if an assignment is wrong.
     """
     if len(names) > 1:
         raise Refusal(f"preset={names[1]}: is the second preset: write one")
@@ -81,9 +76,7 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
     original = known[names[0]]
     text = assigned(original, with_pretrained(assignments, original)) if assignments else original
     changed = differences(original, text) if assignments else []
-    refuse_loss(target, text)
-    record(text, "preset")
-    files.write_text(target, text)
+    replace(target, text)
     print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
     for line in changed:
         print(f"set: {line}")
@@ -123,9 +116,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     text, about_time = suited(finding, write, Environment.read(), own_model=any(each.location[0] == "model" for each in parsed))
     target = Paths().params
     changed = differences(read_text(target), text) if target.exists() else []
-    refuse_loss(target, text)
-    record(text, "preset")
-    files.write_text(target, text)
+    replace(target, text)
     for line in (*changed, *about_time):
         print(f"set: {line}")
     print(f"set: {target} is written: `make repro` trains")
@@ -135,16 +126,14 @@ def is_pretrained(given: str) -> bool:
     return bool(re.match("model=[a-z]+:", given))
 
 
-def with_pretrained(assignments: Sequence[str], text: str, measured: Sequence[str] = (), *, replaces: bool = True) -> Sequence[str]:
+def with_pretrained(assignments: Sequence[str], text: str, measured: Sequence[str] = ()) -> Sequence[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
 
-    `text` is that of the parameters to change, and `measured` some texts of the data, () if they are not known.
-    `replaces` is True if all of params.yaml will be replaced. A value that is given, too, takes precedence.
+    `text` is that of the parameters to change, and `measured` some texts of the data, () if they are not known. A value that is given, too,
+    takes precedence.
     """
     if not any(map(is_pretrained, assignments)):
         return assignments
-    if replaces:
-        refuse_loss(Paths().params, "")  # before anything is downloaded
     from pipeline.tools.params.pretrained import expanded  # late: it imports torch
 
     named = [Assignment.parse(given).value for given in assignments if given.startswith("source=")]
@@ -163,59 +152,15 @@ def texts() -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8").replace(FROM_PRESETS, FROM_TOP) for path in presets}
 
 
-def refuse_loss(target: Path, text: str) -> None:
-    """Raise Refusal if changes would be lost when `text` replaces the contents of the file `target`.
-
-    Nothing is lost if the file equals a preset, is committed, or was written by `set preset=NAME`. Without Git, as in a container, nothing
-    is lost if any other `set` wrote the file, either.
-    """
-    if not is_edited(target) or target.read_bytes() == text.encode() or writer_of(target) == "preset":
-        return
-    changes = uncommitted(target)
-    if changes or (changes is None and writer_of(target) is None):
-        remedy = f"commit it, or undo the changes with `git restore {target}`" if changes else "move the file away"
-        raise Refusal(f"{target} has changes that are not committed and would be lost: {remedy}, and try again")
-
-
-def write(target: Path, text: str) -> None:
-    """Write `text`, a changed params.yaml, to the file `target`. Record it, unless the file before contained changes that were made by hand."""
-    if not is_edited(target) or writer_of(target):
-        record(text, "set")
+def replace(target: Path, text: str) -> None:
+    """Write `text` to the file `target`. Keep what it had in REPLACED, and say so, unless this was a preset or the same."""
+    before = target.read_bytes() if target.exists() else b""
+    if before and before not in [known.encode() for known in (text, *texts().values())]:
+        kept = REPLACED / f"params-{hashlib.sha256(before).hexdigest()[:12]}.yaml"
+        with files.replacing(kept) as draft:
+            draft.write_bytes(before)
+        print(f"set: {target} had other values: {kept} keeps them")
     files.write_text(target, text)
-
-
-def record(text: str, writer: str) -> None:
-    """Record that `writer`, "preset" or "set", is about to write params.yaml with the contents `text`.
-
-    The record comes before the file: after a kill, a file without a record would count as edited; a record without a file is harmless.
-    """
-    writers, digest = recorded(), hashlib.sha256(text.encode()).hexdigest()
-    writers[digest] = "preset" if "preset" in (writer, writers.get(digest)) else "set"
-    files.write_text(RECORD, "".join(f"{digest} {writer}\n" for digest, writer in writers.items()))
-
-
-def is_edited(target: Path) -> bool:
-    """Return True if the file exists and equals no preset."""
-    return target.exists() and target.read_bytes() not in [text.encode() for text in texts().values()]
-
-
-def writer_of(target: Path) -> str | None:
-    """Return the writer of the file, "preset" or "set", or None if it was changed by hand."""
-    return recorded().get(files.digest(target))
-
-
-def recorded() -> dict[str, str]:
-    """Return the writer of each recorded file, by the SHA-256 of the file."""
-    lines = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
-    return {digest: writer or "set" for digest, _, writer in (line.partition(" ") for line in lines)}  # earlier versions wrote no writer
-
-
-def uncommitted(path: Path) -> str | None:
-    """Return what git reports of uncommitted changes of the file: "" for none. Return None if git fails, as it does without a repository."""
-    try:
-        return provenance.git("status", "--porcelain", "--", str(path))
-    except provenance.Unknown:
-        return None
 
 
 def add_keys(paths: Sequence[Path]) -> None:
@@ -225,7 +170,7 @@ def add_keys(paths: Sequence[Path]) -> None:
         if not lines:
             print(f"set: {path} has all keys already")
             continue
-        write(path, text) if path == Paths().params else files.write_text(path, text)
+        files.write_text(path, text)
         for line in lines:
             print(f"set: {path}: {line}")
 

@@ -5,7 +5,6 @@ import random
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
 Refused = Callable[..., list[str]]
-GIT = ("git", "-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
 PICTURES = {f"{name}/{number}.png": picture(20 * number + 7) for name in ("cat", "dog") for number in range(6)}
 WORDS = ("red", "blue", "green", "round", "long", "old", "new")
 
@@ -261,17 +259,13 @@ def test_data_that_cannot_be_used_are_refused_in_one_sentence_and_nothing_is_wri
     assert Path("params.yaml").read_bytes() == before
 
 
-def test_edits_that_no_commit_holds_are_never_overwritten(refused: Refused) -> None:
-    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
-        subprocess.run([*GIT, *words], check=True, capture_output=True)
-    table = csv("data/a.csv", rows())
+def test_what_is_replaced_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
     Path("params.yaml").write_text(edited, encoding="utf-8")
-    assert "has changes that are not committed and would be lost" in refused("set", f"data={table}")[0]
-    assert Path("params.yaml").read_text(encoding="utf-8") == edited
-    subprocess.run(["git", "checkout", "params.yaml"], check=True, capture_output=True)
-    for _ in range(2):
-        assert main(["set", f"data={table}"]) == 0
+    assert main(["set", f"data={csv('data/a.csv', rows())}"]) == 0
+    [kept] = Path(".pipeline/replaced").iterdir()
+    assert f"set: params.yaml had other values: {kept} keeps them" in capsys.readouterr().out.splitlines()
+    assert kept.read_text(encoding="utf-8") == edited
 
 
 def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:

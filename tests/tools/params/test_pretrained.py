@@ -129,12 +129,6 @@ def refuses_all(refused: Refused, given: str, message: str, code: int = 2) -> No
     assert [path.name for path in Path("data/weights").iterdir()] == ["None"]
 
 
-def test_nothing_is_copied_if_changes_of_the_parameters_would_be_lost(published: Path, refused: Refused) -> None:
-    [said] = refused("set", "preset=trec-lstm", f"model=transformers:{published / 'acme/bert'}")
-    assert "params.yaml has changes that are not committed and would be lost" in said
-    assert [path.name for path in Path("data/weights").iterdir()] == ["None"]
-
-
 def test_two_commands_do_not_fetch_at_once(hub: Hub, refused: Refused) -> None:
     with files.locked(weights.LOCK, wait=False):
         refuses_all(refused, BERT, "another `set` is fetching a model: try again when it has ended", code=69)
