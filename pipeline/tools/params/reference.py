@@ -1,7 +1,6 @@
 """`make schema`: write the reference of the parameters: params.schema.json for editors, and docs/parameters.md for users."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union
 
@@ -50,56 +49,37 @@ def tables() -> str:
     whole = schema()
     parts = []
     for section, entry in whole["properties"].items():
-        owners: dict[tuple[str, str, str], list[str]] = {}
-        for key, variants, value, meaning in rows(whole, section, entry):
-            owners.setdefault((key, value, meaning), []).extend(variants)
         cells = [
-            (f"`{key}`" + (f" ({', '.join(names)})" if names else ""), value, meaning) for (key, value, meaning), names in owners.items()
+            (f"`{key}`" + (f" ({', '.join(variants)})" if variants else ""), value, meaning)
+            for (key, value, meaning), variants in rows(whole["$defs"], section, entry).items()
         ]
         lines = [tuple(" ".join(cell.replace("|", "\\|").split()) for cell in row) for row in cells]
         parts.append(f"## `{section}`\n\n{markdown(('key', 'value', 'meaning'), lines)}\n")
     return "\n".join(parts)
 
 
-def rows(whole: dict[str, Any], section: str, entry: dict[str, Any]) -> Iterator[tuple[str, list[str], str, str]]:
-    """Return key, variants, values and meaning of each key of a section. `[]` stands for all variants."""
-    options = [option for option in entry.get("anyOf", [entry]) if "$ref" in option]  # the options of a nullable section: its type and null
-    members = list(entry.get("oneOf", options))
-    if not members:
-        yield section, [], values(entry), entry.get("description", "")
-    elif "anyOf" in entry:
-        yield section, [], "section or `null`", entry["description"]
-    common = common_keys(whole, members)
-    for number, member in enumerate(members):
-        properties = resolve(whole, member)["properties"]
-        variants = names_of(properties["name"]) if "name" in properties else []
-        for key, field in properties.items():
-            if key in common and number:
-                continue
-            value = names(whole, members) if key == "name" else values(field)
-            yield f"{section}.{key}", [] if key in common else variants, value, field.get("description") or entry.get("description", "")
+def rows(definitions: dict[str, Any], section: str, entry: dict[str, Any]) -> dict[tuple[str, str, str], list[str]]:
+    """Return (key, values, meaning) of each key of a section, and the variants that have it: [] if all do.
 
-
-def common_keys(whole: dict[str, Any], members: list[dict[str, Any]]) -> set[str]:
-    """Return the keys that all variants of a section have. `members` refer to the variants in `whole`, the whole JSON schema."""
-    keys = [set(resolve(whole, member)["properties"]) for member in members]
-    return set.intersection(*keys) if keys else set()
-
-
-def names(whole: dict[str, Any], members: list[dict[str, Any]]) -> str:
-    fields = [resolve(whole, member)["properties"]["name"] for member in members]
-    return ", ".join(f"`{name}`" for field in fields for name in names_of(field))
-
-
-def names_of(field: dict[str, Any]) -> list[str]:
-    """Return the values of the key `name` of a variant: one, or several that share a class. `field` is the JSON schema of the key."""
-    values: list[str] = field.get("enum", [field.get("const")])
-    return values
-
-
-def resolve(whole: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
-    definition: dict[str, Any] = whole["$defs"][reference["$ref"].rpartition("/")[2]]
-    return definition
+    `entry` is the JSON schema of the section, and `definitions` has those of the variants to which it refers.
+    """
+    options = [option for option in entry.get("oneOf", entry.get("anyOf", [entry])) if "$ref" in option]
+    members = [definitions[option["$ref"].rpartition("/")[2]]["properties"] for option in options]
+    common = set.intersection(*map(set, members)) if members else set()
+    # the values of the key `name` of a variant are one, or several that share a class
+    names = [member["name"].get("enum", [member["name"].get("const")]) if "name" in member else [] for member in members]
+    found: dict[tuple[str, str, str], list[str]] = {}
+    if not members or "anyOf" in entry:
+        found[section, "section or `null`" if members else values(entry), entry.get("description", "")] = []
+    for variants, member in zip(names, members, strict=True):
+        for key, field in member.items():
+            value = ", ".join(f"`{name}`" for each in names for name in each) if key == "name" else values(field)
+            row = (f"{section}.{key}", value, field.get("description") or entry.get("description", ""))
+            if key not in common:
+                found.setdefault(row, []).extend(variants)
+            elif member is members[0]:
+                found[row] = []
+    return found
 
 
 def values(field: dict[str, Any]) -> str:
