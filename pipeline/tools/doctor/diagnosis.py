@@ -19,7 +19,6 @@ CHECKS: Mapping[str, Check] = {
     "python": packages.python,
     "lock": packages.lock,
     "extras": packages.extras,
-    "torchvision": packages.torchvision,
     "driver": gpus.driver,
     "gpus": gpus.gpus,
     "precision": gpus.precision,

@@ -2,13 +2,11 @@
 
 import re
 import sys
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import listed
-from pipeline.tools.doctor.finding import Context, Finding, ok, problem, version_file, warning
+from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 OLDEST_PYTHON = (3, 11)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
@@ -65,29 +63,6 @@ def extras(context: Context) -> Finding:
     return ok(f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
 
 
-def torchvision(_context: Context) -> Finding:
-    """Check that torchvision was built for the installed torch, and that it has its compiled operators."""
-    from packaging.requirements import Requirement
-
-    found = {name: find_spec(name) for name in ("torch", "torchvision")}
-    remedy = "`uv pip install --reinstall-package torchvision --require-hashes --requirement requirements.lock`"
-    if None in found.values():
-        return warning("torch or torchvision is not installed", "`make setup`")
-    versions = {name: full_version(name) for name in found}
-    text = f"torchvision {versions['torchvision']} with torch {versions['torch']}"
-    (torch, _, torch_build), (_, _, build) = (version.partition("+") for version in versions.values())
-    needs = [Requirement(line) for line in metadata.requires("torchvision") or []]
-    unfit = [need for need in needs if need.name == "torch" and not need.specifier.contains(torch, prereleases=True)]
-    if unfit:
-        return warning(f"{text}: it needs torch {unfit[0].specifier}", remedy)
-    if torch_build != build:
-        return warning(f"{text} are different builds, so its operators cannot be loaded", remedy)
-    origin = found["torchvision"].origin if found["torchvision"] else None
-    if not origin or not any(Path(origin).parent.glob("_C*.so")):
-        return warning(f"{text} has no compiled operators", remedy)
-    return ok(f"{text} has its operators")
-
-
 def is_outside_venv(top: Path) -> bool:
     """Return True if the checkout has a virtual environment, but this Python is another one."""
     return (top / ".venv/bin/python").exists() and (top / ".venv").resolve() != Path(sys.prefix).resolve()
@@ -133,9 +108,3 @@ def installed_versions() -> dict[str, str]:
 
 def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def full_version(package: str) -> str:
-    """Return the version of a package with the name of its build, such as 2.15.0+cu132, from its `version.py`, or else from its metadata."""
-    match = re.search(r"^__version__ *(?::.*)?= *'([^']+)'", version_file(package), re.MULTILINE)
-    return match[1] if match else metadata.version(package)

@@ -72,21 +72,3 @@ def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp
         assert (finding.status, finding.remedy) == ("problem" if check is packages.lock else "warning", "`source .venv/bin/activate`")
     monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
     assert packages.python(make_context()).status == "problem"
-
-
-def test_torchvision_of_another_build_or_release_or_without_operators(make_context: MakeContext, tmp_path: Path, monkeypatch) -> None:
-    assert packages.torchvision(make_context()).status == "ok"
-    versions = {"torch": "2.15.0+cpu", "torchvision": "0.29.2+cu132"}
-    monkeypatch.setattr(packages, "full_version", versions.__getitem__)
-    finding = packages.torchvision(make_context())
-    assert (finding.status, "different builds" in finding.text) == ("warning", True)
-    versions["torch"] = "2.1.0+cu132"
-    finding = packages.torchvision(make_context())
-    assert (finding.status, "it needs torch >=" in finding.text) == ("warning", True)
-    monkeypatch.undo()
-    monkeypatch.setattr(packages, "find_spec", lambda _: None)
-    assert (packages.torchvision(make_context()).status, packages.torchvision(make_context()).remedy) == ("warning", "`make setup`")
-    monkeypatch.undo()
-    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
-    finding = packages.torchvision(make_context())
-    assert (finding.status, "no compiled operators" in finding.text) == ("warning", True)
