@@ -37,14 +37,12 @@ PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
 class Option:
     """A change of the training. `changes` are new values in the section `train`; `device` is None for the configured device.
 
-    If `unfused` is True, the optimizer uses no fused kernels. `obstacle` is the reason if this machine or this model is known not to support
-    the option, else None.
+    `obstacle` is the reason if this machine or this model is known not to support the option, else None.
     """
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     device: str | None = None
-    unfused: bool = False
     obstacle: str | None = None
 
 
@@ -121,8 +119,6 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     for mode in ("off", "default", "graphs"):
         if mode != settings.compile:
             yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
-    captured = on_gpu and machine.graphs != "off"
-    yield Option(f"optimizer not fused{', steps not captured' if captured else ''}", unfused=True)
     yield changed("lanes", 2 if settings.lanes == 1 else 1)
     yield changed("activation_checkpointing", not settings.activation_checkpointing)
     yield changed("deterministic", not settings.deterministic)
@@ -153,10 +149,8 @@ def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Mach
     """
     device = torch.device(option.device) if option.device else machine.device
     held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    machine = replace(machine, device=device, graphs="off" if option.unfused else machine.graphs)
-    trial = Trial.of(params, prepared, machine, changes={"report_every_steps": trials.NEVER, **option.changes})
-    if option.unfused:
-        unfuse(trial.state.optimizer)
+    changes = {"report_every_steps": trials.NEVER, **option.changes}
+    trial = Trial.of(params, prepared, replace(machine, device=device), changes=changes)
     with trials.stepping(trial) as reports:
         candidate = Candidate(trial, partial(next, reports), held_bytes)
         candidate.claim()
@@ -190,15 +184,6 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
 def obstacle_of(error: Exception) -> str:
     """Return why something could not be measured, for the obstacle of a row."""
     return str(replace(error.problems[0], file="")) if isinstance(error, Refusal) else f"{type(error).__name__}: {reason(error)}"
-
-
-def unfuse(optimizer: torch.optim.Optimizer) -> None:
-    """Switch off the fused kernels of `optimizer`. Raises Refusal if it has none."""
-    if not all("fused" in group for group in optimizer.param_groups):
-        raise Refusal(f"{type(optimizer).__name__} has no fused kernels")
-    for group in optimizer.param_groups:
-        group["fused"] = False
-    optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch's fused optimizers
 
 
 def method(params: TrainParams, device: torch.device) -> str:

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.core.refusal import Refusal
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile import speedup
 from pipeline.tools.profile.speedup import CONFIGURED, Option, Row
-from pipeline.tools.profile.trial import Spread, Trial
+from pipeline.tools.profile.trial import Spread
 from tests import project, texts
 from tests.train.engine.building import HERE
 
@@ -24,7 +23,7 @@ def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -
     found = names(speedup.options(train_params({}), prepared, HERE, channels_last=False))
     assert list(found) == [
         *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default", "compile: graphs"),
-        *("optimizer not fused", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
+        *("lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
     ]
     assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
     others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
@@ -80,27 +79,6 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
     _, slow = speedup.compare_options(params, prepared, HERE, steps=None)
     assert slow.step_s == 2.0
     assert slow.speed.median == 0.5
-
-
-def test_an_optimizer_without_fused_kernels_makes_nearly_the_same_steps(params, prepared) -> None:
-    weights = []
-    for unfused in (False, True):
-        trial = Trial.of(params, prepared, HERE)
-        if unfused:
-            speedup.unfuse(trial.state.optimizer)
-        reports = trial.reports()
-        for _ in range(3):
-            next(reports)
-        weights.append(torch.cat([parameter.detach().flatten() for parameter in trial.state.parameters]))
-    assert torch.allclose(*weights, atol=1e-6)
-
-
-def test_an_optimizer_with_one_form_is_refused() -> None:
-    class Plain(torch.optim.Optimizer):
-        pass
-
-    with pytest.raises(Refusal, match="Plain has no fused kernels"):
-        speedup.unfuse(Plain([torch.nn.Parameter(torch.ones(1))], {}))
 
 
 ROWS = [
