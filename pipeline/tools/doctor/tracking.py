@@ -4,12 +4,10 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Sequence
 from contextlib import closing
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from pipeline.core.untrusted import shown
@@ -26,13 +24,13 @@ LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
 OF_PROXIES = (407, 502, 503, 504)
 """Statuses with which a proxy answers in place of the server."""
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
-VERSION, REVISION = re.compile(r"(\d+)\.\d+(\.\w+)*"), re.compile(r"^(down_)?revision\b.*= *[\"'](\w+)[\"']", re.MULTILINE)
+VERSION = re.compile(r"(\d+)\.\d+(\.\w+)*")
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
 UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
 
 
 def tracking(context: Context) -> Finding:
-    """Check that the MLflow server answers and is not too old, or that this MLflow can open the database."""
+    """Check that the MLflow server answers and is not too old, or that the database can be read."""
     if not context.environment.tracking:
         return ok("off (PIPELINE_TRACKING)")
     address = Address.of(context.environment)
@@ -153,70 +151,36 @@ def of_deleted(address: Address, environment: "Environment", number: str | int, 
 
 
 def of_sqlite(address: Address, environment: "Environment") -> Finding:
-    """Read the schema revision of a SQLite file, and whether the experiment was deleted, without changing the file."""
+    """Read from a SQLite file whether the experiment was deleted, without changing the file."""
     database = Path(address.for_mlflow.partition(":///")[2])
     if not database.exists():
         return ok(f"{database}, which the first run will make")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
-            rows = connection.execute("SELECT version_num FROM alembic_version").fetchall()
             row = connection.execute(*deleted(environment)).fetchone()
     except sqlite3.Error as error:
         if "locked" in str(error):
             return warning(f"{database} is locked by another process", f"`fuser {database}` names the process")
         remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
         return warning(f"{database} cannot be read ({error}); {LATER}", remedy)
-    return of_deleted(address, environment, *row) if row else of_schema(str(database), f"sqlite:///{database}", rows)
+    return of_deleted(address, environment, *row) if row else ok(str(database))
 
 
 def of_database(address: Address, environment: "Environment") -> Finding:
-    """Read the schema revision of the database on a database server, and whether the experiment was deleted."""
+    """Read from the database on a database server whether the experiment was deleted."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
     query, arguments = deleted(environment)
     try:
         with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
-            rows = connection.execute(text("SELECT version_num FROM alembic_version")).fetchall()
             row = connection.execute(text(query), arguments).fetchone()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
         return warning(f"{address.shown} needs the package {error.name}; {LATER}", remedy)
     except SQLAlchemyError as error:
         return warning(f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}", f"start the database, {UNSET}")
-    return of_deleted(address, environment, *row) if row else of_schema(address.shown, "ADDRESS", rows)
-
-
-def of_schema(name: str, for_upgrade: str, rows: Sequence[Any]) -> Finding:
-    """Compare the schema revision of a database with that of the installed MLflow, which opens only databases of its own revision.
-
-    `name` is the database in the messages, and `for_upgrade` its address as the argument of `mlflow db upgrade`. `rows` are those of the
-    table `alembic_version`.
-    """
-    version, client = (str(rows[0][0]) if rows else "none"), metadata.version("mlflow")
-    older, newest = revisions()
-    if version == newest:
-        return ok(f"{name}, of the schema of MLflow {client}")
-    if version in older:
-        text = f"{name} was written by an older MLflow than {client}, which cannot open it; {LATER}"
-        return warning(text, f"copy it, then `mlflow db upgrade {for_upgrade}`")
-    text = f"{name} was written by a newer MLflow than {client} (schema {shown(version, 40)}); {LATER}"
-    return warning(text, "install the MLflow that wrote it, or set MLFLOW_TRACKING_URI to another database")
-
-
-def revisions() -> tuple[set[str], str]:
-    """Return the schema revisions that the installed MLflow can upgrade, and its own revision.
-
-    They are read from the files of MLflow's migrations, because the import of MLflow takes seconds.
-    """
-    found = find_spec("mlflow")
-    assert found
-    assert found.origin
-    texts = [path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("store/db_migrations/versions/*.py")]
-    matches = [match for text in texts for match in REVISION.findall(text)]
-    older = {revision for is_down, revision in matches if is_down}
-    (newest,) = {revision for is_down, revision in matches if not is_down} - older
-    return older, newest
+    return of_deleted(address, environment, *row) if row else ok(address.shown)
 
 
 def reason(error: BaseException) -> str:
