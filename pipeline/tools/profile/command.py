@@ -100,7 +100,7 @@ def refuse_other_run(params: TrainParams, prepared: "Prepared", paths: Paths, en
 
 
 def log(profile: "Profile", paths: Paths, environment: Environment) -> str | None:
-    """Add the text, the numbers, the trace and the memory of `profile` to the run of the model file. Return the name of its journal."""
+    """Add the text, the numbers and the trace of `profile` to the run of the model file. Return the name of its journal."""
     with (
         tempfile.TemporaryDirectory(prefix="profile-") as folder,
         tracking.addition(environment, paths.model, info=RunInfo(), stage="profile") as run,
@@ -110,5 +110,4 @@ def log(profile: "Profile", paths: Paths, environment: Environment) -> str | Non
         run.artifact(trace, folder=FOLDER)
         run.text("profile.txt", "\n".join(profile.lines()) + "\n", folder=FOLDER)
         run.text("profile.json", json.dumps(profile.record(), indent=2) + "\n", folder=FOLDER)
-        run.text("memory.csv", profile.memory_table(), folder=FOLDER)
     return tracking.journal_of(environment, paths.model)

@@ -1,14 +1,14 @@
-"""Profiles some steps of a training, describes the result as text, JSON and a table of memory, and says what limits the speed and what to change."""
+"""Profiles some steps of a training, describes the result as text and JSON, and says what limits the speed and what to change."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from pipeline.core import files, limits
+from pipeline.core import limits
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import counted
 from pipeline.core.section import formatted
@@ -16,7 +16,6 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.profile.shares import BLOCKS, Shares, Timed, Traced, block, shares, timed, traced
 from pipeline.tools.profile.trial import Trial, note, peak_bytes, reset_peak, stepping, steps_for
 from pipeline.train import memory_format
-from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
 WARMUP_STEPS = 10
@@ -24,9 +23,6 @@ CALIBRATION_STEPS = 3
 BUDGET_S = 3.0
 """Seconds that all steps without the profiler take together, unless `--steps` gives their number."""
 TRACED_S, MOST_TRACED = 1.0, 10
-MEMORY_S, MOST_MEMORY = 2.0, 100
-LEAST_FOR_GROWTH, GROWTH = 20, 5e-4
-"""Memory counts as growing if it increases by more than GROWTH times its peak per step. Fewer than LEAST_FOR_GROWTH steps do not show growth."""
 NAMES = {"data": "waiting for data", "copying": "copying to the device", "computing": "computing", "host": "host overhead", "idle": "idle"}
 BAR = 30
 
@@ -45,8 +41,8 @@ class Profile:
     traced: Traced
     shares: Shares
     advice: str
-    memory_bytes: Sequence[int]
-    """The memory peak of each of some steps."""
+    memory_bytes: int
+    """The memory peak of the steps."""
 
     def lines(self) -> Iterator[str]:
         """Yield the lines that the user sees."""
@@ -65,10 +61,11 @@ class Profile:
         for each in self.traced.operations:
             yield f"  {each.name[:52]:52} {each.share:6.1%} {1000 * each.step_s:10.3f} {each.calls:13.1f}"
         yield ""
-        yield f"memory: {memory_line(self.memory_bytes, self.device)}"
+        kind = "of PyTorch on the GPU" if self.device == "cuda" else "resident memory of this process"
+        yield f"memory: {self.memory_bytes / 1e6:,.0f} MB at its peak ({kind})"
 
     def record(self) -> dict[str, Any]:
-        """Return the profile as JSON data, without the trace and the memory of each step."""
+        """Return the profile as JSON data, without the trace."""
         return {
             "title": self.title,
             "steps": self.steps,
@@ -77,12 +74,8 @@ class Profile:
             "shares": asdict(self.shares),
             "advice": self.advice,
             "operations": [each._asdict() for each in self.traced.operations],
-            "memory_peak_bytes": max(self.memory_bytes),
+            "memory_peak_bytes": self.memory_bytes,
         }
-
-    def memory_table(self) -> str:
-        """Return the memory peaks of the steps as CSV."""
-        return files.as_csv(["step", "peak_bytes"], enumerate(self.memory_bytes, 1))
 
 
 def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:
@@ -93,8 +86,10 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         block(trial, reports, WARMUP_STEPS)
         step_s = block(trial, reports, CALIBRATION_STEPS).step_s
         each = -(-steps // BLOCKS) if steps else steps_for(BUDGET_S / BLOCKS, step_s, least=2)
+        reset_peak(machine.device)
         measured = timed(trial, reports, each)
-        used = memory_of_steps(trial, reports, steps_for(MEMORY_S, step_s, least=5, most=MOST_MEMORY))
+        # captured steps allocate nothing, so theirs is all that is reserved
+        used = peak_bytes(machine.device) if trial.why_eager else torch.cuda.memory_reserved(machine.device)
         trace = traced(trial, reports, steps_for(TRACED_S, step_s, least=2, most=MOST_TRACED), Path(folder))
     found = shares(measured, trace, on_gpu=on_gpu)
     suits = memory_format.is_faster(trial.state.model.network, trial.state.precision, machine.device)
@@ -112,31 +107,6 @@ def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, 
         advice=sentence(found, situation),
         memory_bytes=used,
     )
-
-
-def memory_of_steps(trial: Trial, reports: Iterator[Report], steps: int) -> list[int]:
-    """Make `steps` steps, and return the peak of the memory in each. Captured steps allocate nothing, so theirs is all that is reserved."""
-    device, peaks = trial.machine.device, []
-    for _ in range(steps):
-        reset_peak(device)
-        next(reports)
-        peaks.append(peak_bytes(device) if trial.why_eager else torch.cuda.memory_reserved(device))
-    return peaks
-
-
-def memory_line(peaks: Sequence[int], device: str) -> str:
-    """Describe the memory of steps: its peak, and whether it grows. `peaks` are those of each step.
-
-    The first half of the steps is left out, because a process takes memory for caches in its first steps.
-    """
-    kind = "of PyTorch on the GPU" if device == "cuda" else "resident memory of this process"
-    line = f"{max(peaks) / 1e6:,.0f} MB at its peak ({kind})"
-    if len(peaks) < LEAST_FOR_GROWTH:
-        return line
-    quarter = len(peaks) // 4
-    growth = (max(peaks[3 * quarter :]) - max(peaks[2 * quarter : 3 * quarter])) / quarter
-    grows = f"it grows by {growth / 1e6:.2f} MB a step: a leak, if it goes on" if growth > GROWTH * max(peaks) else ""
-    return f"{line}; {grows or 'it does not grow from step to step'}"
 
 
 def milliseconds(seconds: float) -> str:

@@ -13,7 +13,7 @@ import torch
 from pipeline.inference.batches import loader
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile import profile
-from pipeline.tools.profile.profile import Profile, Situation, memory_line, profile_training
+from pipeline.tools.profile.profile import Profile, Situation, profile_training
 from pipeline.tools.profile.shares import Shares
 from tests import texts
 from tests.models.text_models import ENCODING, RECURRENT
@@ -25,7 +25,6 @@ SLOW_S = 0.02
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "WARMUP_STEPS", 2)
-    monkeypatch.setattr(profile, "MOST_MEMORY", 5)
     monkeypatch.setattr(profile, "MOST_TRACED", 3)
 
 
@@ -101,8 +100,6 @@ def test_the_profile_tells_everything_that_was_measured(train_params, prepared) 
     assert sum(record["shares"].values()) == pytest.approx(1)
     assert record["samples_per_second"] == pytest.approx(16 / record["step_s"])
     assert record["memory_peak_bytes"] > 50e6
-    assert result.memory_table().splitlines()[0] == "step,peak_bytes"
-    assert len(result.memory_table().splitlines()) == 6
     crowded, alone = (replace(result, timed=replace(result.timed, cpu_wait_s=share * result.timed.step_s)) for share in (0.5, 0.0))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
     assert "Other processes" not in "\n".join(alone.lines())
@@ -115,15 +112,6 @@ def test_a_model_of_texts_is_profiled(train_params) -> None:
     assert "lstm on cpu" in result.title
     assert result.title.endswith("16 samples")
     assert "augment" not in result.advice
-
-
-def test_memory_that_grows_is_called_a_leak() -> None:
-    resident, grown = "1,000 MB at its peak (resident memory of this process)", [10**8 * (10 + number) for number in range(40)]
-    assert memory_line([10**9] * 40, "cpu") == f"{resident}; it does not grow from step to step"
-    assert "4,900 MB at its peak (resident memory of this process); it grows by 100.00 MB a step" in memory_line(grown, "cpu")
-    assert memory_line([10**8, 10**9], "cpu") == resident, "too few steps show nothing"
-    assert "does not grow" in memory_line([10**8 * number for number in range(10)] + [10**9] * 30, "cpu"), "the first steps do not count"
-    assert "of PyTorch on the GPU" in memory_line(grown, "cuda")
 
 
 PRECISION = {"train.precision": "fp32"}

@@ -29,7 +29,6 @@ def trained(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
     monkeypatch.setattr(profile, "BUDGET_S", 0.05)
-    monkeypatch.setattr(profile, "MEMORY_S", 0.05)
     return folder
 
 
@@ -41,7 +40,7 @@ def test_the_profile_is_in_the_run_of_the_model(trained: Path, capsys) -> None:
         event.fields for event in events.read(folder / events.EVENTS) if event.kind == "artifact" and event.fields["folder"] == "profile"
     ]
     files = {Path(fields["file"]).name: folder / fields["file"] for fields in logged}
-    assert set(files) == {"trace.json.gz", "profile.txt", "profile.json", "memory.csv"}
+    assert set(files) == {"trace.json.gz", "profile.txt", "profile.json"}
     assert "step" in {event["name"] for event in json.loads(gzip.decompress(files["trace.json.gz"].read_bytes()))["traceEvents"]}
     assert sum(json.loads(files["profile.json"].read_text())["shares"].values()) == pytest.approx(1)
     assert "waiting for data" in files["profile.txt"].read_text()
