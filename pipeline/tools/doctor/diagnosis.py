@@ -21,7 +21,6 @@ CHECKS: Mapping[str, Check] = {
     "extras": packages.extras,
     "driver": gpus.driver,
     "gpus": gpus.gpus,
-    "precision": gpus.precision,
     "cpus": resources.cpus,
     "memory": resources.memory,
     "shared memory": resources.shared_memory,

@@ -1,17 +1,14 @@
-"""Checks the NVIDIA driver, the GPUs, and the precisions that the hardware computes fast."""
+"""Checks the NVIDIA driver and the GPUs."""
 
 import os
 
 from pipeline.inference import gpu_diagnostics
-from pipeline.inference.gpu_diagnostics import BF16_CAPABILITY, FP16_CAPABILITY, dot, major
+from pipeline.inference.gpu_diagnostics import dot, major
 from pipeline.runs.utilization import Gpu
 from pipeline.tools.doctor.finding import Context, Finding, Status, cuda_of_torch, ok, problem, warning
 
 GIB = 2**30
 MOST_IN_USE = 0.2
-TENSOR_CORES = (7, 0)
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-"""Flags in /proc/cpuinfo of CPUs with bf16 instructions: the first two of Intel and AMD, the last of ARM."""
 
 
 def driver(context: Context) -> Finding:
@@ -56,22 +53,6 @@ def gpus(context: Context) -> Finding:
     if in_use:
         return warning(f"{text}. Other processes use memory of GPU {', '.join(map(str, in_use))}", "`nvidia-smi` names the processes")
     return ok(text)
-
-
-def precision(context: Context) -> Finding:
-    """List the precisions that are fast on this hardware, and those that are slow."""
-    if context.gpus.devices and context.environment.device != "cpu":
-        lowest = min(gpu.capability for gpu in context.gpus.devices)
-        fast = ["fp32", *(["TF32", "bf16"] if lowest >= BF16_CAPABILITY else []), *(["fp16"] if lowest >= FP16_CAPABILITY else [])]
-        slow = ". fp16 is not faster without tensor cores" if lowest < TENSOR_CORES else ""
-        return ok(f"{', '.join(fast)} (compute capability {dot(lowest)}){slow}")
-    try:
-        flags = set((context.system / "proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:
-        flags = set()
-    if found := sorted(flags & BF16_FLAGS):
-        return ok(f"fp32 and bf16 on the CPU ({', '.join(found)}); fp16 is slow")
-    return ok("fp32 on the CPU; bf16 and fp16 are slow, because this CPU has no instructions for them")
 
 
 def describe(gpu: Gpu) -> str:

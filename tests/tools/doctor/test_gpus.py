@@ -1,4 +1,4 @@
-"""Driver, GPUs and precisions: what NVML tells, and what it means for torch's build."""
+"""Driver and GPUs: what NVML tells, and what it means for torch's build."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,6 @@ def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeCon
     context = job_of_nvml(make_context)
     assert gpus.driver(context).text == "NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
     assert gpus.gpus(context).text == "0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
-    assert gpus.precision(context).text == "fp32, TF32, bf16, fp16 (compute capability 9.0)"
 
 
 def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_context: MakeContext) -> None:
@@ -79,15 +78,6 @@ def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext) -> None
 def test_a_gpu_whose_memory_others_use(make_context: MakeContext) -> None:
     finding = gpus.gpus(make_context(H200, Gpu("NVIDIA H200", 140 * GIB, 20 * GIB, (9, 0))))
     assert (finding.status, finding.text.rpartition(". ")[2]) == ("warning", "Other processes use memory of GPU 1")
-
-
-def test_the_precisions_of_a_gpu_before_ampere_and_of_cpus(make_context: MakeContext) -> None:
-    assert gpus.precision(make_context(T4)).text == "fp32, fp16 (compute capability 7.5)"
-    context = make_context()
-    assert "bf16 and fp16 are slow" in gpus.precision(context).text
-    (context.system / "proc").mkdir(parents=True)
-    (context.system / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512_bf16\n", encoding="utf-8")
-    assert gpus.precision(context).text == "fp32 and bf16 on the CPU (avx512_bf16); fp16 is slow"
 
 
 def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
