@@ -40,7 +40,7 @@ def assign(
     `seed` and key, so that one more sample moves at most one other at each boundary between splits. If `keys` is None, the draw depends on
     the number of samples. If `together`, samples with equal keys go to the same split, and belong to the stratum of the first of them.
 
-    Raises Refusal if the source has no test split and `test` is 0, or if a stratum has too few samples to leave one in train.
+    The last sample of a stratum stays in train. Raises Refusal if the source has no test split and `test` is 0, or if nothing can be drawn.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
@@ -56,11 +56,12 @@ def assign(
     for split, share in shares.items():
         if share:
             free = assigned[TRAIN] == TRAIN
-            refuse_small_strata(strata[free], share, split=split, task=task)
             if ranks is None:
                 drawn = draw(strata, share, seed=seed, split=split, free=free)
             else:
                 drawn = draw_in_order(strata, share, ranks, free=free, together=together)
+            if not len(drawn):
+                raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
             assigned[TRAIN][drawn] = split
             refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned
@@ -76,7 +77,7 @@ def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray
     """Draw train samples for the split `split`, and return their sorted positions in `strata`.
 
     `strata` contains the stratum of each train sample, for example its class. `free` is True for the samples that are not yet drawn for
-    another split. From each stratum, the share `share` of the free samples is drawn, but at least one sample.
+    another split. From each stratum, the share `share` of the free samples is drawn, as `count` says.
     """
     chosen = []
     for number in np.unique(strata):
@@ -103,7 +104,7 @@ def draw_in_order(strata: Integers, share: float, ranks: Ranks, *, free: NDArray
 def whole_groups(candidates: Integers, ranks: Ranks, wanted: int) -> Integers:
     """Return at most `wanted` of the samples `candidates`, in whole groups of equal ranks, and as many as the groups allow.
 
-    `candidates` are in the order of `ranks`. A group that is too large is left out. If each is, the smallest one is returned.
+    `candidates` are in the order of `ranks`. A group that is too large is left out. If each is, and any is wanted, the smallest one is returned.
     """
     groups = np.split(candidates, np.flatnonzero(np.diff(ranks[candidates])) + 1)
     chosen, missing = list[Integers](), wanted
@@ -111,21 +112,12 @@ def whole_groups(candidates: Integers, ranks: Ranks, wanted: int) -> Integers:
         if len(group) <= missing:
             chosen.append(group)
             missing -= len(group)
-    return np.concatenate(chosen or [min(groups, key=len)])
+    return np.concatenate(chosen or [min(groups, key=len) if wanted else candidates[:0]])
 
 
 def count(share: float, candidates: int) -> int:
-    return max(1, round(share * candidates))
-
-
-def refuse_small_strata(strata: Integers, share: float, *, split: str, task: Targets) -> None:
-    """Raise Refusal if a stratum is too small to have samples both in train and in `split`. `strata` has the stratum of each sample."""
-    for number, candidates in zip(*np.unique(strata, return_counts=True), strict=True):
-        if count(share, candidates) >= candidates:
-            raise Refusal(
-                f"source.{split}: {task.stratum_name(number)} has too few samples ({candidates}) to divide between {split} and train, "
-                f"because the share {share} leaves none for train: write a smaller share; if there is only one sample, add another"
-            )
+    """Return how many of the `candidates` of a stratum are drawn: at least one, unless it is the last, which stays in train."""
+    return min(max(1, round(share * candidates)), max(0, candidates - 1))
 
 
 def refuse_emptied_strata(strata: Integers, kept: NDArray[np.bool_], *, split: str, task: Targets) -> None:

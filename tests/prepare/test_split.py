@@ -77,13 +77,14 @@ def test_a_missing_test_split_needs_a_share() -> None:
         assign({TRAIN: np.arange(40) % 4})
 
 
-@pytest.mark.parametrize(("samples", "shares"), [(2, {"test": 0.1, "valid": 0.1}), (3, {"test": 0.9})])
-def test_a_class_too_small_for_every_split_is_named(samples, shares):
-    with pytest.raises(
-        Refusal,
-        match=r"source.(test|valid): class b has too few samples \([123]\) to divide between \w+ and train, because the share 0\.\d",
-    ):
-        assign({TRAIN: np.array([0] * 50 + [1] * samples)}, **shares)
+@pytest.mark.parametrize("keys", [None, [b"%d.png" % number for number in range(53)]])
+@pytest.mark.parametrize("together", [False, True])
+def test_the_last_sample_of_a_class_stays_in_train(keys, together):
+    targets = np.array([0] * 50 + [1] * 2 + [2])
+    assigned = assign({TRAIN: targets}, test=0.9, valid=0.1, keys=keys, together=together)[TRAIN]
+    assert [assigned[targets == number].tolist().count(TRAIN) for number in (1, 2)] == [1, 1]
+    with pytest.raises(Refusal, match=r"source.test: no sample can be drawn for test, because train has one of each class: add samples"):
+        assign({TRAIN: np.arange(4)}, test=0.5, keys=keys and keys[:4], together=together)
 
 
 def names(count):

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
@@ -204,7 +205,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     settings = settings_of({**values, **facts, "duplicates": "together"})
     dataset = settings.open(workers=1)
     dataset.task.refuse_unlearnable(dataset.targets[TRAIN], f"{root}: train")
-    split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
+    assigned = split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
     files = used_files(settings, dataset)
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
     counts = Counter(targets[TRAIN].tolist())
@@ -212,9 +213,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
     lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS, SPLITS_COLUMN) if values.get(key) is not None]
     lines.append(described_classes(dataset.task.output_names, class_counts))
-    for part, numbers in targets.items():
-        absent = [shown(label, 40) for at, label in enumerate(dataset.task.output_names) if at not in numbers]
-        lines += [f"{part} has no samples of {listed(absent, MOST_CLASSES)}"] if absent else []
+    lines += absent_classes(dataset, assigned[TRAIN])
     texts: list[str] = []
     if name == LABELLED:
         assert dataset.drawing_keys is not None
@@ -243,6 +242,18 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         tuple(measured(texts)),
         shape,
     )
+
+
+def absent_classes(dataset: "RawDataset", assigned: NDArray[np.str_]) -> list[str]:
+    """Return a line about each split that lacks classes. `assigned` has the splits of the samples that the data have in train."""
+    names = dataset.task.output_names
+    drawn = {part: dataset.targets[TRAIN][assigned == part] for part in np.unique(assigned).tolist()}
+    lacking = defaultdict[str, list[str]](list)
+    for part, numbers in {**drawn, **dataset.targets}.items():
+        absent = listed([shown(label, 40) for at, label in enumerate(names) if at not in numbers], MOST_CLASSES)
+        why = "" if part in dataset.targets else ", because train keeps the last sample of a class"
+        lacking[f"no samples of {absent}{why}"] += [part] if absent else []
+    return [f"warning: {', '.join(parts)} {'have' if parts[1:] else 'has'} {what}" for what, parts in lacking.items() if parts]
 
 
 def describe_corpus(values: Mapping[str, Any]) -> Finding:

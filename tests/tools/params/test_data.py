@@ -233,12 +233,10 @@ def write_bad() -> dict[str, str]:
     Path("data/empty/bird").mkdir()
     Path("data/list.json").write_text("[]")
     Path("data/list.bin").write_text("[]")
-    csv("data/rare.csv", [row | {"label": "ab"[number == 3]} for number, row in enumerate(rows(40))])
     return {
         "data=data/list.bin": "looks like none of",
         "data=data/list.json": "data/list.json: has no rows: add some",
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
-        "data=data/rare.csv source.label_column=label": "too few samples (1)",
         "data=data/none": "there is no such file or folder",
         "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
         "data=data/prices.csv": "no column looks like the labels: its columns are id (12 different values), "
