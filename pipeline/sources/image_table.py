@@ -68,7 +68,9 @@ class Settings(ImageFileSettings):
 
     def tables(self) -> Tables:
         """Return the tables of each split. Raises Refusal if there are none."""
-        if found := {TRAIN: [self.root / self.table]} if self.table else labelled_tables.find_tables(self.root):
+        if self.table:
+            return {TRAIN: [self.root / self.table]}
+        if found := labelled_tables.find_tables(self.root) or labelled_tables.find_tables(self.root, of_lines=True):
             return found
         raise Refusal(f"source.table: {self.root} has no table called train: write the path of a table in it")
 

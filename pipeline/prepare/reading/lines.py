@@ -34,7 +34,8 @@ def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
     sign = separator(lines, place)
     for number, line in enumerate(lines, 1):
         if line.strip():
-            fields = [field.strip() for field in line.split(sign, 1 if sign == " " else -1)] if sign else [line]
+            first = line.split(" ", 1)[0]
+            fields = [field.strip() for field in line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1)] if sign else [line]
             if sign == " " and fields[1].startswith(SEVERAL):
                 raise WrongLines(f"{place}:{number}: has several labels, which no source reads: leave one in each line")
             yield number, fields
@@ -43,7 +44,8 @@ def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
 def separator(lines: Sequence[str], place: str) -> str | None:
     """Return what divides all lines that are not blank into equally many fields, or None if nothing does.
 
-    It is one of FIELD_SEPARATORS, or the space after the first word if all first words are like LABEL_WORD. Raises WrongLines, with the
+    It is one of FIELD_SEPARATORS, a comma or a space if all lines begin with the name of an image, but for a line of names, or the space after
+    the first word if all first words are like LABEL_WORD. Raises WrongLines, with the
     line, if it is a tab or a bar that divides all lines but a few.
     """
     filled = {number: line for number, line in enumerate(lines, 1) if line.strip()}
@@ -55,6 +57,10 @@ def separator(lines: Sequence[str], place: str) -> str | None:
         if most and sign != ";" and len(filled) >= FEWEST_LINES and len(filled) - num_lines <= MOST_OTHERS * len(filled):
             number, line = next((number, line) for number, line in filled.items() if line.count(sign) != most)
             raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
+    for sign in (",", " "):
+        are_images = [line.split(sign, 1)[0].strip().lower().endswith(IMAGE_SUFFIXES) for line in filled.values()][1:]
+        if are_images and all(are_images) and len({line.count(sign) for line in filled.values()} | {0}) == 2:
+            return sign
     words = {line.split(" ", 1)[0] for line in filled.values()}
     return " " if words and all(" " in line for line in filled.values()) and all(map(LABEL_WORD.fullmatch, words)) else None
 
@@ -63,9 +69,9 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder, and no tables or images, but for DOCUMENTS. `pattern` chooses some of them.
+    must be directly in the folder, and no tables or images, but for DOCUMENTS. `pattern` chooses some of those directly in the folder.
     """
-    chosen = [name for name in names if not is_document(name) and (pattern is None or fnmatch(name, pattern))]
+    chosen = [name for name in names if not is_document(name) and (pattern is None or (fnmatch(name, pattern) and "/" not in name))]
     if any("/" in name or name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
     plain = {name: PurePosixPath(name.removesuffix(".gz")) for name in chosen}

@@ -196,13 +196,17 @@ def texts(table: Table) -> list[Name]:
 def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
     """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
     split = split_column(path, table, given)
-    answers, questions = {SPLITS: split}, list[str]()
+    answers, questions, refusals = {SPLITS: split}, list[str](), list[Refusal]()
     others = (*([given[key]] if key in given else found), split)
     for wanted, fitting in ((key, found), (LABELS, label_columns(table, others))):
         try:
             answers[wanted] = chosen(path, table, wanted, given, fitting)
         except Question as error:
             questions += error.questions
+        except Refusal as error:
+            refusals.append(error)
+    if refusals:
+        raise Refusal("; and ".join([str(refusals[0]), *questions]))
     if questions:
         raise Question(path, *questions)
     return answers

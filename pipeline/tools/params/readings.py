@@ -104,12 +104,26 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
     """Return the tables of a folder by the value of `source.table`. It is None for those whose names are splits: one of train represents them."""
     of_splits: Mapping[str, Sequence[Path]] = {}
     with suppress(Refusal):  # as one of several tables of train, each may be read
-        of_splits = labelled_tables.find_tables(root)
-    options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if of_splits else {}
+        of_splits = labelled_tables.find_tables(root) or lists_of_images(labelled_tables.find_tables(root, of_lines=True), given)
+    options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
     if "table" not in given:
-        options |= {Path(name): [root / name] for name in visible_files(root) if kind_of(name) == "table" and root / name not in several}
+        others = [root / name for name in visible_files(root) if root / name not in several]
+        texts = {path.name: [path] for path in others if path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)}
+        options |= {path.relative_to(root): [path] for path in others if kind_of(path.name) == "table"}
+        options |= {Path(name): paths for name, paths in lists_of_images(texts, given).items()}
     return options
+
+
+def lists_of_images(found: Mapping[str, Sequence[Path]], given: Mapping[str, Any]) -> Mapping[str, Sequence[Path]]:
+    """Return those of the files of text `found` whose lines begin with the names of images."""
+    kept = {}
+    for key, paths in found.items():
+        with suppress(Refusal):  # as it is no list
+            table = columns.read(*paths, encoding=encoding_of(given))
+            if len(table.columns) > 1 and columns.are_image_names(next(iter(table.columns.values()))):
+                kept[key] = paths
+    return kept
 
 
 def attempted(
@@ -133,8 +147,15 @@ def attempted(
         except Refusal as error:
             refusals.append(error)
     if len(readable := [key for key in options if key in found or key in questions]) > 1:
-        asked = dict.fromkeys(each for question in questions.values() for each in question.questions)
-        raise Question(root, several(readable), *asked)
+        asked = defaultdict[str, list[str]](list)
+        for key, question in questions.items():
+            for each in question.questions:
+                asked[each].append(options[key][0].name)
+        raise Question(
+            root,
+            several(readable),
+            *(each if len(names) == len(readable) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()),
+        )
     if not found and (refused := [*questions.values(), *refusals]):
         raise refused[0]
     return next(iter(found.values()), None)
@@ -210,8 +231,24 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         return values
     if values := of_line_files(root, given) or of_labelled_lines(root, given) or of_class_files(root, given):
         return values
+    if "name" not in given:
+        refuse_loose_texts(root)
     layout = class_layout(root, TEXT_SUFFIXES)
-    return COLUMNS_OF_FILES if layout and not all(kind_of(sample.name) == "image" for sample in layout.samples) else None
+    return COLUMNS_OF_FILES if layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples) else None
+
+
+def refuse_loose_texts(root: Path) -> None:
+    """Raise Question if `root` has files that may have the texts of a class each, and folders that may be classes."""
+    names = visible_files(root)
+    loose = [name for name in names if "/" not in name and kind_of(name) == "text"]
+    classes = lines.class_files(loose, None)
+    if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
+        ways = " or ".join(columns.assignment("table", f"*{suffix}") for suffix in {PurePosixPath(name).suffix: 0 for name in classes})
+        raise Question(
+            root,
+            f"has files ({listed(list(classes), MOST_LISTED)}) beside folders: if each file has the texts of one class, line by line, add {ways}; "
+            f"if the folders are the classes, add source={LABELLED}",
+        )
 
 
 def with_table(values: dict[str, Any] | None, name: Path) -> dict[str, Any] | None:

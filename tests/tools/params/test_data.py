@@ -215,6 +215,8 @@ def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refuse
     assert "add source.table=list.csv or source.table=more.csv; to read images in folders by class instead" in message
     assert source("data=data/both", "source.table=more.csv")["table"] == "more.csv"
     assert source("data=data/both", "source=image_folder")["root"] == "data/both"
+    csv("data/both/more.csv", [row | {"size": "abc"[number % 3]} for number, row in enumerate(listed)])
+    assert "add source.table=list.csv or source.table=more.csv; and in more.csv, 2 columns may hold" in refused("set", "data=data/both")[0]
     Path("data/both/more.csv").unlink()
     csv("data/both/list.csv", listed[1:-1])
     message = refused("set", "data=data/both")[0]
@@ -229,6 +231,7 @@ def write_bad() -> dict[str, str]:
     lines = [f"{'ab'[number % 2]},{text(number).split(',')[0]}\n" for number in range(10)]
     Path("data/ragged.csv").write_text("".join(["label,text\n", *lines, "a,b,c d\n"]).replace('"', ""), encoding="utf-8")
     pq.write_table(pa.table({"text": [["a b"]] * 9, "label": [0, 1, 0] * 3}), "data/nested.parquet")
+    csv("data/ratings.csv", [row | {"about": "good", "stars": number % 3} for number, row in enumerate(rows())])
     write_folder(Path("data/empty"), PICTURES)
     Path("data/empty/bird").mkdir()
     Path("data/list.json").write_text("[]")
@@ -243,6 +246,7 @@ def write_bad() -> dict[str, str]:
         "label (numbers with fractions, such as 0.5), about (texts)",
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
+        "data=data/ratings.csv": "add source.text_column=NAME; and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "no column looks like the texts",
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",

@@ -149,6 +149,12 @@ LAYOUTS: dict[str, Files] = {
         **images("part2", range(6, 12)),
     },
     "`train.csv`, `test.csv`, `images/1.png`": TRAIN_TEST,
+    "`train.txt`, `test.txt` with `images/1.png`, a space or a comma, and `0`": {
+        "train.txt": b"".join(f"images/{n}.png {n % 2} 7\n".encode() for n in NUMBERS),
+        "test.txt": b"".join(f"images/{n}.png, {n % 2}, 7\n".encode() for n in range(4)),
+        **images(),
+    },
+    "`list.txt` with a line of names, `images/1.png,cat`": {"list.txt": listing(), "README.txt": b"about", **images()},
     "`labels.csv` with a column of `train`, `valid` and `test`": {
         "labels.csv": listing(names="file,kind,part", more=lambda number: [("train", "valid", "test")[number % 6 // 2]]),
         **images(),
@@ -280,6 +286,7 @@ LAYOUTS: dict[str, Files] = {
     },
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
+    "`pos.txt`, `neg.txt`, `a/1.txt`, `b/2.txt`": {"pos.txt": LINES, "neg.txt": LINES, **by_class("a", "b", suffix="txt", content=LINES)},
     "`a.pos`, `a.neg`, `b.pos`, `b.neg`": {f"{name}.{label}": LINES for name in "ab" for label in ("pos", "neg")},
     "`TREC.train` with `0` before each text, `a.pos`, `a.neg`": {
         "TREC.train": b"".join(f"{n % 2} {text(n)}\n".encode() for n in NUMBERS),
