@@ -235,6 +235,8 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
         several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
         hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
+        if several and all(sum(map(int, row)) == 1 for row in zip(*(table.columns[name] for name in found), strict=False)):
+            hint = "; each row has a 1 in one of them, so they may be one class: write the name of that column into a new column"
         if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
             hint += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
         raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")

@@ -184,6 +184,10 @@ LAYOUTS: dict[str, Files] = {
         "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
         **images(),
     },
+    "`labels.csv` with columns of 0 and 1, and one 1 in each row": {
+        "labels.csv": table("file,red,old,wet", *((f"images/{n}.png", *(int(n % 3 == at) for at in range(3))) for n in NUMBERS)),
+        **images(),
+    },
     "`labels.csv` with columns `kind` and `test_result` of 0 and 1": {
         "labels.csv": listing(names="file,kind,test_result", more=lambda number: [number // 2 % 2]),
         **images(),
