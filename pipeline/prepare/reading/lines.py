@@ -35,7 +35,9 @@ def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             first = line.split(" ", 1)[0]
-            fields = [field.strip() for field in line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1)] if sign else [line]
+            fields = (
+                [field.strip() for field in line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1)] if sign else [line]
+            )
             if sign == " " and fields[1].startswith(SEVERAL):
                 raise WrongLines(f"{place}:{number}: has several labels, which no source reads: leave one in each line")
             yield number, fields

@@ -109,7 +109,9 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
     several = {path for paths in of_splits.values() for path in paths}
     if "table" not in given:
         others = [root / name for name in visible_files(root) if root / name not in several]
-        texts = {path.name: [path] for path in others if path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)}
+        texts = {
+            path.name: [path] for path in others if path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
+        }
         options |= {path.relative_to(root): [path] for path in others if kind_of(path.name) == "table"}
         options |= {Path(name): paths for name, paths in lists_of_images(texts, given).items()}
     return options
@@ -234,7 +236,9 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
     if "name" not in given:
         refuse_loose_texts(root)
     layout = class_layout(root, TEXT_SUFFIXES)
-    return COLUMNS_OF_FILES if layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples) else None
+    return (
+        COLUMNS_OF_FILES if layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples) else None
+    )
 
 
 def refuse_loose_texts(root: Path) -> None:
