@@ -119,7 +119,7 @@ def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
 
 def lists_of_images(found: Mapping[str, Sequence[Path]], given: Mapping[str, Any]) -> Mapping[str, Sequence[Path]]:
     """Return those of the files of text `found` whose lines begin with the names of images."""
-    kept = {}
+    kept = dict[str, Sequence[Path]]()
     for key, paths in found.items():
         with suppress(Refusal):  # as it is no list
             table = columns.read(*paths, encoding=encoding_of(given))
