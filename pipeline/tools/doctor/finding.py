@@ -43,7 +43,7 @@ def worst(findings: Iterable[Finding]) -> str:
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the findings for `doctor --json`. The value of `format` is increased when a key is removed or its meaning changes."""
     listed = [{"name": each.name, "status": each.status, "text": each.text, "remedy": each.remedy} for each in findings]
-    return {"format": 1, "status": worst(findings), "findings": listed}
+    return {"format": 2, "status": worst(findings), "findings": listed}
 
 
 def cuda_of_torch() -> str | None:
