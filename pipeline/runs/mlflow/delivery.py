@@ -90,8 +90,7 @@ class Delivery:
         If this is not the run that was saved, because that run was deleted or none was saved yet, go to the beginning of the journal. Then
         save the id of the run and this position.
         """
-        first = Record(self._folder).first
-        start = first if first.get("kind") == "start" else {}
+        start = Record(self._folder).first
         self._parent = start.get("tags", {}).get(PARENT_TAG)
         run = self._store.run_for(self._folder.name, start, self._cursor.run_id)
         if run.info.run_id != self._cursor.run_id:
