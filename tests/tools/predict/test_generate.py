@@ -74,7 +74,10 @@ def test_a_text_that_ends_before_its_length_says_why(model: Model, capsys: pytes
         "generate: stopped after 17 tokens: a text of this model has at most 20 tokens, with its prompt\n",
     )
     assert main(["generate", model(TRANSFORMER, likely="b"), "--length", "99"]) == 0
-    assert capsys.readouterr().out == "b" * 19 + "\n"  # an empty prompt is the end of the previous text
+    assert capsys.readouterr() == (  # an empty prompt is the end of the previous text
+        "b" * 19 + "\n",
+        "generate: stopped after 19 tokens: a text of this model has at most 20 tokens, with its prompt\n",
+    )
     assert main(["generate", model(TRANSFORMER, end=1e6)]) == 0
     assert capsys.readouterr() == ("\n", "generate: stopped after 0 tokens: the model ended the text\n")
     assert main(["generate", model(RECURRENT, likely="b"), "--length", "99"]) == 0
@@ -101,6 +104,12 @@ def test_wrong_arguments_are_refused_with_a_line_for_each(model: Model, refused:
         "--temperature: should be a number from 0, not nan",
         "--top-p: should be above 0 and at most 1, not 1.5",
     ]
+
+
+def test_the_bounds_of_the_arguments_are_accepted(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    bounds = ["--temperature", "0", "--top-k", "1", "--top-p", "1", "--length", "1"]
+    assert main(["generate", model(TRANSFORMER, likely="b"), "--prompt", "a", *bounds]) == 0
+    assert capsys.readouterr() == ("ab\n", "")
 
 
 def test_a_prompt_that_is_too_long_is_refused_and_not_printed(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

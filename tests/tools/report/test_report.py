@@ -332,8 +332,11 @@ def test_a_language_model_has_its_perplexity_its_texts_and_no_classes(tmp_path: 
     assert not {"Errors", "Calibration", "Wrong samples", "Cost"} & set(page.titles)
     headline = next(each for each in page.elements if each.attributes.get("data-key") == "metrics/evaluate.json#test.perplexity")
     assert headline.attributes["value"] == json.dumps(scores["perplexity"])
-    metadata, _ = card_parts(CARD.read_text(encoding="utf-8"))
+    metadata, tokens = card_parts(CARD.read_text(encoding="utf-8"))
     assert metadata["pipeline_tag"] == "text-generation"
+    with Path("plots/evaluate/loss_by_position.csv").open(encoding="utf-8", newline="") as file:
+        first, *_, last = (f"{float(row['loss']):.4f}" for row in csv.DictReader(file))
+    assert {first, last} <= set(plain_text(tokens).split()), "the loss by position"
 
 
 def test_the_report_of_two_models_begins_with_their_comparison(checkout: Path) -> None:
