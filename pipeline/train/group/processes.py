@@ -39,7 +39,7 @@ RENDEZVOUS_S = 60.0
 class Flags:
     """Tells all processes which flags one of them has raised, on a gloo group of its own, so that nobody waits for a GPU."""
 
-    def __init__(self, timeout: timedelta | None = None) -> None:
+    def __init__(self, timeout: timedelta) -> None:
         self.group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
         self.sent: tuple[Tensor, dist.Work] | None = None
 

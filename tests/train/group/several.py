@@ -77,8 +77,9 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
     torch.set_num_threads(1)
     group = ALONE
     if size > 1:
-        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=TIMEOUT_S))
-        group = Several(rank, size, store=dist.HashStore(), flags=Flags())
+        timeout = timedelta(seconds=TIMEOUT_S)
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timeout)
+        group = Several(rank, size, store=dist.HashStore(), flags=Flags(timeout))
     for number, run in enumerate(runs):
         end = trained(run, group)
         if rank == 0:
