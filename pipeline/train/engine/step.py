@@ -30,9 +30,9 @@ class StepSettings:
     seed: int
     learning_rate: float
     clip_norm: float | None
-    measures_norm: bool = True
+    measures_norm: bool
     """False if neither a report follows this step, nor clipping needs the gradient norm."""
-    whole: bool = False
+    whole: bool
     """True if the batch must not be split: with CUDA graphs, each micro-batch would overwrite the gradients of the previous micro-batch."""
 
 
