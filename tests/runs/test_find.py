@@ -1,5 +1,6 @@
 """A run is found by a part of its name only if no other run has it."""
 
+import json
 import re
 from pathlib import Path
 
@@ -53,6 +54,15 @@ def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(tmp_path:
     monkeypatch.setattr(find, "resolved", lambda *_: "0123abcd")
     with pytest.raises(Refusal, match=f'^"": is no {find.KINDS}'), find.located("", Paths(), Environment.read()):
         pass
+
+
+def test_a_run_is_found_by_its_id_in_mlflow_beside_stores_that_have_none(tmp_path: Path) -> None:
+    make(tmp_path, FIRST, SECOND)
+    stores = {"one that never answered": {"run_id": None}, "damaged": "x", "server": {"run_id": "5" * 32}}
+    (journal.journals_folder(tmp_path) / SECOND / events.DELIVERED).write_text(json.dumps(stores))
+    found = find.journal_named("5" * 32, tmp_path)
+    assert found
+    assert found.name == SECOND
 
 
 def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,13 @@ def test_a_column_without_a_name_and_labels_that_are_truth_values_are_no_obstacl
     assert (found["text_column"], found["label_column"]) == ("text", "spam")
 
 
+def test_images_outside_of_the_folder_data_are_not_searched(refused: Refused) -> None:
+    write_folder(Path("elsewhere"), {f"{number}.png": picture(number) for number in range(12)})
+    csv("data/a.csv", [{"file": f"{number}.png", "label": "ab"[number % 2]} for number in range(12)])
+    [said] = refused("set", "data=data/a.csv")
+    assert said.endswith("there are none of them in data: put them there, or write as data=PATH the folder that has both")
+
+
 def test_texts_by_class_are_measured_whatever_is_done_with_equal_ones() -> None:
     for number in range(24):
         path = Path(f"data/files/{'ab'[number % 2]}/{number}.txt")
