@@ -1,5 +1,6 @@
 """The verbs: help is immediate, unknown verbs are refused, and no verb imports what it does not use."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline import __main__
-from pipeline.__main__ import main, print_error
+from pipeline.__main__ import main, print_error, print_os_error
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools.verbs import VERBS
 from tests import project
@@ -235,3 +236,8 @@ def test_many_lines_of_an_error_are_cut_and_counted(capsys: pytest.CaptureFixtur
     for count, last in ((20, "error: 19"), (21, "error: ... and 1 more")):
         assert print_error("\n".join(map(str, range(count))), 2) == 2
         assert capsys.readouterr().err.splitlines()[-1] == last
+
+
+def test_an_error_of_the_system_without_a_remedy_keeps_its_traceback() -> None:
+    with pytest.raises(OSError, match="a surprise"):
+        print_os_error(OSError(errno.EBADF, "a surprise"))

@@ -147,7 +147,7 @@ def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
     "-changed" is appended to the commit if the user edited the copy (`is_edited`). `built` has the SHA-256 of each file of the image's
     code. If the files that were copied differ from it, other code is mounted over the image's code.
     """
-    revision = os.environ.get("PIPELINE_IMAGE_REVISION", "")
+    revision = os.environ.get("PIPELINE_IMAGE_REVISION")
     if not revision or not job.copy_of or checkout.digests(job.copy_of) != built:  # if other code was mounted over it
         return ""
     return f"{revision}-changed" if is_edited and not revision.endswith("-changed") else revision

@@ -161,6 +161,19 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
     assert not is_pending(journal.folder)
 
 
+def test_system_metrics_are_sent_while_a_stage_runs_but_after_its_first_metric(server: FakeServer, tmp_path: Path) -> None:
+    running = Journal.create(tmp_path, stage="train", info=RunInfo())
+    sample = {"kind": "metrics", "time_ms": 1, "step": 0, "values": {"system/cpu": 1.0}}
+    events.Writer(running.folder / SYSTEM, end=0).append(sample)
+    delivered = server.delivery(running.folder)
+    delivered.catch_up()
+    assert server.accepted == ["start"]
+    running.metrics(1, {"train/loss": 1.0})
+    delivered.catch_up()
+    assert server.accepted == ["start", "metrics", "metrics"]
+    finish(running)
+
+
 def test_only_one_process_delivers_a_journal(server: FakeServer, tmp_path: Path) -> None:
     folder = write_journal(tmp_path)
     with files.locked(folder / MIRROR_LOCK, wait=False):

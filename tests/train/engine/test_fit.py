@@ -132,6 +132,8 @@ def test_fp16_and_bf16_train_on_a_cpu_with_a_warning(train_params, prepared, cap
         assert ("gradients of depthwise convolutions" in output) == (used == "bf16")
         assert last < first
         assert training.state.precision == used
+    begin(train_params({**steps(20, 10), "train.precision": "fp32"}), prepared)
+    assert "slow" not in capsys.readouterr().out
 
 
 @pytest.mark.slow
