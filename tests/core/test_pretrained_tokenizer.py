@@ -6,12 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from tokenizers import AddedToken as LibraryToken
 from tokenizers import Tokenizer as Library
 
 from pipeline.core import normalization as module
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.normalization import parts
-from pipeline.core.pretrained_tokenizer import PretrainedDescription
+from pipeline.core.pretrained_tokenizer import AddedToken, PretrainedDescription
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.reading import tokenizer_json
 from tests.pretrained_tokenizers import FAMILIES, file, hostile
@@ -75,6 +76,11 @@ def test_words_of_wordpiece_come_back_with_single_spaces():
     assert tokenizer.decode(tokens) == "bab hello ,"
     assert tokenizer.decode(tokens, show_unknown=True) == "bab hello , \ufffd"
     assert tokenizer.num_characters[tokens].sum() == len("babhello,") + 1
+
+
+def test_a_token_without_flags_has_those_of_the_library():
+    flags, token = AddedToken(number=0, content="x").model_dump(exclude={"number", "content"}), LibraryToken("x")
+    assert flags == {name: getattr(token, name) for name in flags}
 
 
 def test_special_tokens_are_left_out_and_the_end_has_no_characters():

@@ -33,6 +33,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         (0, {"PIPELINE_PROCESSES": "3", "PIPELINE_DEVICE": "auto"}, 3),
         (4, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "auto"}, 4),
         (4, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "cpu"}, 1),
+        (4, {"PIPELINE_PROCESSES": "auto", "PIPELINE_DEVICE": "cuda:1"}, 1),
         (4, {"PIPELINE_PROCESSES": "8", "PIPELINE_DEVICE": "cpu"}, 8),
     ],
 )
