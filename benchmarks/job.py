@@ -92,6 +92,7 @@ RECIPE: dict[str, Any] = {
         "cutout": 0,
         "mixup": 0.0,
         "cutmix": 0.0,
+        "transforms": [],
     },
     "train": {
         "epochs": None,

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -172,35 +172,6 @@ def attempt(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | Non
         return None, error.errors()
 
 
-def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
-    """Return a subclass of `params` for the validation of `data`, and the problems found.
-
-    Some sections, such as `model`, have variants. The key `name` of the section in `data` selects one variant, and the subclass gives the
-    section the type of this variant. If `name` is missing or unknown, that is a problem, and the section gets the type Any. With
-    `without_torch`, a section whose variants import torch gets the type Any, too.
-    """
-    fields: dict[str, Any] = {}
-    problems: list[Problem] = []
-    for name, field in params.model_fields.items():
-        section, types = data.get(name), section_types(name, field)
-        if types is None or not isinstance(section, Mapping):
-            continue
-        known = section.get("name") in types.names
-        fields[name] = (types.settings(section["name"]) if known and not (types.needs_torch and without_torch) else Any, ...)
-        if not known:
-            problems.append(unknown_name(name, section, types))
-    return narrowed(params, tuple(fields.items())), problems
-
-
-@cache
-def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
-
-    The result is cached, because pydantic takes several milliseconds to create a class.
-    """
-    return create_model(params.__name__, __base__=params, **dict(fields))
-
-
 class SectionTypes(NamedTuple):
     """The variants of a section such as `model`. The key `name` of the section selects a variant, which decides what other keys are valid.
 
@@ -212,6 +183,72 @@ class SectionTypes(NamedTuple):
     names: tuple[str, ...]
     settings: Callable[[str], type[BaseModel]]
     needs_torch: bool = False
+
+
+def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
+    """Return a subclass of `params` for the validation of `data`, and the problems found.
+
+    Some sections, such as `model`, have variants. The key `name` of the section in `data` selects one variant, and the subclass gives the
+    section the type of this variant. If `name` is missing or unknown, that is a problem, and the section gets the type Any. With
+    `without_torch`, a section whose variants import torch gets the type Any, too.
+    """
+    fields: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, field in params.model_fields.items():
+        section, types = data.get(name), section_types(name, field)
+        if not isinstance(section, Mapping):
+            continue
+        if types is None:
+            kind, found = resolve_lists(name, section, field, without_torch=without_torch)
+        else:
+            kind, found = resolve_variant((name,), section, types, without_torch=without_torch)
+        if kind is not None:
+            fields[name] = (kind, ...)
+        problems += found
+    return narrowed(params, tuple(fields.items())), problems
+
+
+def resolve_variant(at: Location, section: Mapping[str, Any], types: SectionTypes, *, without_torch: bool) -> tuple[Any, list[Problem]]:
+    """Return the type of the section at the location `at`, which its key `name` selects among `types`, and the problems found, as `resolve` does."""
+    known = section.get("name") in types.names
+    kind = types.settings(section["name"]) if known and not (types.needs_torch and without_torch) else Any
+    return kind, [] if known else [unknown_name(at, section, types)]
+
+
+def resolve_lists(name: str, section: Mapping[str, Any], field: FieldInfo, *, without_torch: bool) -> tuple[Any, list[Problem]]:
+    """Return the type of the section `name` without variants of its own, and the problems found, as `resolve` does. It is None if it is that of `field`.
+
+    If `field` allows several forms of the section, it is the one with the most similar keys. In a list of sections with variants, each item gets
+    the type that its key `name` selects.
+    """
+    forms = sections_in(field.annotation)
+    form = min(forms, key=lambda kind: len(kind.model_fields.keys() ^ section.keys()), default=None)
+    lists: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for key, member in form.model_fields.items() if form else ():
+        items, types = section.get(key), section_types(key, member)
+        if types is None or not isinstance(items, list):
+            continue
+        kinds = []
+        for number, item in enumerate(items):
+            kind, found = get_args(member.annotation)[0], list[Problem]()
+            if isinstance(item, Mapping):
+                kind, found = resolve_variant((name, key, number), item, types, without_torch=without_torch)
+            kinds.append(kind)
+            problems += found
+        lists[key] = (tuple[tuple(kinds)], ...)  # type: ignore[misc]  # a type that is made from the data
+    if form and lists:
+        return narrowed(form, tuple(lists.items())), problems
+    return form if len(forms) > 1 else None, problems
+
+
+@cache
+def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
+    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
+
+    The result is cached, because pydantic takes several milliseconds to create a class.
+    """
+    return create_model(params.__name__, __base__=params, **dict(fields))
 
 
 def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
@@ -228,15 +265,14 @@ def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
     return SectionTypes(section, tuple(members), members.__getitem__)
 
 
-def unknown_name(name: str, section: Mapping[str, Any], types: SectionTypes) -> Problem:
+def unknown_name(at: Location, section: Mapping[str, Any], types: SectionTypes) -> Problem:
     if "name" in section:
-        location, chosen = (name, "name"), section["name"]
-        common = COMMON_MODELS if name == "model" else NONE
-        return Problem(f"there is no {types.noun} {shown(chosen)}", suggestion(chosen, types.names, common), location)
+        chosen, common = section["name"], COMMON_MODELS if at == ("model",) else NONE
+        return Problem(f"there is no {types.noun} {shown(chosen)}", suggestion(chosen, types.names, common), (*at, "name"))
     misspelled = get_close_matches("name", section, n=1, cutoff=SIMILARITY)
     if misspelled:
-        return Problem("is not a key here", "did you mean `name`?", (name, misspelled[0]))
-    return Problem(MISSING, f"add `name:` to this section: choose one of {', '.join(types.names)}", (name, "name"))
+        return Problem("is not a key here", "did you mean `name`?", (*at, misspelled[0]))
+    return Problem(MISSING, f"add `name:` to this section: choose one of {', '.join(types.names)}", (*at, "name"))
 
 
 def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
@@ -269,13 +305,19 @@ def section_at(location: Location, params: type[BaseModel]) -> Any:
         if isinstance(part, str):
             kinds = (kind for kind in (section, *get_args(section)) if part in getattr(kind, "model_fields", ()))
             section = next((kind.model_fields[part].annotation for kind in kinds), None)
+        elif get_origin(section) is tuple and Ellipsis not in get_args(section):
+            section = get_args(section)[part]
     return section
 
 
 def added_keys(section: Any) -> dict[str, Any]:
     """Return the values in `ADDED` of a section by key. `section` is its type, as for `keys_of`."""
-    kinds = [kind for kind in (section, *get_args(section)) if isinstance(kind, type) and issubclass(kind, Section)]
-    return {key: value for kind in kinds for key, value in kind.inherited("ADDED").items()}
+    return {key: value for kind in sections_in(section) for key, value in kind.inherited("ADDED").items()}
+
+
+def sections_in(section: Any) -> list[type[Section]]:
+    """Return the classes of sections in the type `section`: itself, or those that a type such as `X | None` contains."""
+    return [kind for kind in (section, *get_args(section)) if isinstance(kind, type) and issubclass(kind, Section)]
 
 
 def keys_of(section: Any) -> tuple[str, ...]:

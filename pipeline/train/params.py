@@ -12,6 +12,7 @@ from pipeline.core.registry import LOSSES, MODELS
 from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueOf
 from pipeline.inference.params import LossSettings, MetricNames, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
+from pipeline.train.transform_params import TRANSFORMS, TransformSettings
 
 Strength = Annotated[float, Field(ge=0, le=1)]
 """Strength of a colour change. Factors are drawn from [1 - strength, 1 + strength]; a negative one would invert the image."""
@@ -19,7 +20,41 @@ Alpha = Annotated[float, Field(ge=0, le=100)]
 COLOURS = 3
 
 
-class AugmentSettings(Section):
+class TransformsSettings(Section):
+    """The section `augment` with transforms alone, as for texts."""
+
+    transforms: Annotated[tuple[TransformSettings, ...], TRANSFORMS]
+    """Further random changes, in this order, each a module of `pipeline/train/augment/transforms/` with its keys, such as
+    `[{name: rotate, degrees: 15.0}]`; `[]` for none."""
+
+    ADDED: ClassVar = {"transforms": ()}
+
+    def refuse_other_inputs(self, kind: str, *, per_token: bool) -> None:
+        """Raise Refusal if these settings are for other inputs than those of this kind, such as "image". `per_token` is True if each token is a target."""
+        if per_token or kind not in ("image", "text"):
+            data = "each token is a target" if per_token else f"these inputs are of the kind {kind}"
+            raise Refusal(f"augment: applies to images, and to texts with one target each, but {data}: set `augment: null`")
+        for number, transform in enumerate(self.transforms):
+            if transform.inputs != kind:
+                fitting = [name for name in TRANSFORMS.names if TRANSFORMS.settings(name).inputs == kind]
+                instead = f"choose among {', '.join(fitting)}" if fitting else "write `augment: null`"
+                raise Refusal(
+                    f"augment.transforms.{number}: {transform.name} needs inputs of the kind {transform.inputs}, but these are of the kind {kind}: {instead}"
+                )
+
+    def refuse_misfit(self, height: int, width: int, channels: int) -> None:  # noqa: ARG002  # for the augmentations of AugmentSettings
+        """Raise Refusal if a change does not apply to images of this size with `channels` channels."""
+        for number, transform in enumerate(self.transforms):
+            if transform.channels and channels not in transform.channels:
+                raise Refusal(
+                    f"augment.transforms.{number}: {transform.name} needs images of {' or '.join(map(str, transform.channels))} channels, "
+                    f"these have {channels}: remove it"
+                )
+
+
+class AugmentSettings(TransformsSettings):
+    """The section `augment` of images."""
+
     crop_padding: Annotated[int, Field(ge=0, le=1024)]
     """Zero-pad each side by this many pixels, then crop a random window of the image's original size; 0 for none."""
     resized_crop: Share
@@ -54,8 +89,16 @@ class AugmentSettings(Section):
             )
         return resized_crop
 
+    def refuse_other_inputs(self, kind: str, *, per_token: bool) -> None:
+        super().refuse_other_inputs(kind, per_token=per_token)
+        if kind != "image":
+            raise Refusal(
+                f"augment: crops, flips and colours are for images, but these inputs are of the kind {kind}: set `augment: null`, or keep the key `transforms` alone"
+            )
+
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if a crop could contain only padding, or if a colour change does not apply to images with `channels` channels."""
+        """Raise Refusal if a crop could contain only padding, or if a change does not apply to images with `channels` channels."""
+        super().refuse_misfit(height, width, channels)
         side = min(height, width)
         if self.crop_padding >= side:  # the padded images in memory would be mostly border, too
             raise Refusal(
@@ -265,8 +308,8 @@ class TrainParams(Section):
     """The loss that a training minimises: a module of `pipeline/losses/`."""
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
-    augment: AugmentSettings | None
-    """Random changes to training images; null for none. Must be null if the inputs are not images."""
+    augment: AugmentSettings | TransformsSettings | None
+    """Random changes to training samples; null for none. For texts, the section has no other key than `transforms`."""
     train: LoopSettings
 
     ADDED: ClassVar = {"loss": {"name": "cross_entropy", "class_weights": "none", "label_smoothing": ValueOf("train.label_smoothing")}}

@@ -25,7 +25,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history
-from pipeline.train.augment.augmentation import Augmentation, images_of
+from pipeline.train.augment.augmentation import chosen_augmentation, refuse_misfit
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
@@ -82,7 +82,7 @@ class Training:
         known = {**targets.metrics, **directions(settings.metrics)}
         settings.refuse_unknown_metric(known)
         if params.augment:
-            params.augment.refuse_misfit(*images_of(prepared.spec).row_shape)
+            refuse_misfit(params.augment, prepared.spec)
         params.loss.refuse_misfit(has_classes=targets.has_classes)
         weights = None
         if params.loss.class_weights == "balanced":
@@ -160,7 +160,7 @@ class Training:
         settings, train = self.params.augment, self.prepared.train
         augmentation = None
         if settings:
-            augmentation = Augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
+            augmentation = chosen_augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
         return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[WholeBatch]:

@@ -33,7 +33,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"train.metric": "valid/accuracy"}, "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute"),
     (
         {"augment": preset({})["augment"]},
-        "augment: applies to images only, but this source has inputs of the kind points: set `augment: null`",
+        "augment: applies to images, and to texts with one target each, but these inputs are of the kind points: set `augment: null`",
     ),
     ({"evaluate.test_time_augmentation": "mirror"}, "evaluate.test_time_augmentation: needs images as inputs, and a task with the metric"),
     ({"model": MLP}, "model.name: "),

@@ -22,7 +22,7 @@ from pipeline.inference.params import METRICS
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
 from pipeline.tools import checkout_lock
 from pipeline.tools.check import dvc_locks
-from pipeline.train.params import TrainParams
+from pipeline.train.params import AugmentSettings, TrainParams
 
 if TYPE_CHECKING:
     from pipeline.core.spec import Spec, Targets
@@ -213,9 +213,9 @@ def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int
     targets = targets_of(source)
     train.train.refuse_unknown_metric([*targets.metrics, *train.train.metrics])
     refuse_unmeasurable(train.train.metrics, targets, num_classes, "train.metrics")
-    if train.augment is not None and source.inputs != "image":
-        raise Refusal(f"augment: applies to images only, but this source has inputs of the kind {source.inputs}: set `augment: null`")
-    if not targets.has_classes and train.augment and (train.augment.mixup or train.augment.cutmix):
+    if train.augment is not None:
+        train.augment.refuse_other_inputs(source.inputs, per_token=targets.per_token)
+    if not targets.has_classes and isinstance(train.augment, AugmentSettings) and (train.augment.mixup or train.augment.cutmix):
         raise Refusal(
             "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )

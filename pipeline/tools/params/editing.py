@@ -174,7 +174,7 @@ def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[
     """
     section, name = str(assignment.location[0]), assignment.value
     if name not in types.names:
-        raise Refusal(f"{assignment.given}: {unknown_name(section, {'name': name}, types).unplaced}")
+        raise Refusal(f"{assignment.given}: {unknown_name((section,), {'name': name}, types).unplaced}")
     settings = types.settings(name)
     values: dict[str, Any] = {"name": name, **settings.recommended(name=name, task=task)}  # type: ignore[attr-defined]
     if missing := [key for key in settings.model_fields if key not in values]:

@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any, Union
+from typing import Annotated, Any, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from pipeline.core import files
-from pipeline.core.params import section_types
+from pipeline.core.params import SectionTypes, section_types
 from pipeline.core.section import formatted
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.prepare.params import PrepareParams
@@ -34,9 +34,26 @@ def definition(section: str, field: FieldInfo) -> tuple[Any, FieldInfo]:
     """
     types = section_types(section, field)
     if types is None:
-        return field.annotation, field
+        return with_lists(field.annotation), field
+    return variants(types), Field(discriminator="name", description=field.description)
+
+
+def variants(types: SectionTypes) -> Any:
+    """Return the union of the classes of all variants."""
     members = tuple(map(types.settings, types.names))
-    return Union[members], Field(discriminator="name", description=field.description)  # noqa: UP007  # `|` cannot take a tuple of types
+    return Union[members]  # noqa: UP007  # `|` cannot take a tuple of types
+
+
+def with_lists(annotation: Any) -> Any:
+    """Return the type `annotation` of a section, in which the items of a list of sections with variants are the union of all variants."""
+    kinds: list[Any] = []
+    for kind in get_args(annotation) or (annotation,):
+        lists = {key: types for key, member in getattr(kind, "model_fields", {}).items() if (types := section_types(key, member))}
+        fields: dict[str, Any] = {
+            key: (tuple[Annotated[variants(types), Field(discriminator="name")], ...], kind.model_fields[key]) for key, types in lists.items()
+        }
+        kinds.append(create_model(kind.__name__, __base__=kind, **fields) if fields else kind)
+    return Union[tuple(kinds)]  # noqa: UP007  # `|` cannot take a tuple of types
 
 
 def schema() -> dict[str, Any]:
@@ -79,6 +96,8 @@ def rows(definitions: dict[str, Any], section: str, entry: dict[str, Any]) -> di
                 found.setdefault(row, []).extend(variants)
             elif member is members[0]:
                 found[row] = []
+            if "oneOf" in field.get("items", {}):
+                found |= rows(definitions, f"{section}.{key}", {**field["items"], "description": "Chooses the item's keys."})
     return found
 
 
@@ -88,7 +107,7 @@ def values(field: dict[str, Any]) -> str:
         return " or ".join(values(option) for option in field["anyOf"])
     if "$ref" in field or field.get("type") == "object":
         return "section"
-    if field.get("type") == "array" and "$ref" in field["items"]:
+    if field.get("type") == "array" and field["items"].keys() & {"$ref", "oneOf"}:
         return "list of sections"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{formatted(value)}`" for value in field.get("enum", [field.get("const")]))

@@ -113,7 +113,7 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
-COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "mixup", "cutmix")
+COSTLY = ("resized_crop", "brightness", "contrast", "saturation", "transforms", "mixup", "cutmix")
 """The augmentations that take far more time than the others (docs/performance.md)."""
 
 
@@ -155,7 +155,7 @@ def data(situation: Situation) -> str:
             f"of what is free on the {situation.machine.device}"
         )
     augment = situation.params.augment
-    costly = [f"augment.{name}" for name in COSTLY if augment and getattr(augment, name)]
+    costly = [f"augment.{name}" for name in COSTLY if getattr(augment, name, None)]
     change = f"switch off costly augmentations ({', '.join(costly)})" if costly else "make samples smaller or augment them less"
     return f"batches are made on the device that trains, so {change}{more_threads(situation)}"
 

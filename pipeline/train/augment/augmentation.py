@@ -1,5 +1,6 @@
 """Applies the configured augmentations in order, and draws the random numbers that they need."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -8,15 +9,18 @@ from torch import Tensor
 
 from pipeline.core import seeding
 from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
-from pipeline.train.augment.pixels import Pixels
-from pipeline.train.params import AugmentSettings
+from pipeline.train.augment.pixels import Pixels, RandomSource
+from pipeline.train.augment.transform import Transform, refuse_unfit, to_bytes, to_floats, transforms_of
+from pipeline.train.params import AugmentSettings, TransformsSettings
 
 Window = NoCrop | Crop | ResizedCrop
 Change = Flip | Jitter | Cutout
+Augmenter = Window | Change | Transform | Mixing
 
 
 class Augmentation:
@@ -26,14 +30,18 @@ class Augmentation:
     epoch, the position of the sample and the number of samples.
     """
 
-    def __init__(self, settings: AugmentSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+    def __init__(self, settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
         self.num_samples = num_samples
         self.generator_for = partial(seeding.generator, seed, "augment")
-        self.pixels = Pixels(images_of(spec), device)
+        assert isinstance(spec.inputs, ImageInputs)
+        self.pixels = Pixels(spec.inputs, device)
         self.window = chosen_window(settings, self.pixels)
         self.changes = chosen_changes(settings, self.pixels)
+        self.transforms = transforms_of(settings.transforms)
+        refuse_unfit(self.transforms, self.pixels.images, device)
         self.mixing = chosen_mixing(settings, self.pixels, spec)
-        self.augmenters: list[Window | Change | Mixing] = [self.window, *self.changes, *([self.mixing] if self.mixing else [])]
+        mixing = [self.mixing] if self.mixing else []
+        self.augmenters: list[Augmenter] = [self.window, *self.changes, *self.transforms, *mixing]
 
     @property
     def active(self) -> bool:
@@ -44,9 +52,7 @@ class Augmentation:
 
         They are drawn on the CPU, so that they are the same for every device.
         """
-        return torch.from_numpy(
-            np.concatenate([augmenter.draw(self.generator_for, epoch, self.num_samples) for augmenter in self.augmenters])
-        )
+        return drawn(self.augmenters, self.generator_for, epoch, self.num_samples)
 
     def shared_out(self, draws: Tensor) -> tuple[Tensor, ...]:
         """Split the random integers `draws` (num_draws, n) into one tensor per augmentation, in the order of `augmenters`."""
@@ -73,7 +79,13 @@ class Augmentation:
         images = self.window.crop(packed, rows, for_window)
         for change, its_own in zip(self.changes, for_changes, strict=False):  # not strict: the draws for `mix` are left over
             images = change(images, its_own)
-        return self.pixels.unpacked(images)
+        images = self.pixels.unpacked(images)
+        if not self.transforms:
+            return images
+        values = to_floats(images)
+        for transform, its_own in zip(self.transforms, for_changes[len(self.changes) :], strict=False):
+            values = transform.of_images(values, its_own)
+        return to_bytes(values)
 
     def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Apply mixup or CutMix to images that `gather` returned. Return the mixed images and their class probabilities (n, classes).
@@ -86,19 +98,68 @@ class Augmentation:
         return self.mixing(images, partners, classes, partner_classes, its_own)
 
 
-def images_of(spec: Spec) -> ImageInputs:
-    """Return the description of the images in `spec`. Raises Refusal if the inputs are not images."""
-    if not isinstance(spec.inputs, ImageInputs):
-        raise Refusal(f"augment: augmentation needs images, but the inputs are of the kind {spec.inputs.kind}: write `augment: null`")
-    return spec.inputs
+class TextAugmentation:
+    """All configured transforms of texts. The interface is that of Augmentation, but texts are not packed, and never mixed."""
+
+    mixing = None
+
+    def __init__(self, settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> None:
+        assert isinstance(spec.inputs, TextInputs)
+        self.num_samples, self.text = num_samples, spec.inputs
+        self.generator_for = partial(seeding.generator, seed, "augment")
+        self.transforms = transforms_of(settings.transforms)
+        refuse_unfit(self.transforms, self.text, device)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.transforms)
+
+    def draw(self, epoch: int) -> Tensor:
+        return drawn(self.transforms, self.generator_for, epoch, self.num_samples)
+
+    def packed_bytes(self, num_samples: int) -> int:
+        return num_samples * self.text.length * self.text.dtype().itemsize
+
+    def packed(self, tokens: Tensor) -> Tensor:
+        return tokens
+
+    def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
+        """Return the tokens (n, length) at `rows` (n,) of `packed`, changed."""
+        tokens = packed[rows]
+        for transform, its_own in zip(self.transforms, draws.split(1), strict=True):
+            tokens = transform.of_texts(tokens, its_own, self.text)
+        return tokens
+
+    def mix(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        raise AssertionError("texts are not mixed")
 
 
-def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
+def chosen_augmentation(
+    settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device
+) -> Augmentation | TextAugmentation:
+    """Return the augmentation of the train split. Raises Refusal if a transform would break a promise."""
+    kind = TextAugmentation if isinstance(spec.inputs, TextInputs) else Augmentation
+    return kind(settings, spec, num_samples, seed=seed, device=device)
+
+
+def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: int, num_samples: int) -> Tensor:
+    """Return the random integers (num_draws, num_samples) of all `augmenters` for an epoch."""
+    return torch.from_numpy(np.concatenate([augmenter.draw(generator_for, epoch, num_samples) for augmenter in augmenters]))
+
+
+def refuse_misfit(settings: TransformsSettings, spec: Spec) -> None:
+    """Raise Refusal if an augmentation cannot be used for the data that `spec` describes."""
+    settings.refuse_other_inputs(spec.inputs.kind, per_token=spec.targets.per_token)
+    if isinstance(spec.inputs, ImageInputs):
+        settings.refuse_misfit(*spec.inputs.row_shape)
+
+
+def chosen_mixing(settings: TransformsSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
     """Return the configured mixup or CutMix or both, as one object; None if both are off.
 
     `pixels` describes the images. Raises Refusal if one of the two is on and the targets are not classes.
     """
-    if not settings.mixup and not settings.cutmix:
+    if not isinstance(settings, AugmentSettings) or not (settings.mixup or settings.cutmix):
         return None
     if not isinstance(spec.targets, ClassTargets):
         raise Refusal(
@@ -107,18 +168,22 @@ def chosen_mixing(settings: AugmentSettings, pixels: Pixels, spec: Spec) -> Mixi
     return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
 
 
-def chosen_window(settings: AugmentSettings, pixels: Pixels) -> Window:
+def chosen_window(settings: TransformsSettings, pixels: Pixels) -> Window:
+    if not isinstance(settings, AugmentSettings):
+        return NoCrop()
     if settings.resized_crop:
         return ResizedCrop(settings.resized_crop, pixels)
     return Crop(settings.crop_padding, pixels) if settings.crop_padding else NoCrop()
 
 
-def chosen_changes(settings: AugmentSettings, pixels: Pixels) -> list[Change]:
+def chosen_changes(settings: TransformsSettings, pixels: Pixels) -> list[Change]:
     """Return the configured changes, of flip, colour jitter and Cutout, in the order of application.
 
     Cutout is last, so that no other change alters the colour of the square that Cutout fills.
     """
     found: list[Change] = []
+    if not isinstance(settings, AugmentSettings):
+        return found
     if settings.flip != "none":
         found.append(Flip(settings.flip))
     if settings.brightness or settings.contrast or settings.saturation:

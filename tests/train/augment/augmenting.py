@@ -6,6 +6,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.train.augment.augmentation import Augmentation
 from pipeline.train.params import AugmentSettings
+from pipeline.train.transform_params import TRANSFORMS, TransformSettings
 from tests.imports import TOP
 from tests.specs import image_spec
 
@@ -15,7 +16,7 @@ def colour(shape: tuple[int, int, int]) -> Spec:
 
 
 COLOUR = colour((6, 5, 3))
-NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop_padding": 0}
+NOTHING = Document.read(TOP / "presets/digits.yaml").data["augment"] | {"crop_padding": 0, "transforms": ()}
 EVERYTHING = {
     "resized_crop": 0.2,
     "flip": "random",
@@ -29,11 +30,30 @@ EVERYTHING = {
 """All but `crop_padding`, which cannot be combined with `resized_crop`."""
 
 
-def settings(**wishes: float | str) -> AugmentSettings:
+TRANSFORMED = {
+    "vertical_flip": {"probability": 0.5},
+    "rotate": {"degrees": 40.0},
+    "affine": {"degrees": 30.0, "translate": 0.2, "smallest_scale": 0.7, "largest_scale": 1.5, "shear": 20.0},
+    "random_erasing": {"probability": 0.7, "area": 0.4},
+    "grayscale": {"probability": 0.5},
+    "gaussian_blur": {"probability": 0.5, "radius": 2, "smallest_sigma": 0.1, "largest_sigma": 2.0},
+    "hue": {"strength": 0.4},
+    "trivial_augment": {},
+    "rand_augment": {"num_changes": 2, "magnitude": 15},
+}
+"""All transforms of images, with their keys."""
+
+
+def transform(name: str, **keys: float) -> TransformSettings:
+    found: TransformSettings = TRANSFORMS.settings(name).model_validate({"name": name, **keys})
+    return found
+
+
+def settings(**wishes: object) -> AugmentSettings:
     return AugmentSettings.model_validate(NOTHING | wishes)
 
 
-def augmentation(num_samples: int, *, spec: Spec = COLOUR, seed: int = 1, **wishes: float | str) -> Augmentation:
+def augmentation(num_samples: int, *, spec: Spec = COLOUR, seed: int = 1, **wishes: object) -> Augmentation:
     return Augmentation(settings(**wishes), spec, num_samples, seed=seed, device=torch.device("cpu"))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.specs import image_spec
-from tests.train.augment.augmenting import COLOUR, EVERYTHING, NOTHING, augmentation, gathered, images
+from tests.train.augment.augmenting import COLOUR, EVERYTHING, NOTHING, augmentation, gathered, images, transform
 
 
 def slowly(image: torch.Tensor, draw: list[int], wishes: dict[str, float | str]) -> torch.Tensor:
@@ -67,7 +67,8 @@ def test_draws_are_a_function_of_seed_epoch_and_sample(window: dict[str, float])
 
 
 def test_what_is_switched_on_changes_no_draws_of_the_rest() -> None:
-    wishes = {"crop_padding": 2, "flip": "random", "contrast": 0.5, "cutout": 2, "mixup": 1.0}
+    transforms = (transform("rotate", degrees=5.0), transform("hue", strength=0.1))
+    wishes = {"crop_padding": 2, "flip": "random", "contrast": 0.5, "cutout": 2, "transforms": transforms, "mixup": 1.0}
     alone = [augmentation(50, **{name: wish}).draw(3) for name, wish in wishes.items()]
     assert torch.equal(augmentation(50, **wishes).draw(3), torch.cat(alone))
 
@@ -88,4 +89,5 @@ def test_alternating_flips_turn_every_sample_in_each_epoch() -> None:
 
 def test_whatever_is_wished_for_is_active_and_nothing_is_not() -> None:
     assert not augmentation(3).active
-    assert all(augmentation(3, **{name: EVERYTHING.get(name, 1)}).active for name in NOTHING)
+    each = EVERYTHING | {"crop_padding": 1, "transforms": (transform("rotate", degrees=5.0),)}
+    assert all(augmentation(3, **{name: each[name]}).active for name in NOTHING)

@@ -1,0 +1,150 @@
+"""Applies the transforms that parameters name, gives them random numbers of each sample, and refuses those that would break a promise."""
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.refusal import Refusal
+from pipeline.inference.cuda_graphs import host_randomness, watched
+from pipeline.train.augment.pixels import BYTE, Draws, RandomSource, rounded
+from pipeline.train.transform_params import TextTransformSettings, TransformSettings, Uniform
+
+SEEDS = 2**63
+BITS = 24
+"""A random number is a multiple of 2^-24: float32 has each of them exactly."""
+STEP, MIXING = -0x61C8864680B583EB, ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))
+"""The constants of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers."""
+TRIED, TRIED_VALUES = 64, 2**21
+"""The number of samples with which a transform is tried before a training, and of their values; four samples at least."""
+
+
+class RandomNumbers:
+    """Returns random numbers for n samples, from an integer `seeds` (n,) for each: see `Uniform`.
+
+    They are SplitMix64 of this integer. Integer arithmetic is exact, so the numbers are the same on every device.
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        self.seeds, self.num_drawn = seeds, 0
+
+    def __call__(self, *shape: int) -> Tensor:
+        count = math.prod(shape)
+        places = torch.arange(self.num_drawn + 1, self.num_drawn + count + 1, device=self.seeds.device)
+        self.num_drawn += count
+        state = self.seeds[:, None] + places * STEP
+        for shift, factor in MIXING:
+            state = (state ^ shifted(state, shift)) * factor
+        return (shifted(state ^ shifted(state, 31), 64 - BITS).float() / 2**BITS).view(-1, *shape)
+
+
+def shifted(state: Tensor, shift: int) -> Tensor:
+    """Shift int64 to the right as if it had no sign."""
+    return (state >> shift) & ((1 << 64 - shift) - 1)
+
+
+class Transform:
+    """Applies the transform of `settings`. `key` is its parameter. `number` counts the transforms of the same name before it: each draws its own."""
+
+    num_draws = 1
+
+    def __init__(self, settings: TransformSettings, number: int, key: str) -> None:
+        self.settings, self.number, self.key = settings, number, key
+
+    def draw(self, generator_for: RandomSource, epoch: int, num_samples: int) -> Draws:
+        return generator_for("transform", self.settings.name, self.number, epoch).integers(SEEDS, size=(self.num_draws, num_samples))
+
+    def of_images(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Return the changed images (n, channels, height, width), from 0 to 1."""
+        return self.settings.changed(images, RandomNumbers(draws[0])).clamp(0, 1)
+
+    def of_texts(self, tokens: Tensor, draws: Tensor, text: TextInputs) -> Tensor:
+        """Return the changed tokens (n, length)."""
+        found = cast(TextTransformSettings, self.settings).changed_tokens(tokens.clone(), RandomNumbers(draws[0]), text)
+        special = (text.tokenizer.pad, *text.tokenizer.before, *text.tokenizer.after)
+        for number in dict.fromkeys(special):
+            found = torch.where(tokens == number, tokens, found)
+        return found
+
+    def refuse_unfit(self, samples: Tensor, change: Callable[[Tensor, Uniform], Tensor]) -> None:
+        """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, needs the host, or gives a
+        sample other values among others than alone.
+        """
+        file = f"pipeline/train/augment/transforms/{self.settings.name}.py"
+        generator = torch.Generator().manual_seed(0)
+        seeds = torch.randint(SEEDS - 1, (len(samples),), generator=generator).to(samples.device)
+
+        def changed(part: slice, device: torch.device | str = samples.device) -> Tensor:
+            try:
+                return change(samples[part].clone().to(device), RandomNumbers(seeds[part].to(device)))
+            except Refusal:
+                raise
+            except Exception as error:  # whatever the module of a user raises
+                lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(file)]
+                place, reason = f"{file}:{lines[-1]}" if lines else file, " ".join(str(error).split()) or type(error).__name__
+                if device == "meta":
+                    raise self.refusal(
+                        f"{place}: needs values on the host ({reason[:200]}): use no item(), no boolean indexing and no NumPy, and create tensors with "
+                        "`device=` of those that are given"
+                    ) from None
+                raise self.refusal(f"{place}: fails: {type(error).__name__}: {reason[:200]}") from error
+
+        before = host_randomness()
+        whole = changed(slice(None))
+        if not isinstance(whole, Tensor) or (whole.shape, whole.dtype, whole.device) != (samples.shape, samples.dtype, samples.device):
+            found = f"{whole.dtype} of the shape {[*whole.shape]} on {whole.device}" if isinstance(whole, Tensor) else type(whole).__name__
+            raise self.refusal(f"{file}: returns {found}: return {samples.dtype} of the shape {[*samples.shape]} on {samples.device}, as it was given")
+        if not whole.isfinite().all():
+            raise self.refusal(f"{file}: gives NaN or infinity for some samples, such as black or white images: avoid to divide by 0")
+        if host_randomness() != before or not torch.equal(whole, changed(slice(None))):
+            raise self.refusal(f"{file}: draws random numbers of its own, which a resumed training would not repeat: use those of `uniform`")
+        if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(samples))])):
+            raise self.refusal(
+                f"{file}: gives a sample other values in a batch than alone: let each sample depend on itself only. Also `**`, exp2 and sigmoid, and sums over "
+                "several dimensions, round differently in other batches: use exp, log and sqrt, and sum whole numbers in float64"
+            )
+        changed(slice(None), "meta")
+        if samples.is_cuda and (reason := watched(lambda: changed(slice(None)))[1]):
+            raise self.refusal(f"{file}: {reason}: use no boolean indexing, and create tensors with `device=` of those that are given")
+
+    def refusal(self, problem: str) -> Refusal:
+        return Refusal(f"{self.key}: {problem}")
+
+
+def transforms_of(settings: Sequence[TransformSettings]) -> list[Transform]:
+    names = [each.name for each in settings]
+    return [Transform(each, names[:place].count(each.name), f"augment.transforms.{place}") for place, each in enumerate(settings)]
+
+
+def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInputs, device: torch.device) -> None:
+    """Try each transform with samples of noise, among them equal pixels or tokens. Raises Refusal if one would break a promise."""
+    generator = torch.Generator().manual_seed(0)
+    count = min(TRIED, max(4, TRIED_VALUES // math.prod(inputs.row_shape)))
+    for transform in transforms:
+        if isinstance(inputs, TextInputs):
+            cast(TextTransformSettings, transform.settings).refuse_misfit(inputs, transform.key)
+            tokens = torch.randint(inputs.num_tokens, (count, *inputs.row_shape), generator=generator, dtype=torch.int32)
+            tokens[0], tokens[1, 1:] = 0, inputs.tokenizer.pad
+            transform.refuse_unfit(
+                tokens.to(device), lambda tokens, uniform, each=transform.settings: each.changed_tokens(tokens, uniform, inputs)
+            )
+        else:
+            height, width, channels = inputs.row_shape
+            images = torch.rand(count, channels, height, width, generator=generator)
+            images[0], images[1], images[2] = 0, 1, 0.5
+            transform.refuse_unfit(images.to(device), transform.settings.changed)
+
+
+def to_floats(images: Tensor) -> Tensor:
+    """Convert images (n, height, width, channels) uint8 to (n, channels, height, width) float32 from 0 to 1."""
+    return images.permute(0, 3, 1, 2).contiguous().float() / BYTE
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """Convert images back that `to_floats` has returned."""
+    return rounded(images * BYTE).permute(0, 2, 3, 1).contiguous()

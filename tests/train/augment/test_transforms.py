@@ -1,0 +1,206 @@
+"""Transforms: the built-in ones beside torchvision's, the random numbers, and what is refused before a training."""
+
+import math
+import re
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import InterpolationMode, functional
+
+import pipeline.train.augment.transforms
+from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.refusal import Refusal
+from pipeline.train.augment import policy
+from pipeline.train.augment.augmentation import TextAugmentation, refuse_misfit
+from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
+from pipeline.train.params import TransformsSettings
+from pipeline.train.transform_params import TRANSFORMS, TransformSettings, Uniform
+from tests import project
+from tests.imports import TOP
+from tests.specs import text_spec
+from tests.train.augment.augmenting import COLOUR, TRANSFORMED, settings, transform
+
+CPU = torch.device("cpu")
+NUM, SHAPE = 40, (3, 13, 10)
+BILINEAR = InterpolationMode.BILINEAR
+SEEDS = torch.randint(2**62, (NUM,), generator=torch.Generator().manual_seed(1))
+
+
+def pictures() -> Tensor:
+    """Noise in whole bytes, of which some images are of one colour."""
+    images = torch.randint(0, 256, (NUM, *SHAPE), generator=torch.Generator().manual_seed(2)).float()
+    images[0], images[1] = 90, images[1].clamp(60, 180)
+    return images / 255
+
+
+def drawn(count: int) -> list[Tensor]:
+    return list(RandomNumbers(SEEDS)(count).unbind(1))
+
+
+def expected(name: str) -> list[Tensor]:
+    """What torchvision makes of the pictures, from the same random numbers."""
+    keys, images = TRANSFORMED[name], pictures()
+    match name:
+        case "vertical_flip":
+            return [image.flip(1) if number < 0.5 else image for image, number in zip(images, drawn(1)[0], strict=True)]
+        case "rotate":
+            angles = [(2 * float(number) - 1) * keys["degrees"] for number in drawn(1)[0]]
+            return [functional.rotate(image, angle, interpolation=BILINEAR) for image, angle in zip(images, angles, strict=True)]
+        case "affine":
+            found = []
+            for image, (angle, across, down, scale, shear) in zip(images, zip(*(each.tolist() for each in drawn(5)), strict=True), strict=True):
+                move = [round((2 * place - 1) * keys["translate"] * side) for place, side in ((across, 10), (down, 13))]
+                size = keys["smallest_scale"] ** (1 - scale) * keys["largest_scale"] ** scale
+                turned, sheared = (2 * angle - 1) * keys["degrees"], [(2 * shear - 1) * keys["shear"], 0.0]
+                found.append(functional.affine(image, turned, move, size, sheared, interpolation=BILINEAR))
+            return found
+        case "random_erasing":
+            found = []
+            for image, (happens, area, ratio, top, left) in zip(images, zip(*(each.tolist() for each in drawn(5)), strict=True), strict=True):
+                side, stretch = math.sqrt(130 * (0.02 + (keys["area"] - 0.02) * area)), 3.3 ** (ratio - 0.5)
+                height, width = min(13, max(1, round(side * stretch))), min(10, max(1, round(side / stretch)))
+                place = int(top * (14 - height)), int(left * (11 - width))
+                found.append(functional.erase(image, *place, height, width, torch.zeros(1)) if happens < keys["probability"] else image)
+            return found
+        case "grayscale":
+            greys = functional.rgb_to_grayscale(images, num_output_channels=3)
+            return [grey if number < 0.5 else image for image, grey, number in zip(images, greys, drawn(1)[0], strict=True)]
+        case "gaussian_blur":
+            happens, place = drawn(2)
+            sigmas = (keys["smallest_sigma"] + (keys["largest_sigma"] - keys["smallest_sigma"]) * place).tolist()
+            blurred = [functional.gaussian_blur(image, [5, 5], [sigma]) for image, sigma in zip(images, sigmas, strict=True)]
+            return [soft if number < 0.5 else image for image, soft, number in zip(images, blurred, happens, strict=True)]
+        case "hue":
+            turns = [(2 * float(number) - 1) * keys["strength"] for number in drawn(1)[0]]
+            return [functional.adjust_hue(image, turn) for image, turn in zip(images, turns, strict=True)]
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSFORMED if not name.endswith("augment")])
+def test_a_transform_changes_images_as_torchvision_does(name: str) -> None:
+    images = pictures()
+    found = transform(name, **TRANSFORMED[name]).changed(images, RandomNumbers(SEEDS))
+    assert (found - torch.stack(expected(name))).abs().max() < 1e-3
+    assert 0.3 < sum(not torch.equal(*pair) for pair in zip(found, images, strict=True)) / NUM
+
+
+NAMES = {name: "".join(part.capitalize() for part in name.split("_")) for name in policy.CHANGES} | {"autocontrast": "AutoContrast"}
+
+
+@pytest.mark.parametrize("name", policy.CHANGES)
+@pytest.mark.parametrize(("peer", "space"), [(v2.TrivialAugmentWide(), policy.WIDE), (v2.RandAugment(), policy.NARROW)], ids=["wide", "narrow"])
+def test_each_change_of_a_policy_is_that_of_torchvision(name: str, peer: v2.RandAugment, space: policy.Space) -> None:
+    """On bytes, of which torchvision cuts off the fraction; of `color`, twice."""
+    images, number = pictures(), policy.CHANGES.index(name)
+    strengths, negative = peer._AUGMENTATION_SPACE[NAMES[name]]
+    magnitudes, most = strengths(31, *SHAPE[1:]), 2.01 if name == "color" else 1.01
+    for level, sign in ((0, 1), (9, 1), (9, -1), (20, 1), (30, -1)):
+        magnitude = 0.0 if magnitudes is None else float(magnitudes[level]) * (sign if negative else 1)
+        bytes_ = (images * 255).round().to(torch.uint8)
+        theirs = peer._apply_image_or_video_transform(bytes_, NAMES[name], magnitude, interpolation=BILINEAR, fill={torch.Tensor: None})
+        chosen = torch.full((NUM,), (number + 0.5) / len(policy.CHANGES))
+        ours = policy.changed(images, space, chosen, torch.full((NUM,), level / 30), torch.full((NUM,), 0.5 if sign > 0 else 0.4))
+        assert (ours * 255 - theirs).abs().max() <= most, (level, sign)
+
+
+def test_every_change_of_a_policy_is_chosen_equally_often() -> None:
+    chosen = (RandomNumbers(torch.randint(2**62, (14_000,), generator=torch.Generator().manual_seed(0)))() * 14).long()
+    assert (chosen.bincount() - 1000).abs().max() < 150
+    images = torch.rand(1, *SHAPE).expand(400, -1, -1, -1)
+    found = transform("trivial_augment").changed(images, RandomNumbers(torch.arange(400)))
+    assert len(found.flatten(1).unique(dim=0)) > 150
+
+
+def test_random_numbers_are_those_of_splitmix64_in_every_cut_of_a_batch() -> None:
+    def reference(seed: int, place: int) -> float:
+        state = (seed + place * 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB % 2**64
+        return (state ^ state >> 31 >> 0) // 2**40 / 2**24
+
+    numbers = RandomNumbers(SEEDS)
+    found = torch.cat([numbers(2, 3).flatten(1), numbers()[:, None]], dim=1)
+    assert found.tolist() == [[reference(seed, place) for place in range(1, 8)] for seed in SEEDS.tolist()]
+    for size in (1, 7):
+        assert torch.equal(found, torch.cat([RandomNumbers(part)(7) for part in SEEDS.split(size)]))
+
+
+class Own(TransformSettings):
+    """Changes images by a function that a test names."""
+
+    name: Literal["own"] = "own"
+
+    def changed(self, images: Tensor, uniform: Uniform) -> Tensor:
+        found: Tensor = self.function(images, uniform)
+        return found
+
+
+BROKEN = {
+    "neighbours": (lambda images, _: images - images.mean(0), "gives a sample other values in a batch than alone"),
+    "another rounding": (lambda images, uniform: images * torch.exp2(uniform())[:, None, None, None], "gives a sample other values in a batch"),
+    "a generator of its own": (lambda images, _: images + torch.rand(len(images), 1, 1, 1), "draws random numbers of its own"),
+    "one number for all": (lambda images, _: images * float(torch.rand(())), "draws random numbers of its own"),
+    "item": (lambda images, uniform: images * uniform().max().item() * 0 + images, r"needs values on the host"),
+    "boolean indexing": (lambda images, uniform: images + 0 * images[uniform() < 2].sum(), "needs values on the host"),
+    "a tensor on the host": (lambda images, _: images * torch.ones(3, 1, 1), "needs values on the host .* `device=`"),
+    "NaN": (lambda images, _: images / images.amax((1, 2, 3), keepdim=True), "gives NaN or infinity for some samples"),
+    "another size": (lambda images, _: images[:, :, :-1], r"returns torch.float32 of the shape \[64, 3, 5, 5\] on cpu: return torch.float32"),
+    "another type": (lambda images, _: images.double(), "returns torch.float64"),
+    "nothing": (lambda images, _: None, "returns NoneType"),
+    "an error": (lambda images, uniform: images * uniform(2), "fails: RuntimeError: The size of tensor a"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_transform_that_breaks_a_promise_is_refused_before_a_training(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, message = BROKEN[case]
+    monkeypatch.setattr(Own, "function", staticmethod(function), raising=False)
+    assert isinstance(COLOUR.inputs, ImageInputs)
+    with pytest.raises(Refusal, match=rf"^augment\.transforms\.1: pipeline/train/augment/transforms/own\.py: {message}"):
+        refuse_unfit(transforms_of([transform("rotate", degrees=5.0), Own()]), COLOUR.inputs, CPU)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_built_in_transforms_keep_all_promises_or_are_refused(name: str, channels: int) -> None:
+    inputs = ImageInputs(height=28, width=29, channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
+    chosen = settings(transforms=(transform(name, **TRANSFORMED[name]),))
+    if channels == 1 and name in ("grayscale", "hue"):
+        with pytest.raises(Refusal, match=rf"^augment\.transforms\.0: {name} needs images of 3 channels, these have 1: remove it"):
+            chosen.refuse_misfit(*inputs.row_shape)
+    else:
+        chosen.refuse_misfit(*inputs.row_shape)
+        refuse_unfit(transforms_of(chosen.transforms), inputs, CPU)
+
+
+def test_token_dropout_replaces_words_and_neither_padding_nor_special_tokens() -> None:
+    spec = text_spec(classes=("a", "b"))
+    tokenizer = spec.inputs.tokenizer
+    chosen = TransformsSettings(transforms=(transform("token_dropout", probability=0.3),))
+    refuse_misfit(chosen, spec)
+    found = TextAugmentation(chosen, spec, 200, seed=1, device=CPU)
+    tokens = torch.full((200, spec.inputs.length), spec.inputs.num_tokens - 1, dtype=torch.int32)
+    tokens[:, 2:] = torch.where(torch.arange(200)[:, None] < 100, tokenizer.pad, tokens[:, 2:])
+    rows, draws = torch.arange(200), found.draw(0)
+    changed = found.gather(tokens, rows, draws)
+    assert (changed[tokens == tokenizer.pad] == tokenizer.pad).all()
+    dropped = changed[tokens != tokenizer.pad] == tokenizer.unknown
+    assert 0.2 < dropped.float().mean() < 0.4
+    assert torch.equal(changed, torch.cat([found.gather(tokens, rows[place], draws[:, place]) for place in rows.split(7)]))
+    assert not torch.equal(changed, found.gather(tokens, rows, found.draw(1)))
+
+
+def test_the_transform_of_the_docs_is_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"`pipeline/train/augment/transforms/gamma\.py`.*?```python\n(.*?class Settings\(Trans.*?)```", text, re.DOTALL)
+    (tmp_path / "gamma.py").write_text(example, encoding="utf-8")
+    package = pipeline.train.augment.transforms
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.setitem(TRANSFORMS.__dict__, "names", (*TRANSFORMS.names, "gamma"))
+    changes = {"augment.transforms": [{"name": "gamma", "strength": 0.5}, {"name": "vertical_flip", "probability": 0.5}]}
+    folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train")
+    assert (folder / "models/model.safetensors").exists()
