@@ -34,12 +34,15 @@ class TransformsSettings(Section):
         if per_token or kind not in ("image", "text"):
             data = "each token is a target" if per_token else f"these inputs are of the kind {kind}"
             raise Refusal(f"augment: applies to images, and to texts with one target each, but {data}: set `augment: null`")
+
+    def refuse_other_transforms(self, kind: str) -> None:
+        """Raise Refusal if a transform is for other inputs than those of this kind."""
         for number, transform in enumerate(self.transforms):
             if transform.inputs != kind:
                 fitting = [name for name in TRANSFORMS.names if TRANSFORMS.settings(name).inputs == kind]
-                instead = f"choose among {', '.join(fitting)}" if fitting else "write `augment: null`"
                 raise Refusal(
-                    f"augment.transforms.{number}: {transform.name} needs inputs of the kind {transform.inputs}, but these are of the kind {kind}: {instead}"
+                    f"augment.transforms.{number}: {transform.name} needs inputs of the kind {transform.inputs}, but these are of the kind {kind}: "
+                    f"choose among {', '.join(fitting)}"
                 )
 
     def refuse_misfit(self, height: int, width: int, channels: int) -> None:  # noqa: ARG002  # for the augmentations of AugmentSettings

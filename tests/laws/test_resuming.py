@@ -66,6 +66,10 @@ VARIANTS = {
         "augment.mixup": 0.4,
         "augment.cutmix": 1.0,
     },
+    "transforms": {
+        "model": CONVNET,
+        "augment.transforms": [{"name": "trivial_augment"}, {"name": "random_erasing", "probability": 0.5, "area": 0.3}],
+    },
     "no average, last weights": {"model": CONVNET, "train.ema_decay": 0.0, "train.export_weights": "last"},
 }
 
@@ -73,6 +77,7 @@ OF_TEXT = {name: value for name, value in COMMON.items() if not name.startswith(
 TEXT_VARIANTS = {
     "lstm": ("texts", {"model": texts.LSTM}),
     "ngrams": ("texts", {"model": texts.NGRAMS}),
+    "token dropout": ("texts", {"model": texts.NGRAMS, "augment": {"transforms": [{"name": "token_dropout", "probability": 0.2}]}}),
     "pretrained tokenizer: lstm": ("pretrained_texts", {"model": texts.LSTM}),
     "pretrained tokenizer: language model": (
         "pretrained_corpus",

@@ -142,6 +142,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     params = problems.gather(load, document, TrainParams)
     if params:
         problems.gather(params.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
+        if params.augment:
+            problems.gather(params.augment.refuse_other_transforms, prepare.source.inputs)
         problems.gather(refuse_unfit_network, params, prepare.source)
     device = problems.gather(describe_machine, train, environment)
     problems.refuse()  # before anything is downloaded
@@ -245,6 +247,8 @@ def refuse_misfits(document: Document) -> None:
     problems = Problems()
     problems.gather(refuse_unusable, train, prepare.source, prepare.source.num_classes())
     problems.gather(train.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
+    if train.augment:
+        problems.gather(train.augment.refuse_other_transforms, prepare.source.inputs)
     problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())
     problems.gather(refuse_unfit_network, train, prepare.source)
     problems.refuse()

@@ -150,6 +150,7 @@ def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: i
 def refuse_misfit(settings: TransformsSettings, spec: Spec) -> None:
     """Raise Refusal if an augmentation cannot be used for the data that `spec` describes."""
     settings.refuse_other_inputs(spec.inputs.kind, per_token=spec.targets.per_token)
+    settings.refuse_other_transforms(spec.inputs.kind)
     if isinstance(spec.inputs, ImageInputs):
         settings.refuse_misfit(*spec.inputs.row_shape)
 

@@ -13,14 +13,14 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.batches import batch_index, loader
 from pipeline.inference.batches.batch_index import BatchIndex, Samples
 from pipeline.inference.batches.loader import read_ahead
-from tests.train.augment.augmenting import augmentation
+from tests.train.augment.augmenting import SOME, augmentation
 
 PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}
-MIXED = {"crop_padding": 1, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "mixup": 0.8, "cutmix": 1.0}
+MIXED = {"crop_padding": 1, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "transforms": SOME, "mixup": 0.8, "cutmix": 1.0}
 
 
 def training_images(
-    prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, float | str] = PLAIN
+    prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, object] = PLAIN
 ) -> loader.SplitTensors:
     found = augmentation(len(prepared.train), spec=prepared.spec, **wishes)
     return loader.SplitTensors(prepared.train, device, found, resident=resident)

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 DIVISIONS = [(1, 4), (2, 2), (3, 1)]
 """Numbers of processes, and of the lanes of each."""
 PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}
-MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "mixup": 0.8, "cutmix": 1.0}
+MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "transforms": augmenting.SOME, "mixup": 0.8, "cutmix": 1.0}
 
 
 def tensors_of(kind: str, prepared: Prepared, *, resident: bool) -> loader.SplitTensors:

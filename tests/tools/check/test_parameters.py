@@ -257,6 +257,25 @@ def test_a_word_of_tutorials_in_an_item_of_a_list_is_answered_with_its_keys(para
     assert any("optimizer.groups.0.lr: is not a key here: choose one of patterns, lr_scale" in line for line in refused("check"))
 
 
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("{name: rotat}", '.name: there is no transform "rotat": did you mean `rotate`?'),
+        ("{degrees: 5}", ".name: is missing: add `name:` to this section: choose one of affine, "),
+        ("rotate", ': should be a section with keys of its own, not "rotate"'),
+        ("{name: rotate, degrees: 200}", ".degrees: should be less than or equal to 180, not 200"),
+        ("{name: rotate, degree: 5}", ".degree: is not a key here: did you mean `degrees`?"),
+        ("{name: grayscale, degrees: 5, probability: 0.5}", ".degrees: is not a key here: choose one of name, probability"),
+        ("{name: token_dropout, probability: 0.5}", ": token_dropout needs inputs of the kind text, but these are of the kind image: choose among affine, "),
+    ],
+)
+def test_a_mistake_in_a_transform_is_answered_with_its_line(parameters: Parameters, refused: Refused, item: str, message: str) -> None:
+    line = parameters.replace("augment.transforms", f"transforms:\n    - {{name: vertical_flip, probability: 0.5}}\n    - {item}")
+    parameters.write()
+    [said] = refused("check")
+    assert said.startswith(f"params.yaml:{line + 2}: augment.transforms.1{message}")
+
+
 def test_a_model_of_tutorials_is_answered_with_the_model(parameters: Parameters, refused: Refused) -> None:
     parameters.put("model.name", "LSTM")
     parameters.write()

@@ -49,6 +49,10 @@ def transform(name: str, **keys: float) -> TransformSettings:
     return found
 
 
+SOME = (transform("trivial_augment"), transform("rotate", degrees=40.0))
+"""Transforms for images of any number of channels."""
+
+
 def settings(**wishes: object) -> AugmentSettings:
     return AugmentSettings.model_validate(NOTHING | wishes)
 
