@@ -218,11 +218,12 @@ def resolve_variant(at: Location, section: Mapping[str, Any], types: SectionType
 def resolve_lists(name: str, section: Mapping[str, Any], field: FieldInfo, *, without_torch: bool) -> tuple[Any, list[Problem]]:
     """Return the type of the section `name` without variants of its own, and the problems found, as `resolve` does. It is None if it is that of `field`.
 
-    If `field` allows several forms of the section, it is the one with the most similar keys. In a list of sections with variants, each item gets
+    If `field` allows several forms of the section, it is the one with most of the section's keys, and then with the fewest others. In a list of sections with variants, each item gets
     the type that its key `name` selects.
     """
     forms = sections_in(field.annotation)
-    form = min(forms, key=lambda kind: len(kind.model_fields.keys() ^ section.keys()), default=None)
+    keys = section.keys()
+    form = min(forms, key=lambda kind: (len(keys - kind.model_fields.keys()), len(kind.model_fields.keys() - keys)), default=None)
     lists: dict[str, Any] = {}
     problems: list[Problem] = []
     for key, member in form.model_fields.items() if form else ():

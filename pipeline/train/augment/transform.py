@@ -106,7 +106,7 @@ class Transform:
         if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(samples))])):
             raise self.refusal(
                 f"{file}: gives a sample other values in a batch than alone: let each sample depend on itself only. Also `**`, exp2 and sigmoid, and sums over "
-                "several dimensions, round differently in other batches: use exp, log and sqrt, and sum whole numbers in float64"
+                "several dimensions, may round differently in other batches: use exp, log and sqrt, and sum whole numbers in float64"
             )
         changed(slice(None), "meta")
         if samples.is_cuda and (reason := watched(lambda: changed(slice(None)))[1]):
