@@ -34,7 +34,7 @@ class TransformSettings(Section):
     channels: ClassVar[tuple[int, ...]] = ()
     """The numbers of channels of the images that the transform can change; () for any."""
 
-    def changed(self, images: "Tensor", uniform: Uniform) -> "Tensor":
+    def changed(self, images: "Tensor", uniform: Uniform) -> "Tensor":  # noqa: ARG002  # for the transforms
         """Return the changed images (n, channels, height, width), of the same shape, float32 on the same device; what is outside 0 to 1 is clipped.
 
         `images` are not normalised: 0 is black and 1 the largest value. An image may not depend on the other images of the batch. All random numbers
@@ -51,7 +51,7 @@ class TextTransformSettings(TransformSettings):
     def refuse_misfit(self, text: "TextInputs", key: str) -> None:
         """Raise Refusal if the transform cannot be used for these texts. `key` is the parameter of this transform. This base class does nothing."""
 
-    def changed_tokens(self, tokens: "Tensor", uniform: Uniform, text: "TextInputs") -> "Tensor":
+    def changed_tokens(self, tokens: "Tensor", uniform: Uniform, text: "TextInputs") -> "Tensor":  # noqa: ARG002  # for the transforms
         """Return the changed tokens (n, length), int32. Padding, and the tokens that the tokenizer puts around each text, then become what they were.
 
         `tokens` are token numbers, described by `text`. What `changed` says of images holds for texts.

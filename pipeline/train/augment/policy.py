@@ -103,7 +103,9 @@ def stretched(values: Tensor) -> Tensor:
 def equalized(values: Tensor) -> Tensor:
     """Return bytes, whose values are about equally frequent in each channel."""
     places = values.flatten(2).long()
-    counts = torch.zeros(*places.shape[:2], BYTE + 1, dtype=torch.int64, device=values.device).scatter_add_(2, places, torch.ones_like(places))
+    counts = torch.zeros(*places.shape[:2], BYTE + 1, dtype=torch.int64, device=values.device).scatter_add_(
+        2, places, torch.ones_like(places)
+    )
     total = counts.cumsum(2)
     brightest = counts.gather(2, places.amax(2, keepdim=True))  # of the brightest value
     step = (places.shape[2] - brightest) // BYTE

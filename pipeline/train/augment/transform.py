@@ -3,7 +3,7 @@
 import math
 import traceback
 from collections.abc import Callable, Sequence
-from typing import cast
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,7 +65,8 @@ class Transform:
 
     def of_texts(self, tokens: Tensor, draws: Tensor, text: TextInputs) -> Tensor:
         """Return the changed tokens (n, length)."""
-        found = cast(TextTransformSettings, self.settings).changed_tokens(tokens.clone(), RandomNumbers(draws[0]), text)
+        assert isinstance(self.settings, TextTransformSettings)
+        found = self.settings.changed_tokens(tokens.clone(), RandomNumbers(draws[0]), text)
         special = (text.tokenizer.pad, *text.tokenizer.before, *text.tokenizer.after)
         for number in dict.fromkeys(special):
             found = torch.where(tokens == number, tokens, found)
@@ -98,11 +99,15 @@ class Transform:
         whole = changed(slice(None))
         if not isinstance(whole, Tensor) or (whole.shape, whole.dtype, whole.device) != (samples.shape, samples.dtype, samples.device):
             found = f"{whole.dtype} of the shape {[*whole.shape]} on {whole.device}" if isinstance(whole, Tensor) else type(whole).__name__
-            raise self.refusal(f"{file}: returns {found}: return {samples.dtype} of the shape {[*samples.shape]} on {samples.device}, as it was given")
+            raise self.refusal(
+                f"{file}: returns {found}: return {samples.dtype} of the shape {[*samples.shape]} on {samples.device}, as it was given"
+            )
         if not whole.isfinite().all():
             raise self.refusal(f"{file}: gives NaN or infinity for some samples, such as black or white images: avoid to divide by 0")
         if host_randomness() != before or not torch.equal(whole, changed(slice(None))):
-            raise self.refusal(f"{file}: draws random numbers of its own, which a resumed training would not repeat: use those of `uniform`")
+            raise self.refusal(
+                f"{file}: draws random numbers of its own, which a resumed training would not repeat: use those of `uniform`"
+            )
         if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(samples))])):
             raise self.refusal(
                 f"{file}: gives a sample other values in a batch than alone: let each sample depend on itself only. Also `**`, exp2 and sigmoid, and sums over "
@@ -126,18 +131,18 @@ def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInpu
     generator = torch.Generator().manual_seed(0)
     count = min(TRIED, max(4, TRIED_VALUES // math.prod(inputs.row_shape)))
     for transform in transforms:
+        settings = transform.settings
         if isinstance(inputs, TextInputs):
-            cast(TextTransformSettings, transform.settings).refuse_misfit(inputs, transform.key)
+            assert isinstance(settings, TextTransformSettings)
+            settings.refuse_misfit(inputs, transform.key)
             tokens = torch.randint(inputs.num_tokens, (count, *inputs.row_shape), generator=generator, dtype=torch.int32)
             tokens[0], tokens[1, 1:] = 0, inputs.tokenizer.pad
-            transform.refuse_unfit(
-                tokens.to(device), lambda tokens, uniform, each=transform.settings: each.changed_tokens(tokens, uniform, inputs)
-            )
+            transform.refuse_unfit(tokens.to(device), partial(settings.changed_tokens, text=inputs))
         else:
             height, width, channels = inputs.row_shape
             images = torch.rand(count, channels, height, width, generator=generator)
             images[0], images[1], images[2] = 0, 1, 0.5
-            transform.refuse_unfit(images.to(device), transform.settings.changed)
+            transform.refuse_unfit(images.to(device), settings.changed)
 
 
 def to_floats(images: Tensor) -> Tensor:

@@ -19,9 +19,7 @@ PLAIN = {"crop_padding": 1, "flip": "random", "cutout": 2}
 MIXED = {"crop_padding": 1, "flip": "alternating", "brightness": 0.2, "contrast": 0.2, "transforms": SOME, "mixup": 0.8, "cutmix": 1.0}
 
 
-def training_images(
-    prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, object] = PLAIN
-) -> loader.SplitTensors:
+def training_images(prepared: Prepared, device: torch.device, *, resident: bool, wishes: dict[str, object] = PLAIN) -> loader.SplitTensors:
     found = augmentation(len(prepared.train), spec=prepared.spec, **wishes)
     return loader.SplitTensors(prepared.train, device, found, resident=resident)
 

@@ -266,7 +266,10 @@ def test_a_word_of_tutorials_in_an_item_of_a_list_is_answered_with_its_keys(para
         ("{name: rotate, degrees: 200}", ".degrees: should be less than or equal to 180, not 200"),
         ("{name: rotate, degree: 5}", ".degree: is not a key here: did you mean `degrees`?"),
         ("{name: grayscale, degrees: 5, probability: 0.5}", ".degrees: is not a key here: choose one of name, probability"),
-        ("{name: token_dropout, probability: 0.5}", ": token_dropout needs inputs of the kind text, but these are of the kind image: choose among affine, "),
+        (
+            "{name: token_dropout, probability: 0.5}",
+            ": token_dropout needs inputs of the kind text, but these are of the kind image: choose among affine, ",
+        ),
     ],
 )
 def test_a_mistake_in_a_transform_is_answered_with_its_line(parameters: Parameters, refused: Refused, item: str, message: str) -> None:

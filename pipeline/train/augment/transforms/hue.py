@@ -22,7 +22,9 @@ class Settings(TransformSettings):
         value, least = images.amax(1), images.amin(1)
         chroma = value - least
         divisor = torch.where(chroma == 0, 1, chroma)
-        sixths = torch.where(value == red, (green - blue) / divisor, torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor))
+        sixths = torch.where(
+            value == red, (green - blue) / divisor, torch.where(value == green, 2 + (blue - red) / divisor, 4 + (red - green) / divisor)
+        )
         sixths = sixths + 6 * self.strength * signed(uniform())[:, None, None]
         places = [torch.remainder(start + sixths, 6) for start in (5, 3, 1)]
         return torch.stack([value - chroma * torch.minimum(place, 4 - place).clamp(0, 1) for place in places], dim=1)
