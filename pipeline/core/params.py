@@ -172,19 +172,6 @@ def attempt(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | Non
         return None, error.errors()
 
 
-class SectionTypes(NamedTuple):
-    """The variants of a section such as `model`. The key `name` of the section selects a variant, which decides what other keys are valid.
-
-    `names` are the names of the variants. `noun` is the word for a variant in messages. `settings(name)` returns the class that validates
-    the section for the variant `name`. `needs_torch` is True if this class imports torch.
-    """
-
-    noun: str
-    names: tuple[str, ...]
-    settings: Callable[[str], type[BaseModel]]
-    needs_torch: bool = False
-
-
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
     """Return a subclass of `params` for the validation of `data`, and the problems found.
 
@@ -208,6 +195,42 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
     return narrowed(params, tuple(fields.items())), problems
 
 
+@cache
+def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
+    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
+
+    The result is cached, because pydantic takes several milliseconds to create a class.
+    """
+    return create_model(params.__name__, __base__=params, **dict(fields))
+
+
+class SectionTypes(NamedTuple):
+    """The variants of a section such as `model`. The key `name` of the section selects a variant, which decides what other keys are valid.
+
+    `names` are the names of the variants. `noun` is the word for a variant in messages. `settings(name)` returns the class that validates
+    the section for the variant `name`. `needs_torch` is True if this class imports torch.
+    """
+
+    noun: str
+    names: tuple[str, ...]
+    settings: Callable[[str], type[BaseModel]]
+    needs_torch: bool = False
+
+
+def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
+    """Return the variants of the section with the name `section`, or None if it has none. `field` is the pydantic field of the section.
+
+    A section has variants if `field` has a Registry, a package with one module for each variant, or if it is a discriminated union.
+    """
+    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
+    if registry:
+        return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
+    if field.discriminator is None:
+        return None
+    members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}
+    return SectionTypes(section, tuple(members), members.__getitem__)
+
+
 def resolve_variant(at: Location, section: Mapping[str, Any], types: SectionTypes, *, without_torch: bool) -> tuple[Any, list[Problem]]:
     """Return the type of the section at the location `at`, which its key `name` selects among `types`, and the problems found, as `resolve` does."""
     known = section.get("name") in types.names
@@ -218,8 +241,8 @@ def resolve_variant(at: Location, section: Mapping[str, Any], types: SectionType
 def resolve_lists(name: str, section: Mapping[str, Any], field: FieldInfo, *, without_torch: bool) -> tuple[Any, list[Problem]]:
     """Return the type of the section `name` without variants of its own, and the problems found, as `resolve` does. It is None if it is that of `field`.
 
-    If `field` allows several forms of the section, it is the one with most of the section's keys, and then with the fewest others. In a list of sections with variants, each item gets
-    the type that its key `name` selects.
+    If `field` allows several forms of the section, it is the one with most of the section's keys, and then with the fewest others. In a list
+    of sections with variants, each item gets the type that its key `name` selects.
     """
     forms = sections_in(field.annotation)
     keys = section.keys()
@@ -241,29 +264,6 @@ def resolve_lists(name: str, section: Mapping[str, Any], field: FieldInfo, *, wi
     if form and lists:
         return narrowed(form, tuple(lists.items())), problems
     return form if len(forms) > 1 else None, problems
-
-
-@cache
-def narrowed(params: type[Params], fields: tuple[tuple[str, Any], ...]) -> type[Params]:
-    """Return a subclass of `params` with other types for some fields. `fields` has pairs of a field's name and its new pydantic definition.
-
-    The result is cached, because pydantic takes several milliseconds to create a class.
-    """
-    return create_model(params.__name__, __base__=params, **dict(fields))
-
-
-def section_types(section: str, field: FieldInfo) -> SectionTypes | None:
-    """Return the variants of the section with the name `section`, or None if it has none. `field` is the pydantic field of the section.
-
-    A section has variants if `field` has a Registry, a package with one module for each variant, or if it is a discriminated union.
-    """
-    registry = next((item for item in field.metadata if isinstance(item, Registry)), None)
-    if registry:
-        return SectionTypes(registry.noun, registry.names, registry.settings, registry.needs_torch)
-    if field.discriminator is None:
-        return None
-    members = {name: member for member in get_args(field.annotation) for name in get_args(member.model_fields["name"].annotation)}
-    return SectionTypes(section, tuple(members), members.__getitem__)
 
 
 def unknown_name(at: Location, section: Mapping[str, Any], types: SectionTypes) -> Problem:
