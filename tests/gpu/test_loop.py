@@ -13,6 +13,7 @@ from pipeline.core.registry import MODELS
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs.image import Preprocessing
 from pipeline.train.augment.augmentation import Augmentation
+from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
 from tests.laws import test_resuming as resuming
 from tests.specs import image_spec
 from tests.train.augment import augmenting
@@ -119,6 +120,19 @@ def test_a_gpu_augments_to_the_same_bytes_as_a_cpu(resident: bool, wishes: dict)
         batch = next(loader.training(images, batch_size=48, seed=1, start=0))
         found.append([tensor.cpu() for part in batch.parts(20) for tensor in part[:2]])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("name", augmenting.TRANSFORMED)
+def test_a_gpu_transforms_images_as_a_cpu_does_and_never_waits(name: str) -> None:
+    spec, seeds = image_spec(shape=(37, 41, 3), classes=("a", "b"), mean=(0.5,) * 3, std=(0.2,) * 3), torch.arange(64) << 40
+    chosen = augmenting.transform(name, **augmenting.TRANSFORMED[name])
+    refuse_unfit(transforms_of([chosen]), spec.inputs, DEVICE)
+    images = augmenting.images(64, spec.inputs.row_shape).permute(0, 3, 1, 2).float() / 255
+    expected, theirs, places = chosen.changed(images, RandomNumbers(seeds)), images.to(DEVICE), seeds.to(DEVICE)
+    with waiting_is_an_error():
+        found = chosen.changed(theirs, RandomNumbers(places))
+    assert torch.equal(RandomNumbers(places)(9).cpu(), RandomNumbers(seeds)(9))
+    assert ((found.cpu() - expected).abs() > 1.5 / 255).float().mean() < 1e-3, "but for the places where rounding decides"
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
