@@ -50,7 +50,7 @@ def with_lists(annotation: Any) -> Any:
     for kind in get_args(annotation) or (annotation,):
         lists = {key: types for key, member in getattr(kind, "model_fields", {}).items() if (types := section_types(key, member))}
         fields: dict[str, Any] = {
-            key: (tuple[Annotated[variants(types), Field(discriminator="name")], ...], kind.model_fields[key])
+            key: (tuple[Annotated[variants(types), Field(discriminator="name")], ...], kind.model_fields[key])  # type: ignore[misc]  # a type that is made from the registry
             for key, types in lists.items()
         }
         kinds.append(create_model(kind.__name__, __base__=kind, **fields) if fields else kind)

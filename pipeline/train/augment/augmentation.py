@@ -126,7 +126,7 @@ class TextAugmentation:
     def gather(self, packed: Tensor, rows: Tensor, draws: Tensor) -> Tensor:
         """Return the tokens (n, length) at `rows` (n,) of `packed`, changed."""
         tokens = packed[rows]
-        for transform, its_own in zip(self.transforms, draws.split(1), strict=True):
+        for transform, its_own in zip(self.transforms, torch.split(draws, 1), strict=True):
             tokens = transform.of_texts(tokens, its_own, self.text)
         return tokens
 

@@ -17,8 +17,9 @@ def grey(images: Tensor) -> Tensor:
     """Return the grey values (n, 1, height, width) of images with one or three channels."""
     if images.shape[1] == 1:
         return images
-    red, green, blue = images.split(1, dim=1)
-    return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
+    red, green, blue = torch.split(images, 1, dim=1)
+    found: Tensor = LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
+    return found
 
 
 def warped(
@@ -44,7 +45,7 @@ def warped(
     height, width = images.shape[2:]
     x, y = (torch.arange(extent, device=images.device) - (extent - 1) / 2 for extent in (width, height))
     x, y = x[None, None, :] - of_each(move_x), y[None, :, None] - of_each(move_y)
-    a, b, c, d = map(of_each, (a, b, c, d))
+    a, b, c, d = (entry[:, None, None] for entry in (a, b, c, d))
     grid = torch.stack([(a * x + b * y) * (2 / width), (c * x + d * y) * (2 / height)], dim=-1)
     return functional.grid_sample(images, grid, align_corners=False)
 

@@ -40,7 +40,8 @@ class RandomNumbers:
         state = self.seeds[:, None] + places * STEP
         for shift, factor in MIXING:
             state = (state ^ shifted(state, shift)) * factor
-        return (shifted(state ^ shifted(state, 31), 64 - BITS).float() / 2**BITS).view(-1, *shape)
+        found: Tensor = shifted(state ^ shifted(state, 31), 64 - BITS).float() / 2**BITS
+        return found.view(-1, *shape)
 
 
 def shifted(state: Tensor, shift: int) -> Tensor:
