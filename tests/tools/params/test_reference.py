@@ -56,8 +56,8 @@ def test_the_schema_takes_every_preset_and_no_key_more() -> None:
 
 
 def definition_of(whole: dict[str, Any], entry: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return the definition of a section, which may be a choice by its name, or nullable."""
-    (plain,) = [option["$ref"] for option in entry.get("anyOf", [entry]) if "$ref" in option] or [None]
+    """Return the definition of a section, which may be a choice by its name, or nullable. Of several forms, it is the first."""
+    plain, *_ = [option["$ref"] for option in entry.get("anyOf", [entry]) if "$ref" in option] or [None]
     reference = entry["discriminator"]["mapping"][content["name"]] if "discriminator" in entry else plain
     found: dict[str, Any] = whole["$defs"][reference.rpartition("/")[2]]
     return found
