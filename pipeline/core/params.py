@@ -184,6 +184,8 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
     for name, field in params.model_fields.items():
         section, types = data.get(name), section_types(name, field)
         if not isinstance(section, Mapping):
+            if types is None and section is not None and len(forms := sections_in(field.annotation)) > 1:
+                fields[name] = (forms[0], ...)  # pydantic would name each form
             continue
         if types is None:
             kind, found = resolve_lists(name, section, field, without_torch=without_torch)
