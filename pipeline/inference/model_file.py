@@ -75,6 +75,8 @@ class Manifest(BaseModel):
     """The step after which the weights were taken."""
     switches: list[RecordedChange] = Field(default_factory=list)
     """Changes of the micro-batch size after OOM. In each record, `micro_batch_size` applies from `step` on."""
+    ended_at: int | None = Field(None, exclude_if=lambda step: step is None)
+    """The step after which a non-finite value ended the training early, with `train.on_nonfinite: finish`. Left out of other files."""
     inputs: dict[str, str]
     """SHA-256 of the prepared data, the code and the lock file, by name; also of the file of `model.weights` (`weights`), if there is one."""
     fingerprint: dict[str, str | int | dict[str, str | int | None]]

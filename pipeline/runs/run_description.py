@@ -203,7 +203,7 @@ def short(value: Scalar) -> str:
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     """Log the files and the model of a finished training to `run`.
 
-    Then set the description to the scores of the validation, or of train if there was none. It ends with the `subject` of `info`.
+    Then set the description to the scores of the last report: of the validation, or of train if it has none. It ends with the `subject` of `info`.
     """
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
@@ -212,7 +212,9 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     trained = json.loads((paths.metrics / "train.json").read_bytes())
     split = "valid" if "valid" in trained else "train"
     scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
-    run.describe(f"{split} {scores} at step {trained['exported_step']}; {info.subject}")
+    weights = f", weights of step {trained['exported_step']}" if trained["exported_step"] != trained["steps"] else ""
+    early = f"; ended early, after step {trained['ended_at']}, by a non-finite value" if "ended_at" in trained else ""
+    run.describe(f"{split} {scores} at step {trained['steps']}{weights}{early}; {info.subject}")
     run.model(paths.model)
 
 

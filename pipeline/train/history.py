@@ -44,8 +44,9 @@ def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> No
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
     """Write a JSON file with the metrics of the last report, the best validation, and two steps.
 
-    `steps` is the step of the last report, and `exported_step` that of the exported weights. The metrics of the last report are nested by
-    split, as `dvc metrics diff` expects. They have the order of `columns`.
+    `steps` is the step of the last report, and `exported_step` that of the exported weights. `ended_at` is there only
+    if a non-finite value ended the training early. The metrics of the last report are nested by split, as `dvc metrics diff` expects. They
+    have the order of `columns`.
     """
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
@@ -56,6 +57,8 @@ def write_metrics(path: Path, progress: Progress, exported_step: int, columns: S
             section = numbers.setdefault(split, {})
             assert isinstance(section, dict)
             section[quantity] = last[name]
+    if progress.ended_at is not None:
+        numbers["ended_at"] = progress.ended_at
     if progress.best_value is not None:
         numbers["best"] = {"step": progress.best_step, "value": progress.best_value}
     files.write_json(path, numbers)

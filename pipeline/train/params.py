@@ -158,9 +158,9 @@ class LoopSettings(Section):
     """Recompute activations in the backward pass instead of storing them: less memory, more time, bit-identical results."""
     clip_norm: PositiveFloat | None
     """Clip the gradient to this 2-norm; null for no clipping."""
-    on_nonfinite: Literal["stop", "skip"]
-    """After a step with a non-finite loss or gradient, `stop` ends the training and `skip` omits that step. fp16 always skips and counts
-    such steps."""
+    on_nonfinite: Literal["stop", "skip", "finish"]
+    """After a step with a non-finite loss or gradient, `stop` ends the training without a model, `skip` omits that step, and `finish` ends the
+    training with the weights of the best validation so far. fp16 always skips and counts such steps."""
     ema_decay: Share
     """Decay of the EMA of the weights, which is validated and exported in place of the raw weights; 0 for none."""
     report_every_steps: Count
@@ -181,6 +181,13 @@ class LoopSettings(Section):
     """Stop after this many validations without an improvement; null for never."""
 
     ADDED: ClassVar = {"metrics": ()}
+
+    @field_validator("export_weights")
+    @classmethod
+    def require_best_to_finish(cls, export_weights: str, info: ValidationInfo) -> str:
+        if export_weights != "best" and info.data.get("on_nonfinite") == "finish":
+            raise ValueError("train.on_nonfinite: finish needs the weights of the best validation: write `best`, or set train.on_nonfinite to `stop`")
+        return export_weights
 
     @field_validator("steps")
     @classmethod

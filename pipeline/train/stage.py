@@ -142,7 +142,7 @@ def way_on(training: Training, identity: identity.RunIdentity, work: Work) -> st
     if not weights:
         return ""
     params, path = training.params, work.folder / f"weights-{step:012d}.safetensors"
-    can_skip = params.train.on_nonfinite == "stop" and training.state.precision != "fp16"
+    can_skip = params.train.on_nonfinite != "skip" and training.state.precision != "fp16"
     change = "train.on_nonfinite=skip" if can_skip else f"optimizer.learning_rate={params.optimizer.learning_rate / 2:.3g}"
     again = f"; after such a change, as by `python -m pipeline set {change}`, `make repro` begins at step 0 with new weights"
     kept = f"the weights after step {step}{', the best so far,' if training.progress.best is not None else ''}"
@@ -180,6 +180,8 @@ def result_line(training: Training, paths: Paths) -> str:
     score = f", {metric} {found:.4f}" if found is not None else ""
     better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
     early = f"; stopped after {settings.patience} validations without a better {metric}" if state.step < training.plan.num_steps else ""
+    if training.progress.ended_at is not None:
+        early = f"; a non-finite value ended the training after step {state.step} of {training.plan.num_steps}"
     never = f"; no validation determines {metric}" if best is None and training.progress.rows and VALID in training.prepared.splits else ""
     return f"train: {paths.model}: the weights after step {step}, epoch {step * settings.batch_size / len(training.prepared.train):.1f}{score}{better}{never}{early}"
 

@@ -178,8 +178,9 @@ class Training:
         loss or gradient, the batch of the first such step since the last report is saved to a file. With fp16 no batch is saved, because
         such steps are normal.
 
-        Raises Diverged, which is a Refusal, in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is `stop`, and
-        the precision is not fp16; a metric, a weight or an optimizer state is non-finite; too many steps in a row were skipped. Raises
+        Raises Diverged, which is a Refusal, in these cases: the loss or gradient of a step is non-finite, `train.on_nonfinite` is not `skip`, and
+        the precision is not fp16; a metric, a weight or an optimizer state is non-finite; too many steps in a row were skipped. With
+        `train.on_nonfinite: finish`, the reports end instead, with a warning, if there was a validation. Raises
         Refusal if a step runs out of memory and cannot be retried. Raises ValueError if the objective reports a metric that is missing from `metrics` of the task's
         targets.
         """
@@ -204,9 +205,12 @@ class Training:
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above the loss of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
-        except fit.NotFinite as error:
-            message = self.describe_nonfinite(error.step, or_before=error.or_before)
-            raise fit.Diverged(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`") from None
+        except (fit.NotFinite, fit.Diverged) as error:
+            diverged = self.diverged(error) if isinstance(error, fit.NotFinite) else error
+            if self.params.train.on_nonfinite != "finish" or self.progress.best_step is None:
+                raise diverged from None
+            print(f"warning: {diverged}", flush=True)
+            self.progress.ended_at = self.state.step
         finally:
             batches.close()  # this also ends the prefetch thread
 
@@ -235,6 +239,10 @@ class Training:
     def is_diverging(self, report: fit.Report) -> bool:
         """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
         return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
+
+    def diverged(self, error: fit.NotFinite) -> fit.Diverged:
+        message = self.describe_nonfinite(error.step, or_before=error.or_before)
+        return fit.Diverged(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`")
 
     def describe_nonfinite(self, step: int, *, or_before: bool = False) -> str:
         """Describe `step`, which has a non-finite loss or gradient, and save its batch to a file. Return the description.
@@ -288,6 +296,7 @@ class Training:
             channels_last=self.state.model.channels_last,
             step=step,
             switches=self.progress.micro_batch_changes,
+            ended_at=self.progress.ended_at,
             inputs=dict(inputs),
             fingerprint=dict(fingerprint),
         )

@@ -1,5 +1,6 @@
 """NaN and infinity: the step is named, its batch is saved, and a skipped step changes no weight."""
 
+import json
 import math
 import re
 import shlex
@@ -12,6 +13,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
+from pipeline.train import stage
 from pipeline.train.engine import fit, update
 from pipeline.train.training import Training
 from tests import project, texts
@@ -374,6 +376,59 @@ def test_after_a_late_nan_both_ways_on_that_the_message_names_work(tmp_path: Pat
         output = capsys.readouterr().out
         assert "from the beginning" in output
         assert (f"tensors start from data/weights/{checkpoint_key(messages[0])}-step-{step}.safetensors\n" in output) == bool(number)
+
+
+def test_with_finish_a_late_nan_ends_in_the_best_weights_also_after_a_kill_before_they_are_written(tmp_path: Path, monkeypatch, capsys) -> None:
+    for name, value in {"TRACKING": "false", "CHECKPOINT_EVERY_STEPS": "1", "DEVICE": "cpu"}.items():
+        monkeypatch.setenv(f"PIPELINE_{name}", value)
+    monkeypatch.chdir(project.make(tmp_path, LATE | {"train.on_nonfinite": "finish"}))
+    assert main(["prepare"]) == 0
+    gather, write = update.accumulate_gradients, stage.write_results
+
+    def spoiling(state, *given, **more):
+        found = gather(state, *given, **more)
+        if state.step + 1 == 13:
+            state.parameters[0].grad.fill_(math.nan)
+        return found
+
+    def killed(*_: object) -> None:
+        raise SystemExit(137)
+
+    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
+    written = []
+    for interruption in (None, killed):
+        if interruption:
+            monkeypatch.setattr(stage, "write_results", interruption)
+            with pytest.raises(SystemExit):
+                main(["train"])
+            monkeypatch.setattr(stage, "write_results", write)
+        assert main(["train"]) == 0
+        assert "after step 8, epoch" in (output := capsys.readouterr().out)
+        assert "; a non-finite value ended the training after step 16 of " in output
+        written.append([Path(name).read_bytes() for name in ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")])
+    assert written[0] == written[1]
+    _, manifest = tensor_file.load(Path("models/model.safetensors"))
+    assert (manifest["step"], manifest["ended_at"], json.loads(written[0][1])["ended_at"]) == (8, 16, 16)
+    assert main(["evaluate"]) == 0
+
+
+def test_with_finish_every_way_to_diverge_ends_in_the_best_weights_and_nothing_before_the_first_validation(
+    train_params, prepared, tmp_path: Path, monkeypatch
+) -> None:
+    changes = CHANGES | {"train.on_nonfinite": "finish", "train.export_weights": "best", "train.report_every_steps": 1}
+    for best in (2, 4):
+        training = begin(train_params(changes | {"train.validate_every_steps": best}), prepared, tmp_path)
+        spoil(training, monkeypatch)
+        if best > BAD:
+            assert "train.on_nonfinite: step 3 has a non-finite loss" in refused(training)
+        else:
+            run(training)
+            assert (training.exported()[1], training.progress.ended_at) == (best, BAD)
+    training = begin(train_params(changes | {"train.validate_every_steps": 1}), prepared, tmp_path)
+    score = iter([{"loss": 1.0}, {"loss": math.inf}])
+    monkeypatch.setattr(type(training), "validation", lambda *_: lambda: {"accuracy": 0.5} | next(score))
+    run(training)
+    assert (training.exported()[1], training.progress.ended_at) == (1, 2)
 
 
 def checkpoint_key(message: str) -> str:

@@ -142,6 +142,7 @@ def endless(params: TrainParams, changes: Mapping[str, Any]) -> TrainParams:
     loop = data["train"] | changes
     steps = MANY_REPORTS * loop["report_every_steps"]
     length = {"epochs": None, "steps": steps, "validate_every_steps": steps, "patience": None, "export_weights": "last"}
+    length["on_nonfinite"] = "skip" if loop["on_nonfinite"] == "skip" else "stop"
     return from_data({**data, "model": {**data["model"], "weights": None}, "train": {**loop, **length}}, TrainParams, "params.yaml")
 
 

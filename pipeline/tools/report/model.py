@@ -48,6 +48,8 @@ def summary(evidence: Evidence) -> Section:
         ("weights of step", Number(manifest.step)),
         ("SHA-256", evidence.digest),
     ]
+    if manifest.ended_at is not None:
+        facts.append(("ended early", f"after step {manifest.ended_at}, by a non-finite value"))
     if settings.weights is not None:
         facts.append(("started from", f"{settings.weights} (SHA-256 {manifest.inputs.get('weights', 'unknown')})"))
     if preset:

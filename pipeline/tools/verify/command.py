@@ -213,7 +213,7 @@ def compare_retraining(
         yield ComparedPart.of_weights("weights", f"{counted(len(weights), 'tensor')}, trained again", expected=weights, found=new_weights)
         sides, copy = Sides("the file", "the new training"), Path(folder) / model.name
         state, switches = training.state, training.progress.micro_batch_changes
-        formats = {"precision": state.precision, "channels_last": state.model.channels_last}
+        formats = {"precision": state.precision, "channels_last": state.model.channels_last, "ended_at": training.progress.ended_at}
         new_manifest = manifest.model_copy(update={**formats, "step": step, "spec": prepared.spec, "switches": switches})
         before, after = manifest.model_dump(mode="json"), new_manifest.model_dump(mode="json")
         yield ComparedPart.of_values("training", f"exported at step {step}", sides, expected=before, found=after)

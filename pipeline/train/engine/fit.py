@@ -35,7 +35,7 @@ class Diverged(Refusal):
 
 
 class NotFinite(Exception):
-    """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is "stop".
+    """Raised if the loss or the gradient of `step` is not finite and `train.on_nonfinite` is not "skip".
 
     If `or_before` is True, an earlier step may be the cause. In this case, the gradient norm was measured only at steps with a report. A
     non-finite gradient at another step was not noticed, and may have made the weights non-finite.
@@ -85,13 +85,13 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
 
     Adds the metrics to the history in `progress`, and starts new averages.
 
-    Raises NotFinite if `train.on_nonfinite` is "stop" and `first_bad_step` finds a step. Raises Diverged if a metric is not finite, or if
+    Raises NotFinite if `train.on_nonfinite` is not "skip" and `first_bad_step` finds a step. Raises Diverged if a metric is not finite, or if
     too many steps in a row were skipped (see `refuse_endless_skipping`). If the gradient norm is not measured at every step, a
     report at which a validation is due also checks the weights and the optimizer states: it raises Diverged if one of them is not finite.
     """
     settings, values = plan.settings, progress.window.read_values()
     bad_step = first_bad_step(state, values)
-    if bad_step and settings.on_nonfinite == "stop":
+    if bad_step and settings.on_nonfinite != "skip":
         raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
     skipped = values.skipped_last + (progress.skipped_last if values.skipped_last == values.steps else 0)
     refuse_endless_skipping(state, values, skipped, most=min(MOST_SKIPPED, plan.num_steps))

@@ -238,6 +238,8 @@ class Progress:
     """Number of validations since the best validation."""
     skipped_last: int = 0
     """Number of steps in a row that were skipped up to the last report."""
+    ended_at: int | None = None
+    """The step after which a non-finite value ended the training early. In no checkpoint: a resumed training finds it again."""
 
     @property
     def reported_step(self) -> int:
