@@ -123,36 +123,53 @@ OptimizerSettings = Annotated[SgdSettings | AdamSettings | MuonSettings, Field(d
 
 class CommonScheduleSettings(Section):
     name: str
-    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine`, `one_cycle` or `wsd`; each has keys of its own."""
     warmup_ratio: Share
-    """Share of all steps over which the learning rate rises to its peak."""
+    """constant, linear, cosine and one_cycle only: share of all steps over which the learning rate rises to its peak."""
 
     RECOMMENDED: ClassVar = {"warmup_ratio": 0.05}
 
 
 class ConstantSettings(CommonScheduleSettings):
     name: Literal["constant"]
-    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine`, `one_cycle` or `wsd`; each has keys of its own."""
 
 
 class DecaySettings(CommonScheduleSettings):
     name: Literal["linear", "cosine"]
-    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine`, `one_cycle` or `wsd`; each has keys of its own."""
     final_factor: Share
-    """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
+    """linear, cosine, one_cycle and wsd only: final learning rate as a share of the peak."""
 
     RECOMMENDED: ClassVar = {"final_factor": 0.0}
 
 
 class OneCycleSettings(CommonScheduleSettings):
     name: Literal["one_cycle"]
-    """`constant`, `linear`, `cosine` or `one_cycle`; each has keys of its own."""
+    """`constant`, `linear`, `cosine`, `one_cycle` or `wsd`; each has keys of its own."""
     start_factor: Share
     """one_cycle only: initial learning rate as a share of the peak."""
     final_factor: Share
-    """linear, cosine and one_cycle only: final learning rate as a share of the peak."""
+    """linear, cosine, one_cycle and wsd only: final learning rate as a share of the peak."""
 
     RECOMMENDED: ClassVar = {"warmup_ratio": 0.2, "start_factor": 0.04, "final_factor": 0.0}
 
 
-ScheduleSettings = Annotated[ConstantSettings | DecaySettings | OneCycleSettings, Field(discriminator="name")]
+class WsdSettings(Section):
+    name: Literal["wsd"]
+    """`constant`, `linear`, `cosine`, `one_cycle` or `wsd`; each has keys of its own."""
+    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000_000_000)]
+    """wsd only: number of steps over which the learning rate rises to its peak."""
+    decay_ratio: Share
+    """wsd only: share of all steps, at the end, over which the learning rate falls from its peak."""
+    final_factor: Share
+    """linear, cosine, one_cycle and wsd only: final learning rate as a share of the peak."""
+
+    RECOMMENDED: ClassVar = {"warmup_steps": 100, "decay_ratio": 0.2, "final_factor": 0.0}
+
+    def decay_steps(self, num_steps: int) -> int:
+        """Return the number of steps below the peak at the end of a training of `num_steps`."""
+        return min(round(self.decay_ratio * num_steps), num_steps - 1)
+
+
+ScheduleSettings = Annotated[ConstantSettings | DecaySettings | OneCycleSettings | WsdSettings, Field(discriminator="name")]

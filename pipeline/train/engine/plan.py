@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pipeline.core.spec import Direction
 from pipeline.train.engine.state import Progress
 from pipeline.train.engine.step import StepSettings
-from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings, ScheduleSettings
+from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings, ScheduleSettings, WsdSettings
 from pipeline.train.params import LoopSettings
 
 
@@ -16,6 +16,10 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
 
     `step` counts from 0 to `num_steps` - 1.
     """
+    if isinstance(schedule, WsdSettings):
+        decay_steps, steps_left = schedule.decay_steps(num_steps), num_steps - (step + 1)
+        falling = max(0, decay_steps - steps_left) / max(1, decay_steps)
+        return min(1.0, (step + 1) / max(1, schedule.warmup_steps), 1.0 + (schedule.final_factor - 1.0) * falling)
     warmup_steps = max(1.0, schedule.warmup_ratio * num_steps)
     rising = (step + 1) / warmup_steps if step + 1 < warmup_steps else 1.0
     # if no step follows the warm-up, the last step uses the peak: with a final factor of 0, a training of one step would otherwise change nothing

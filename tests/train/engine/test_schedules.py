@@ -5,18 +5,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.train.engine.plan import factor
-from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings
+from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings, WsdSettings
 
 CONSTANT = ConstantSettings(name="constant", warmup_ratio=0.1)
 LINEAR = DecaySettings(name="linear", warmup_ratio=0.1, final_factor=0.05)
 COSINE = DecaySettings(name="cosine", warmup_ratio=0.1, final_factor=0.05)
 ONE_CYCLE = OneCycleSettings(name="one_cycle", warmup_ratio=0.3, start_factor=0.04, final_factor=0.0)
+WSD = WsdSettings(name="wsd", warmup_steps=4, decay_ratio=0.2, final_factor=0.1)
 
 
 @given(st.integers(1, 500), st.data())
 def test_a_factor_lies_between_nought_and_one(num_steps: int, data: st.DataObject) -> None:
     step = data.draw(st.integers(0, num_steps - 1))
-    for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE):
+    for schedule in (CONSTANT, LINEAR, COSINE, ONE_CYCLE, WSD):
         assert 0 <= factor(step, num_steps, schedule) <= 1
 
 
@@ -52,6 +53,19 @@ def test_one_cycle_rises_from_its_start_to_the_peak_and_falls_to_its_end() -> No
     assert factors.index(max(factors)) == 29
     assert max(factors) == pytest.approx(1)
     assert factors[-1] == pytest.approx(0)
+
+
+def test_wsd_rises_stays_and_falls_and_a_longer_training_differs_only_after_the_shorter_one_began_to_fall() -> None:
+    rates = [factor(step, 20, WSD) for step in range(20)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, *[1.0] * 13, 0.775, 0.55, 0.325, 0.1])
+    assert rates[:16] == [factor(step, 30, WSD) for step in range(16)]
+    assert factor(16, 30, WSD) == 1
+
+
+@pytest.mark.parametrize(("num_steps", "decay", "rates"), [(1, 0.9, [1]), (3, 0.0, [1, 1, 1]), (2, 0.9, [1, 0]), (3, 0.9, [1, 0.5, 0])])
+def test_a_short_wsd_begins_at_the_peak_and_ends_at_its_final_factor(num_steps: int, decay: float, rates: list[float]) -> None:
+    schedule = WsdSettings(name="wsd", warmup_steps=0, decay_ratio=decay, final_factor=0.0)
+    assert [factor(step, num_steps, schedule) for step in range(num_steps)] == pytest.approx(rates)
 
 
 def test_no_warm_up_begins_at_the_peak() -> None:
