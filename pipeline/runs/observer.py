@@ -33,6 +33,8 @@ class StageObserver(Observer):
         resume_file = training.saver.checkpoints.folder / "run"
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)
         self.run = self.run_context.enter_context(tracked)
+        for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has
+            self.run.metrics(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
         lines = training_lines(training_length(training), training.machine.device, is_first=training.group.writes)
         self.lines = self.lines_context.enter_context(lines)
 

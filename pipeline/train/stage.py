@@ -1,8 +1,9 @@
 """The stage train: trains on `data/prepared/` and writes `models/model.safetensors`."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from pipeline.core import files, identity, interruption
 from pipeline.core.environment import Environment, Paths
@@ -17,6 +18,7 @@ from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.params import WEIGHTS_FOLDER
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import beginning, history, work_folder
+from pipeline.train.engine import plan
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Diverged
 from pipeline.train.group import processes
@@ -43,7 +45,8 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
         group.refuse_different("inputs", identity.parts)
         # to find whether the data have changed, they and the file of `model.weights` are read and digested again
         refuse = partial(refuse_changes, lambda: identify(params, paths, Prepared.open(paths.prepared), machine, group) == identity)
-        with work_folder.claimed(environment.root, identity, writes=group.writes) as work:
+        agrees = partial(same_until, params, len(prepared.train))
+        with work_folder.claimed(environment.root, identity, writes=group.writes, agrees=agrees) as work:
             training = begin(params, prepared, machine, work, environment, group)
             observer.training_begins(training, identity.record)
             with ending(observer):
@@ -61,7 +64,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
                 write_results(training, exported, paths, identity)
                 observer.results_are_written()
             save_if_refused(training, refuse, work)  # again: the end of the run may have waited minutes for MLflow
-            work.clear()
+            work.clear(keeps_lasting=True)
             print(result_line(training, paths), flush=True)
 
 
@@ -97,6 +100,13 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Mac
         fingerprint=machine.fingerprint() | group.fingerprint(params.train.lanes),
         weights=beginning.weights_digest(params.model.weights_file),
     )
+
+
+def same_until(params: TrainParams, num_samples: int, step: int, other: Mapping[str, Any]) -> bool:
+    """Return True if a training of another length, with the values `other` of the section `train`, is the same up to `step`."""
+    settings = params.train, params.train.model_copy(update={name: other[name] for name in ("epochs", "steps")})
+    lengths = [each.num_steps(num_samples) for each in settings]
+    return plan.same_until(step, lengths, params.schedule, validate_every_steps=params.train.validate_every_steps)
 
 
 def loop(training: Training, observer: Observer, environment: Environment, interrupted: Interruption, work: Work) -> None:

@@ -328,9 +328,13 @@ class Training:
         return validate
 
     def save_when_due(self, environment: Environment) -> None:
-        """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step."""
-        if self.group.agreed(save=self.is_save_due(environment)):
-            self.save()
+        """Start writing a checkpoint if one is due. All processes call this after each step, and write it after the same step.
+
+        With the schedule `wsd`, one is due at the end of the constant rate, too: it outlives the training, for a longer one.
+        """
+        lasts = self.state.step == self.plan.plateau_end and bool(environment.checkpoint_every_s or environment.checkpoint_every_steps)
+        if self.group.agreed(save=self.is_save_due(environment)) or lasts:
+            self.save(lasts=lasts)
 
     def is_save_due(self, environment: Environment) -> bool:
         """Return True if the interval in steps or the interval in seconds has passed, and start the next interval in seconds.
@@ -345,10 +349,13 @@ class Training:
             self.saved_s = time.monotonic()
         return due
 
-    def save(self) -> None:
-        """Start writing a checkpoint of the current state and progress in the background. All processes call this after the same step."""
+    def save(self, *, lasts: bool = False) -> None:
+        """Start writing a checkpoint of the current state and progress in the background. All processes call this after the same step.
+
+        If it `lasts`, a copy outlives the training.
+        """
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars(), "frozen": self.state.has_frozen}
-        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors() | {MANIFEST: self.own_manifest}, scalars)
+        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors() | {MANIFEST: self.own_manifest}, scalars, lasts=lasts)
 
     def save_now(self) -> bool:
         """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""

@@ -1,20 +1,26 @@
 """The work folder of a training, named after the key of its inputs. It contains the checkpoints to resume from."""
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.core import files
 from pipeline.core.identity import RunIdentity
 from pipeline.core.refusal import Unavailable, listed
+from pipeline.train.engine.checkpoint import HISTORY, LASTING
 
 OLD_FOLDERS_KEPT = 2
 MOST_SHOWN = 5
 RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
+CHECKPOINT = re.compile(rf"(?:{LASTING})?step-(\d+)\.safetensors")
+Agrees = Callable[[int, Mapping[str, Any]], bool]
+"""Returns True if a training with this section `train`, which differs in its length, is the same up to this step."""
 CLAIM_WITHIN_S, RETRY_S = 3.0, 0.025
 """Timeout and interval of retries: a training whose DVC was killed needs time to save, and `prune` holds locks for an instant."""
 
@@ -43,16 +49,18 @@ class Work:
             self.folder / MICRO_BATCH_CHANGES, [*(each for each in self.micro_batch_changes() if each["step"] < change["step"]), change]
         )
 
-    def clear(self) -> None:
+    def clear(self, *, keeps_lasting: bool = False) -> None:
         """Delete the work folder. Call this after the results are written.
 
-        The folder may contain dumps (`nonfinite-*`): the batches of steps with a non-finite loss or gradient. If so, keep the dumps and the
-        record of the inputs. `prune` deletes them later.
+        The folder may contain dumps (`nonfinite-*`), the batches of steps with a non-finite loss or gradient, and, if it `keeps_lasting`, a
+        checkpoint for a training of another length. If so, keep them and the record of the inputs. `prune` deletes them later.
         """
-        if not any(self.folder.glob(DUMPS)):
+        lasting = set(self.folder.glob(f"{LASTING}*")) if keeps_lasting else set()
+        kept = {*self.folder.glob(DUMPS), *lasting, *([self.folder / HISTORY] if lasting else [])}
+        if not kept:
             shutil.rmtree(self.folder)
             return
-        for path in set(self.folder.iterdir()) - set(self.folder.glob(DUMPS)) - {self.folder / RECORD}:
+        for path in set(self.folder.iterdir()) - kept - {self.folder / RECORD}:
             path.unlink()
 
 
@@ -62,9 +70,9 @@ def path(root: Path, inputs: RunIdentity) -> Path:
 
 
 @contextmanager
-def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True) -> Iterator[Work]:
+def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True, agrees: Agrees = lambda *_: False) -> Iterator[Work]:
     """Yield the work folder of the training with these inputs, locked by this process. If several processes train together, only the one
-    that `writes` locks it.
+    that `writes` locks it. A new folder begins with a checkpoint of a training of another length, if one `agrees`.
 
     Raises Unavailable if another process trains with the same inputs.
     """
@@ -77,7 +85,8 @@ def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True) -> Iterator
         if not taken:
             raise Unavailable(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
         if not folder.exists():
-            explain_new_start(parent, inputs)
+            if not copy_checkpoint(parent, folder, inputs, agrees):
+                explain_new_start(parent, inputs)
             prune(parent, inputs)
         files.write_json(folder / RECORD, inputs.record)
         try:
@@ -117,6 +126,32 @@ def last_change_s(record: Path) -> float:
         return max(path.stat().st_mtime for path in record.parent.iterdir())
     except (FileNotFoundError, ValueError):
         return 0.0
+
+
+def copy_checkpoint(parent: Path, folder: Path, inputs: RunIdentity, agrees: Agrees) -> bool:
+    """Copy the latest checkpoint that `agrees`, of a training that differs from the one with `inputs` only in its length, into `folder`, the
+    new work folder. Return True if there is one.
+    """
+    found: list[tuple[int, Path]] = []
+    for record in all_records(parent):
+        before = read_inputs(record)
+        if before and without_length(before) == without_length(inputs):
+            steps = {path: int(named[1]) for path in record.parent.iterdir() if (named := CHECKPOINT.fullmatch(path.name))}
+            found += [(step, path) for path, step in steps.items() if agrees(step, before.params["train"])]
+    for step, path in sorted(found, reverse=True):
+        with files.locked(lock_of(parent, path.parent.name), wait=False) as free, suppress(OSError):
+            if free:
+                for source in filter(Path.exists, (path.with_name(HISTORY), path)):
+                    with files.replacing(folder / source.name.removeprefix(LASTING)) as draft:
+                        shutil.copyfile(source, draft)
+                print(f"train: the training in {path.parent} has another length, and is the same up to step {step}: continuing after it")
+                return True
+    return False
+
+
+def without_length(inputs: RunIdentity) -> RunIdentity:
+    loop = {name: value for name, value in inputs.params.get("train", {}).items() if name not in ("epochs", "steps")}
+    return replace(inputs, params={**inputs.params, "train": loop})
 
 
 def explain_new_start(parent: Path, inputs: RunIdentity) -> None:

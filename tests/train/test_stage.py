@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -170,3 +171,35 @@ def test_a_changed_parameter_starts_anew_and_is_named(folder: Path, monkeypatch:
     said = capsys.readouterr().out
     assert "has other inputs (optimizer.learning_rate): starting from the beginning" in said
     assert "from the beginning" in said
+
+
+WSD = {"name": "wsd", "warmup_steps": 3, "decay_ratio": 0.2, "final_factor": 0.0}
+CONSTANT = {"name": "constant", "warmup_ratio": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stops_after", "length", "continues_after"),
+    [(WSD, None, 40, 19), (WSD, 17, 20, 16), (CONSTANT, 21, 40, 21)],
+    ids=["longer, after the end", "shorter, after a stop", "constant"],
+)
+def test_a_training_of_another_length_continues_where_its_rates_agree_to_the_bytes_of_one_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, schedule: dict, stops_after: int | None, length: int, continues_after: int
+) -> None:
+    for name, value in {"TRACKING": "false", "CHECKPOINT_EVERY_STEPS": "8", "CHECKPOINT_EVERY_S": "0"}.items():
+        monkeypatch.setenv(f"PIPELINE_{name}", value)
+    monkeypatch.chdir(project.make(tmp_path, {"schedule": schedule}))
+    assert main(["prepare"]) == 0
+    with monkeypatch.context() as patch:
+        if stops_after:
+            interrupt_at(stops_after, signal.SIGTERM, patch)
+        assert main(["train"]) == (143 if stops_after else 0)
+    project.write_params(tmp_path, {"schedule": schedule, "train.steps": length})
+    written = []
+    for _ in range(2):
+        assert main(["train"]) == 0
+        written.append((capsys.readouterr().out, digests(tmp_path)))
+        shutil.rmtree(tmp_path / ".pipeline/work")
+    assert written[0][1] == written[1][1]
+    assert f"same up to step {continues_after}: continuing after it" in written[0][0]
+    assert f"resuming after step {continues_after}" in written[0][0]
+    assert "from the beginning" in written[1][0]

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pipeline.core import untrusted
+from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
 from pipeline.inference.tensor_file import Tensors
@@ -28,6 +29,8 @@ MANIFEST = "manifest"
 WEIGHTS = ("best", "average", "network")
 """The prefixes of the tensors that are weights. The first of them that a checkpoint has are those that the training would export."""
 NONFINITE = ".nonfinite"
+HISTORY, LASTING = "history.jsonl", "lasting-"
+"""The name of the file of the rows, and how the name of a checkpoint begins that outlives the training."""
 PART = 2**14
 """Values that are examined at once, so few that torch does it in one thread: the training needs the others."""
 
@@ -50,10 +53,10 @@ class Checkpoints:
 
     @cached_property
     def history(self) -> HistoryFile:
-        return HistoryFile(self.folder / "history.jsonl")
+        return HistoryFile(self.folder / HISTORY)
 
-    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Write the checkpoint of `step`, then delete old checkpoints (see the class).
+    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, lasts: bool = False) -> None:
+        """Write the checkpoint of `step`, then delete old checkpoints (see the class). If it `lasts`, write a copy that is none of them.
 
         If writing fails, raises OSError and deletes nothing.
         """
@@ -62,7 +65,11 @@ class Checkpoints:
             record = self.history.append(rows, progress.get("num_rows", len(rows)))
             metadata = {**metadata, PROGRESS: {**progress, ROWS: record}}
         mark = "" if all(is_finite(stripped(prefix, tensors)) for prefix in WEIGHTS) else NONFINITE
-        tensor_file.save(self.folder / f"step-{step:012d}{mark}.safetensors", tensors, metadata)
+        name = f"step-{step:012d}{mark}.safetensors"
+        tensor_file.save(self.folder / name, tensors, metadata)
+        if lasts:
+            with files.replacing(self.folder / f"{LASTING}{name}") as draft:
+                shutil.copyfile(self.folder / name, draft)
         with suppress(OSError):  # an old checkpoint that cannot be deleted does no harm
             for old in self.paths()[: -self.kept]:
                 if old not in self.finite_paths()[-1:]:
@@ -167,7 +174,7 @@ class Saver:
     def busy(self) -> bool:
         return self._writing is not None and not self._writing.done()
 
-    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+    def save(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, lasts: bool = False) -> None:
         """Wait until the previous checkpoint is written, copy `tensors` to the host, and start writing the copies.
 
         The copies are contiguous, like the tensors in a checkpoint file, so the background thread can write them as they are. `metadata` is
@@ -178,7 +185,7 @@ class Saver:
         self.wait()
         copies = host_copies(tensors, keep=self.checkpoints.writes)
         if self.checkpoints.writes:
-            self._writing = self._thread.submit(self._write, step, copies, metadata)
+            self._writing = self._thread.submit(self._write, step, copies, metadata, lasts=lasts)
 
     def wait(self) -> None:
         """Wait until no checkpoint is being written.
@@ -204,9 +211,9 @@ class Saver:
             raise
         self.wait()
 
-    def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+    def _write(self, step: int, tensors: Tensors, metadata: Mapping[str, Any], *, lasts: bool) -> None:
         try:
-            self.checkpoints.save(step, tensors, metadata)
+            self.checkpoints.save(step, tensors, metadata, lasts=lasts)
             self.saved_step = step
         except OSError as error:
             print(

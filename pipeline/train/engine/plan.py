@@ -1,7 +1,7 @@
 """The plan of a training, fixed before the first step: its length, its learning rates by pure functions of the step, and when to report and validate."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.core.spec import Direction
@@ -35,6 +35,16 @@ def factor(step: int, num_steps: int, schedule: ScheduleSettings) -> float:
             return between(start, 1.0, step / (warmup_steps - 1)) if rising < 1 else between(1.0, final, falling)
 
 
+def same_until(step: int, lengths: Sequence[int], schedule: ScheduleSettings, *, validate_every_steps: int) -> bool:
+    """Return True if trainings of these lengths, which differ in nothing else, are the same up to `step`.
+
+    The last step is validated: up to there, the history is that of a longer training only if this validation is due anyway.
+    """
+    if any(step > length or (step == length and length % validate_every_steps) for length in lengths):
+        return False
+    return all(len({factor(each, length, schedule) for length in lengths}) == 1 for each in range(step))
+
+
 def between(start: float, end: float, share: float) -> float:
     """Interpolate from `start` to `end` along half a cosine. `share` is the position between them, from 0 to 1."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
@@ -60,6 +70,11 @@ class Plan:
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of the step that comes after `step` completed steps."""
         return self.peak_learning_rate * factor(step, self.num_steps, self.schedule)
+
+    @property
+    def plateau_end(self) -> int | None:
+        """The step after which the learning rate of `wsd` depends on the length of the training; None with other schedules."""
+        return self.num_steps - self.schedule.decay_steps(self.num_steps) if isinstance(self.schedule, WsdSettings) else None
 
     def step_settings(self, step: int) -> StepSettings:
         """Return the settings of the step that comes after `step` completed steps."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.train.engine.plan import factor
+from pipeline.train.engine.plan import factor, same_until
 from pipeline.train.optimizer_params import ConstantSettings, DecaySettings, OneCycleSettings, WsdSettings
 
 CONSTANT = ConstantSettings(name="constant", warmup_ratio=0.1)
@@ -66,6 +66,23 @@ def test_wsd_rises_stays_and_falls_and_a_longer_training_differs_only_after_the_
 def test_a_short_wsd_begins_at_the_peak_and_ends_at_its_final_factor(num_steps: int, decay: float, rates: list[float]) -> None:
     schedule = WsdSettings(name="wsd", warmup_steps=0, decay_ratio=decay, final_factor=0.0)
     assert [factor(step, num_steps, schedule) for step in range(num_steps)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lengths", "last"),
+    [
+        (WSD, (20, 30), 16),
+        (WSD, (30, 20), 16),
+        (ConstantSettings(name="constant", warmup_ratio=0), (20, 30), 20),
+        (ConstantSettings(name="constant", warmup_ratio=0), (21, 30), 20),
+        (CONSTANT, (20, 30), 0),
+        (COSINE, (20, 30), 0),
+    ],
+)
+def test_trainings_of_two_lengths_are_the_same_while_their_rates_and_their_rows_are(schedule, lengths: tuple[int, int], last: int) -> None:
+    """The last step of 21 is validated, and step 21 of 30 is not."""
+    same = [step for step in range(31) if same_until(step, lengths, schedule, validate_every_steps=4)]
+    assert same == list(range(last + 1))
 
 
 def test_no_warm_up_begins_at_the_peak() -> None:
