@@ -186,7 +186,9 @@ class LoopSettings(Section):
     @classmethod
     def require_best_to_finish(cls, export_weights: str, info: ValidationInfo) -> str:
         if export_weights != "best" and info.data.get("on_nonfinite") == "finish":
-            raise ValueError("train.on_nonfinite: finish needs the weights of the best validation: write `best`, or set train.on_nonfinite to `stop`")
+            raise ValueError(
+                "train.on_nonfinite: finish needs the weights of the best validation: write `best`, or set train.on_nonfinite to `stop`"
+            )
         return export_weights
 
     @field_validator("steps")

@@ -355,7 +355,9 @@ class Training:
         If it `lasts`, a copy outlives the training.
         """
         scalars = {"state": self.state.scalars(), "progress": self.progress.scalars(), "frozen": self.state.has_frozen}
-        self.saver.save(self.state.step, self.state.tensors() | self.progress.tensors() | {MANIFEST: self.own_manifest}, scalars, lasts=lasts)
+        self.saver.save(
+            self.state.step, self.state.tensors() | self.progress.tensors() | {MANIFEST: self.own_manifest}, scalars, lasts=lasts
+        )
 
     def save_now(self) -> bool:
         """Write a checkpoint, and wait until writing ends. Return True if the checkpoint is on disk, False after an OSError."""

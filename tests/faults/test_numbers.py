@@ -378,7 +378,9 @@ def test_after_a_late_nan_both_ways_on_that_the_message_names_work(tmp_path: Pat
         assert (f"tensors start from data/weights/{checkpoint_key(messages[0])}-step-{step}.safetensors\n" in output) == bool(number)
 
 
-def test_with_finish_a_late_nan_ends_in_the_best_weights_also_after_a_kill_before_they_are_written(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_with_finish_a_late_nan_ends_in_the_best_weights_also_after_a_kill_before_they_are_written(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
     for name, value in {"TRACKING": "false", "CHECKPOINT_EVERY_STEPS": "1", "DEVICE": "cpu"}.items():
         monkeypatch.setenv(f"PIPELINE_{name}", value)
     monkeypatch.chdir(project.make(tmp_path, LATE | {"train.on_nonfinite": "finish"}))
