@@ -68,8 +68,9 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
     the stop button of a notebook) is passed on as SIGINT: the training saves a checkpoint, from which the same call continues, and
     KeyboardInterrupt is raised when it has ended. Raises Refusal with the errors that were printed if the command fails.
     """
-    assignments = [f"{key}={on_one_line(plain(value))}" for key, value in (changes or {}).items()]
-    command = [sys.executable, "-m", "pipeline", "repro", *(word for each in assignments for word in ("-S", each))]
+    command = [sys.executable, "-m", "pipeline", "repro"]
+    for key, value in (changes or {}).items():
+        command += ["-S", f"{key}={text_of(key, value)}"]
     errors, interrupted = [], False
     process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with process(command, text=True, encoding="utf-8", errors="replace") as child:
@@ -91,10 +92,15 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
     return result(Paths(), Environment.read())
 
 
-def plain(value: Any) -> Any:
-    """Return a value of NumPy as one of Python, and a path as text."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+def text_of(key: str, value: Any) -> str:
+    """Return a value as `set` takes it: one of Python or NumPy, or a path. Raises Refusal for any other."""
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value.tolist() if hasattr(value, "tolist") else value
+    try:
+        return on_one_line(value)
+    except TypeError:
+        raise Refusal(
+            f"{key}: a value of the type {type(value).__name__} cannot be written into params.yaml: give a number, a text, a list or a dict"
+        ) from None
 
 
 def result(paths: Paths, environment: Environment) -> Result:

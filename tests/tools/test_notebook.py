@@ -1,0 +1,108 @@
+"""`pipeline.fit`: what docs/notebook.md says, and what a child process is told."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import fit
+from pipeline.core.refusal import Refusal
+from pipeline.tools import notebook
+from tests.imports import TOP
+from tests.repository import call, repository
+
+CHILD = """\
+#!{python}
+import signal, sys, time
+count = 0
+def stop(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, stop)
+print(sys.argv[1:], flush=True)
+while not count:
+    time.sleep(0.01)
+time.sleep(0.2)
+print("saved after", count, flush=True)
+print("error: interrupted", flush=True)
+sys.exit(130)
+"""
+
+
+def child(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `fit` run a script in place of Python."""
+    path = folder / "python"
+    path.write_text(text.format(python=sys.executable), encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setattr(notebook.sys, "executable", str(path))
+
+
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """A process in the background of a shell ignores SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
+def test_an_interrupt_is_passed_on_once_and_raised_after_the_child_has_saved(tmp_path: Path, monkeypatch, capsys) -> None:
+    child(tmp_path, CHILD, monkeypatch)
+
+    def press() -> None:
+        while "repro" not in (printed := capsys.readouterr().out):
+            time.sleep(0.01)
+        seen.append(printed)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+
+    seen: list[str] = []
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        fit(
+            {
+                "optimizer.learning_rate": np.float64(0.1),
+                "model.weights": Path("a b.safetensors"),
+                "augment": None,
+                "train.epochs": np.int64(2),
+            }
+        )
+    thread.join()
+    assert "saved after 1\n" in capsys.readouterr().out
+    for assignment in ("optimizer.learning_rate=0.1", 'model.weights="a b.safetensors"', "augment=null", "train.epochs=2"):
+        assert repr(assignment) in seen[0]
+
+
+def test_what_a_failed_child_has_said_is_raised(tmp_path: Path, monkeypatch) -> None:
+    child(tmp_path, "#!/bin/sh\necho 'error: params.yaml:14: one' >&2\necho ERROR: dvc\necho error: two\nexit 2\n", monkeypatch)
+    with pytest.raises(Refusal, match=r"^params\.yaml:14: one\ntwo$"):
+        fit()
+    child(tmp_path, "#!/bin/sh\nexit 7\n", monkeypatch)
+    with pytest.raises(Refusal, match="exit code 7"):
+        fit()
+    with pytest.raises(Refusal, match=r"^train\.steps: a value of the type object cannot be written"):
+        fit({"train.steps": object()})
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_docs_runs_as_it_stands(tmp_path: Path) -> None:
+    repository(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (TOP / "docs/notebook.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    checks = """
+assert result.digest not in {each.digest for each in results} and result.model is result.model
+assert fit({"optimizer.learning_rate": 1e-3}).digest == results[0].digest
+assert result._repr_html_().count("<img ") == len(result.figures) > 2, result
+"""
+    (tmp_path / "cells.py").write_text("\n".join([*blocks, checks]), encoding="utf-8")
+    output = call(tmp_path, "python", "cells.py", PIPELINE_TRACKING_MIRROR="false")
+    assert output.count("Stage 'train' is cached") == 1
