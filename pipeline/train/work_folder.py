@@ -135,9 +135,10 @@ def copy_checkpoint(parent: Path, folder: Path, inputs: RunIdentity, agrees: Agr
     found: list[tuple[int, Path]] = []
     for record in all_records(parent):
         before = read_inputs(record)
-        if before and without_length(before) == without_length(inputs):
-            steps = {path: int(named[1]) for path in record.parent.iterdir() if (named := CHECKPOINT.fullmatch(path.name))}
-            found += [(step, path) for path, step in steps.items() if agrees(step, before.params["train"])]
+        with suppress(AttributeError, LookupError, TypeError, OSError):  # of a damaged record, or of a folder that is deleted meanwhile
+            if before and without_length(before) == without_length(inputs):
+                steps = {path: int(named[1]) for path in record.parent.iterdir() if (named := CHECKPOINT.fullmatch(path.name))}
+                found += [(step, path) for path, step in steps.items() if agrees(step, before.params["train"])]
     for step, path in sorted(found, reverse=True):
         with files.locked(lock_of(parent, path.parent.name), wait=False) as free, suppress(OSError):
             if free:

@@ -185,7 +185,7 @@ CONSTANT = {"name": "constant", "warmup_ratio": 0.0}
 def test_a_training_of_another_length_continues_where_its_rates_agree_to_the_bytes_of_one_from_the_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, schedule: dict, stops_after: int | None, length: int, continues_after: int
 ) -> None:
-    for name, value in {"TRACKING": "false", "CHECKPOINT_EVERY_STEPS": "8", "CHECKPOINT_EVERY_S": "0"}.items():
+    for name, value in {"TRACKING_MIRROR": "false", "CHECKPOINT_EVERY_STEPS": "8", "CHECKPOINT_EVERY_S": "0"}.items():
         monkeypatch.setenv(f"PIPELINE_{name}", value)
     monkeypatch.chdir(project.make(tmp_path, {"schedule": schedule}))
     assert main(["prepare"]) == 0
@@ -200,6 +200,11 @@ def test_a_training_of_another_length_continues_where_its_rates_agree_to_the_byt
         written.append((capsys.readouterr().out, digests(tmp_path)))
         shutil.rmtree(tmp_path / ".pipeline/work")
     assert written[0][1] == written[1][1]
+    _, continued, whole = sorted(tmp_path.glob(".pipeline/journal/*/events*"))
+    steps = [
+        [row["step"] for row in map(json.loads, path.read_text().splitlines()) if row["kind"] == "metrics"] for path in (continued, whole)
+    ]
+    assert steps[0] == steps[1], "its run has the rows before the checkpoint, too"
     assert f"same up to step {continues_after}: continuing after it" in written[0][0]
     assert f"resuming after step {continues_after}" in written[0][0]
     assert "from the beginning" in written[1][0]
