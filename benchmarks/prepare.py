@@ -126,6 +126,8 @@ def run_stage(root: Path, top: Path, size: int) -> None:
         "valid": 0.1,
         "test": 0.1,
         "seed": 1,
+        "folds": None,
+        "fold": 0,
         "duplicates": "keep",
         "image_size": size,
         "channels": 3,

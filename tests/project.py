@@ -90,6 +90,8 @@ IMAGE_FOLDER = {
     "valid": 0.2,
     "test": 0.2,
     "seed": 1,
+    "folds": None,
+    "fold": 0,
     "duplicates": "keep",
 }
 """The section `source` of images in the folder `images`."""

@@ -133,7 +133,7 @@ def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, s
     for split, samples in {"train": 9, "test": 3}.items():
         np.save(root / f"{split}-inputs.npy", np.zeros((samples, 4, 4, 1), np.uint8), allow_pickle=False)
         np.save(root / f"{split}-targets.npy", np.arange(samples) % 3, allow_pickle=False)
-    source = {"name": "arrays", "root": str(root), "valid": 0.0, "test": 0.0, "seed": 1, "duplicates": "keep"}
+    source = {"name": "arrays", "root": str(root), "valid": 0.0, "test": 0.0, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
     assert heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, field_validator
+from pydantic import Field, NonNegativeInt, ValidationInfo, field_validator
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
@@ -55,7 +55,7 @@ class SourceSettings(Section):
     """The folder or file with the data, inside or outside the checkout; `dvc repro` detects its changes."""
     valid: Share
     """Share of the train samples to split off for validation; 0 for none, which needs `train.export_weights: last`. Not used if the source
-    has a validation split of its own.
+    has a validation split of its own, or if `folds` is set.
     """
     test: Share
     """Share of all samples to split off for the test, above 0. Not used, and may be 0, if the source has a test split of its own."""
@@ -64,9 +64,34 @@ class SourceSettings(Section):
     """Seed with which missing validation and test splits are drawn. It is another one than `seed`, so that trainings with several seeds have
     one test split. Without effect if no split is drawn at random, as for `text` and `package_source`.
     """
+    folds: Annotated[int, Field(ge=2, le=1000)] | None
+    """Number of parts of equal size into which the samples that are not in the test split are divided for a cross-validation: the part `fold`
+    is the validation split, and the others are for training. `null` for none: the share `valid` is then the validation split.
+    """
+    fold: NonNegativeInt
+    """The part, counted from 0, of `folds` that is the validation split; 0 if `folds` is null."""
 
-    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1, "seed": 1}
-    ADDED: ClassVar = {"seed": ValueOf("seed")}
+    RECOMMENDED: ClassVar = {"valid": 0.1, "test": 0.1, "seed": 1, "folds": None, "fold": 0}
+    ADDED: ClassVar = {"seed": ValueOf("seed"), "folds": None, "fold": 0}
+
+    @field_validator("folds")
+    @classmethod
+    def refuse_folds_of_a_text(cls, folds: int | None) -> int | None:
+        if folds and cls.divides:
+            raise ValueError("this source takes its splits from whole documents, not at random: write null")
+        return folds
+
+    @field_validator("fold")
+    @classmethod
+    def refuse_no_such_fold(cls, fold: int, info: ValidationInfo) -> int:
+        folds = info.data.get("folds", fold + 1)  # without an entry, `folds` itself is invalid
+        if fold >= (folds or 1):
+            raise ValueError(
+                f"there is no fold {fold} of {folds}, because they are counted from 0: write {folds - 1} or less"
+                if folds
+                else "needs the number of folds: write 0, or set source.folds, too"
+            )
+        return fold
 
     @field_validator("root")
     @classmethod

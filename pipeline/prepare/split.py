@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,18 @@ Integers = NDArray[np.int64]
 Ranks = NDArray[np.uint64]
 
 
+class Fold(NamedTuple):
+    """The part `number`, counted from 0, of the samples, if they are divided into `folds` equal parts."""
+
+    number: int
+    folds: int
+
+
 def assign(
     targets: Mapping[str, NDArray[Any]],
     task: Targets,
     *,
-    valid: float,
+    valid: float | Fold,
     test: float,
     seed: int,
     keys: Callable[[], Sequence[bytes]] | None = None,
@@ -34,36 +41,50 @@ def assign(
     `targets` maps each split of the source to the targets of its samples, which `task` describes. A split of the source is kept. If the
     source has no test or valid split, the missing split is drawn at random from the train samples, test before valid. `test` and `valid`
     are the shares to draw of the samples still in train, the same share of each stratum, for example of each class. If a share is 0,
-    nothing is drawn.
+    nothing is drawn. If `valid` is a fold, this part of each stratum is the validation split: each sample that is not drawn for the test is
+    in exactly one of the folds.
 
     `keys` returns the key of each train sample. It is called only if a split is drawn. The samples are then drawn in the order of a hash of
     `seed` and key, so that one more sample moves at most one other at each boundary between splits. If `keys` is None, the draw depends on
     the number of samples. If `together`, samples with equal keys go to the same split, and belong to the stratum of the first of them.
 
-    The last sample of a stratum stays in train. Raises Refusal if the source has no test split and `test` is 0, or if nothing can be drawn.
+    The last sample of a stratum stays in train. Raises Refusal if the source has no test split and `test` is 0, if nothing can be drawn, or if a
+    stratum has too few samples to give one to each fold.
     """
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
-    shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if split not in targets}
+    shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if share and split not in targets}
     if TEST not in targets and not test:
         raise Refusal(
             "source.test: the dataset has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`"
         )
+    if isinstance(valid, Fold) and VALID in targets:
+        raise Refusal(
+            "source.folds: the dataset has a validation split of its own, which stays as it is: write null; to train on folds, move its samples "
+            "to the train split"
+        )
     classes = strata = task.strata(targets[TRAIN])
-    ranks = ranks_of(keys(), seed) if keys and any(shares.values()) else None
+    ranks = ranks_of(keys(), seed) if keys and shares else None
     if together and ranks is not None:
         _, first, group = np.unique(ranks, return_index=True, return_inverse=True)
         strata = strata[first][group]
     for split, share in shares.items():
-        if share:
-            free = assigned[TRAIN] == TRAIN
+        free = assigned[TRAIN] == TRAIN
+        for number in np.unique(strata):
+            candidates = np.flatnonzero((strata == number) & free)
             if ranks is None:
-                drawn = draw(strata, share, seed=seed, split=split, free=free)
+                candidates = generator(seed, "split", split, int(number)).permutation(candidates)
             else:
-                drawn = draw_in_order(strata, share, ranks, free=free, together=together)
-            if not len(drawn):
-                raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
+                candidates = candidates[np.argsort(ranks[candidates], kind="stable")]
+            groups = ranks if together else None
+            if isinstance(share, Fold):
+                refuse_few_for_folds(candidates, groups, share.folds, name=task.stratum_name(number))
+                drawn = samples_of(share, candidates, groups)
+            else:
+                drawn = leading(candidates, groups, count(share, len(candidates)))
             assigned[TRAIN][drawn] = split
-            refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
+        if not (assigned[TRAIN] == split).any():
+            raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
+        refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
     return assigned
 
 
@@ -73,51 +94,51 @@ def ranks_of(keys: Sequence[bytes], seed: int) -> Ranks:
     return np.frombuffer(b"".join(hashlib.sha256(prefix + key).digest()[:8] for key in keys), ">u8").astype(np.uint64)
 
 
-def draw(strata: Integers, share: float, *, seed: int, split: str, free: NDArray[np.bool_]) -> Integers:
-    """Draw train samples for the split `split`, and return their sorted positions in `strata`.
+def samples_of(fold: Fold, candidates: Integers, groups: Ranks | None) -> Integers:
+    """Return those of the samples `candidates` that are in `fold`, if they are divided in their order into parts as equal as possible.
 
-    `strata` contains the stratum of each train sample, for example its class. `free` is True for the samples that are not yet drawn for
-    another split. From each stratum, the share `share` of the free samples is drawn, as `count` says.
+    The last fold is what the others leave, so each sample is in one fold. For `groups`, see `leading`: each fold has at least one group.
     """
-    chosen = []
-    for number in np.unique(strata):
-        candidates = np.flatnonzero((strata == number) & free)
-        chosen.append(generator(seed, "split", split, int(number)).permutation(candidates)[: count(share, len(candidates))])
-    return np.sort(np.concatenate(chosen))
+    num_samples, drawn = len(candidates), candidates[:0]
+    for number in range(fold.number + 1):
+        candidates = candidates[~np.isin(candidates, drawn)]
+        wanted = round((number + 1) * num_samples / fold.folds) - (num_samples - len(candidates))
+        drawn = leading(candidates, groups, wanted, left=fold.folds - number - 1)
+    return drawn
 
 
-def draw_in_order(strata: Integers, share: float, ranks: Ranks, *, free: NDArray[np.bool_], together: bool) -> Integers:
-    """Return the positions of the train samples with the lowest `ranks`: as many of each stratum as `draw` draws.
+def leading(candidates: Integers, groups: Ranks | None, wanted: int, *, left: int = 0) -> Integers:
+    """Return the first `wanted` of the samples `candidates`.
 
-    If `together`, samples with equal ranks are drawn all or not at all.
+    If `groups` has a number for each train sample, samples with equal numbers are drawn all or not at all, and stand one after the other in
+    `candidates`. Then return at most `wanted` samples, as many as the groups allow. A group that is too large is left out. If each is, and any is
+    wanted, the smallest one is returned. At least `left` groups are not drawn.
     """
-    order, chosen = np.argsort(ranks, kind="stable"), []
-    order = order[free[order]]
-    ordered = strata[order]
-    for number in np.unique(strata):
-        candidates = order[ordered == number]
-        wanted = count(share, len(candidates))
-        chosen.append(whole_groups(candidates, ranks, wanted) if together else candidates[:wanted])
-    return np.concatenate(chosen)
-
-
-def whole_groups(candidates: Integers, ranks: Ranks, wanted: int) -> Integers:
-    """Return at most `wanted` of the samples `candidates`, in whole groups of equal ranks, and as many as the groups allow.
-
-    `candidates` are in the order of `ranks`. A group that is too large is left out. If each is, and any is wanted, the smallest one is returned.
-    """
-    groups = np.split(candidates, np.flatnonzero(np.diff(ranks[candidates])) + 1)
+    if groups is None:
+        return candidates[:wanted]
+    found = np.split(candidates, np.flatnonzero(np.diff(groups[candidates])) + 1)
     chosen, missing = list[Integers](), wanted
-    for group in groups:
-        if len(group) <= missing:
+    for group in found:
+        if len(group) <= missing and len(chosen) < len(found) - left:
             chosen.append(group)
             missing -= len(group)
-    return np.concatenate(chosen or [min(groups, key=len) if wanted else candidates[:0]])
+    return np.concatenate(chosen or [min(found, key=len) if wanted else candidates[:0]])
 
 
 def count(share: float, candidates: int) -> int:
     """Return how many of the `candidates` of a stratum are drawn: at least one, unless it is the last, which stays in train."""
     return min(max(1, round(share * candidates)), max(0, candidates - 1))
+
+
+def refuse_few_for_folds(candidates: Integers, groups: Ranks | None, folds: int, *, name: str) -> None:
+    """Raise Refusal if the samples `candidates` of the stratum `name` are too few to have one in each fold. For `groups`, see `leading`."""
+    different = len(candidates) if groups is None else len(np.unique(groups[candidates]))
+    if different < folds:
+        what = "" if groups is None else " different"
+        raise Refusal(
+            f"source.folds: {name} has too few{what} samples outside the test split ({different}) for {folds} folds, because each fold validates "
+            "at least one: write a smaller number, or add samples"
+        )
 
 
 def refuse_emptied_strata(strata: Integers, kept: NDArray[np.bool_], *, split: str, task: Targets) -> None:

@@ -99,7 +99,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
     assigned = split.assign(
         raw_dataset.targets,
         raw_dataset.task,
-        valid=source.valid,
+        valid=split.Fold(source.fold, source.folds) if source.folds else source.valid,
         test=source.test,
         seed=source.seed,
         keys=None if quick else raw_dataset.drawing_keys,

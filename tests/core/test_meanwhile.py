@@ -34,7 +34,17 @@ from tests.repository import repository, variables
 from tests.sources.pictures import picture, write_folder
 
 CLASSES = ("cat", "dog")
-SOURCE = {"name": "image_folder", "seed": 1, "duplicates": "keep", "valid": 0.1, "test": 0.2, "image_size": 6, "channels": 1}
+SOURCE = {
+    "name": "image_folder",
+    "seed": 1,
+    "folds": None,
+    "fold": 0,
+    "duplicates": "keep",
+    "valid": 0.1,
+    "test": 0.2,
+    "image_size": 6,
+    "channels": 1,
+}
 SOURCE |= {"on_corrupt": "fail", "max_pixels": 10_000, "white": None}
 IMAGES = "data/raw/images"
 ARRAY, MODEL, CODE = Path("data/prepared/train-inputs.npy"), Path("models/model.safetensors"), Path("pipeline/train/engine/fit.py")
@@ -107,7 +117,7 @@ def test_a_source_that_was_changed_while_prepare_read_it_is_refused(folder: Path
     if form == "arrays":
         params = YAML().load(Path("params.yaml"))
         params["source"] = {
-            key: value for key, value in params["source"].items() if key in ("root", "seed", "duplicates", "valid", "test")
+            key: value for key, value in params["source"].items() if key in ("root", "seed", "folds", "fold", "duplicates", "valid", "test")
         } | {"name": "arrays"}
         YAML().dump(params, Path("params.yaml"))
     after(prepare_stage.writer, "store", lambda: writers[form](1), monkeypatch)

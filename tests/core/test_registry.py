@@ -74,7 +74,7 @@ def test_a_model_without_build_and_a_source_without_open_are_refused() -> None:
     with pytest.raises(
         Refusal, match=r"^pipeline/sources/own\.py: its class `Settings` has no method `open\(self, \*, workers\)`: define it"
     ):
-        SourceSettings(name="own", root=Path("data"), valid=0.1, test=0.1, seed=1).open(workers=1)
+        SourceSettings(name="own", root=Path("data"), valid=0.1, test=0.1, seed=1, folds=None, fold=0).open(workers=1)
 
 
 def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

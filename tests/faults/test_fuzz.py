@@ -128,7 +128,7 @@ def test_a_damaged_zip_is_read_or_refused(folder: Path, data: st.DataObject) -> 
 def test_damaged_arrays_are_read_or_refused(folder: Path, data: st.DataObject) -> None:
     path = folder / "damaged.npz"
     path.write_bytes(data.draw(damaged_bytes(members())))
-    source = arrays.Settings(name="arrays", root=path, valid=0.0, test=0.2, seed=1, duplicates="keep")
+    source = arrays.Settings(name="arrays", root=path, valid=0.0, test=0.2, seed=1, folds=None, fold=0, duplicates="keep")
     read_or_refused(lambda: sum(len(block.inputs) for block in source.open(workers=1).blocks()))
 
 

@@ -67,6 +67,8 @@ CIFAR10 = {
     "valid": 0.04,
     "test": 0.1,
     "seed": 1,
+    "folds": None,
+    "fold": 0,
     "duplicates": "keep",
 }
 PRESETS = {

@@ -16,7 +16,7 @@ from tests.repository import variables
 
 FORK = Path(__file__).parent / "fork/pipeline"
 CHANGES: dict[str, Any] = {
-    "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1},
+    "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1, "folds": None, "fold": 0},
     "model": {"name": "line", "weights": None},
     "augment": None,
     "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none", "metrics": []},

@@ -9,14 +9,15 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.prepare import split
+from pipeline.prepare.split import Fold
 
 CLASSES = tuple("abcde")
 targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))
 
 
-def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, together=False):
+def assign(targets, *, valid=0.0, test=0.0, seed=1, keys=None, **more):
     task, called = ClassTargets(classes=CLASSES), None if keys is None else lambda: keys
-    return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, together=together)
+    return split.assign(targets, task, valid=valid, test=test, seed=seed, keys=called, **more)
 
 
 @settings(max_examples=15, deadline=None)
@@ -145,3 +146,40 @@ def test_no_key_is_read_if_every_split_is_given():
         dict.fromkeys((TRAIN, VALID, TEST), numbers), ClassTargets(classes=CLASSES), valid=0.1, test=0.1, seed=1, keys=lambda: 1 / 0
     )
     assert set(assigned[TRAIN]) == {TRAIN}
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("folds", [2, 5, 7])
+def test_each_sample_outside_the_test_split_is_in_one_fold_and_a_class_gives_every_fold_its_share(keyed, folds):
+    targets = {TRAIN: np.array([0] * 41 + [1] * 10)}
+    drawn = np.array(
+        [assign(targets, test=0.2, valid=Fold(fold, folds), keys=names(51) if keyed else None)[TRAIN] for fold in range(folds)]
+    )
+    is_test = drawn == TEST
+    assert (is_test == is_test[0]).all()
+    assert np.array_equal((drawn == VALID).sum(axis=0), ~is_test[0])
+    for number in (0, 1):
+        sizes = ((drawn == VALID) & (targets[TRAIN] == number)).sum(axis=1)
+        assert sizes.max() - sizes.min() <= 1
+    assert np.array_equal(drawn[0], assign(targets, test=0.2, valid=1 / folds, keys=names(51) if keyed else None)[TRAIN])
+
+
+@pytest.mark.parametrize(("sizes", "largest"), [([10, 1, 1], 10), ([5] * 12, 15), ([3, 1, 4, 1, 5, 9, 2, 6], 9)])
+def test_a_group_is_in_one_fold_and_every_fold_has_one(sizes, largest):
+    keys = [key for key, size in zip(names(len(sizes)), sizes, strict=True) for _ in range(size)]
+    folds = min(5, len(sizes))
+    own = {TRAIN: np.zeros(len(keys), int), TEST: np.zeros(1, int)}
+    drawn = np.array([assign(own, valid=Fold(fold, folds), keys=keys, together=True)[TRAIN] == VALID for fold in range(folds)])
+    assert (drawn.sum(axis=0) == 1).all()
+    assert 1 <= drawn.sum(axis=1).min() <= drawn.sum(axis=1).max() <= largest
+    assert len({(key, fold) for key, fold in zip(keys, drawn.argmax(axis=0), strict=True)}) == len(sizes)
+
+
+def test_what_cannot_be_divided_into_folds_is_refused():
+    two_classes = {TRAIN: np.array([0] * 50 + [1] * 3)}
+    with pytest.raises(Refusal, match=r"source.folds: class b has too few samples outside the test split \(2\) for 5 folds"):
+        assign(two_classes, test=0.2, valid=Fold(0, 5))
+    with pytest.raises(Refusal, match=r"source.folds: class a has too few different samples outside the test split \(3\) for 4 folds"):
+        assign({TRAIN: np.zeros(30, int), TEST: np.zeros(1, int)}, valid=Fold(0, 4), keys=[*names(3)] * 10, together=True)
+    with pytest.raises(Refusal, match=r"source.folds: the dataset has a validation split of its own"):
+        assign({**two_classes, VALID: np.zeros(1, int)}, test=0.2, valid=Fold(0, 2))

@@ -33,7 +33,7 @@ from pipeline.sources import arrays, digits, image_folder
 from tests.pretrained_tokenizers import FITTED
 
 WORDS = {"tokenizer": "word", **FITTED, "vocabulary": 65_536, "min_count": 1, "normalization": (), "max_length": 8}
-SETTINGS = TextSettings(name="text", root=Path("x"), valid=0.0, test=0.1, seed=1, **WORDS)
+SETTINGS = TextSettings(name="text", root=Path("x"), valid=0.0, test=0.1, seed=1, folds=None, fold=0, **WORDS)
 
 
 def picture(value):
@@ -59,7 +59,7 @@ def broken(*_):
 def run(root, top, *, workers=None, **changes):
     fields = (
         {"image_size": 6, "channels": 1, "on_corrupt": "fail", "max_pixels": 100, "white": None, "valid": 0.1, "test": 0.2}
-        | {"seed": 1, "duplicates": "keep"}
+        | {"seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
         | changes
     )
     source = image_folder.Settings(name="image_folder", root=root, **fields)
@@ -168,7 +168,7 @@ def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, c
 
 
 def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):
-    source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.1, seed=1)
+    source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.1, seed=1, folds=None, fold=0)
     prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
     assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
 
@@ -268,7 +268,7 @@ def arrays_of(folder, names):
     np.savez(
         folder / "x.npz", inputs=np.zeros((2 * len(names), 1, 1), np.uint8), targets=np.arange(2 * len(names)) % len(names), classes=names
     )
-    return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5, seed=1, duplicates="keep")
+    return arrays.Settings(name="arrays", root=folder / "x.npz", valid=0.0, test=0.5, seed=1, folds=None, fold=0, duplicates="keep")
 
 
 @pytest.mark.parametrize("name", ["\N{GREEK SMALL LETTER ALPHA}" * 120, '"' * 60], ids=["greek", "quotes"])

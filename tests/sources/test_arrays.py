@@ -18,7 +18,7 @@ TARGETS = np.arange(9) % 3
 
 
 def settings(root: Path) -> arrays.Settings:
-    return arrays.Settings(name="arrays", root=root, valid=0.0, test=0.0, seed=1, duplicates="keep")
+    return arrays.Settings(name="arrays", root=root, valid=0.0, test=0.0, seed=1, folds=None, fold=0, duplicates="keep")
 
 
 def stored(root: Path, form: str, content: dict[str, np.ndarray]) -> Path:

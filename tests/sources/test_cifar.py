@@ -36,7 +36,7 @@ def cifar100() -> dict[str, bytes]:
 
 
 def settings(root: Path, variant: str = "cifar10") -> cifar.Settings:
-    return cifar.Settings(name="cifar", root=root, variant=variant, valid=0.1, test=0.0, seed=1)  # type: ignore[arg-type]
+    return cifar.Settings(name="cifar", root=root, variant=variant, valid=0.1, test=0.0, seed=1, folds=None, fold=0)  # type: ignore[arg-type]
 
 
 def refusal(root: Path) -> str:

@@ -20,7 +20,7 @@ from .pictures import FILES, dataset, encoded, gathered, picture, write_folder, 
 def settings(root: Path, **changes: object) -> image_folder.Settings:
     fields = (
         {"image_size": 8, "channels": 3, "on_corrupt": "fail", "max_pixels": 10_000, "white": None, "valid": 0.0, "test": 0.0}
-        | {"seed": 1, "duplicates": "keep"}
+        | {"seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
         | changes
     )
     return image_folder.Settings(name="image_folder", root=root, **fields)  # type: ignore[arg-type]

@@ -29,6 +29,8 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "valid": 0.0,
         "test": 0.0,
         "seed": 1,
+        "folds": None,
+        "fold": 0,
     }
     fields |= {
         "duplicates": "together",

@@ -37,7 +37,7 @@ def write(folder: Path, *, packed: bool, files: dict[str, bytes]) -> Path:
 
 
 def settings(root: Path, variant: str = "mnist") -> mnist.Settings:
-    return mnist.Settings(name="mnist", root=root, variant=variant, valid=0.1, test=0.0, seed=1)  # type: ignore[arg-type]
+    return mnist.Settings(name="mnist", root=root, variant=variant, valid=0.1, test=0.0, seed=1, folds=None, fold=0)  # type: ignore[arg-type]
 
 
 def refusal(root: Path) -> str:

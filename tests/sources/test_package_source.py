@@ -44,7 +44,16 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def params(**changes: object) -> PrepareParams:
-    fields = {"name": "package_source", "root": "data/README.md", "valid": 0.1, "test": 0.1, "seed": 1, "package": "sympy"}
+    fields = {
+        "name": "package_source",
+        "root": "data/README.md",
+        "valid": 0.1,
+        "test": 0.1,
+        "seed": 1,
+        "folds": None,
+        "fold": 0,
+        "package": "sympy",
+    }
     fields["pattern"] = "sympy/strategies/*"
     return from_data({"source": fields | SETTINGS | changes}, PrepareParams, "test")
 

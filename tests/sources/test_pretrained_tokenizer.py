@@ -73,7 +73,16 @@ def test_a_language_model_joins_documents_by_the_end_and_generates_text(tmp_path
 
 def params(root: Path, **changes: Any) -> PrepareParams:
     name = changes.get("name", "text_classification")
-    fields: dict[str, Any] = {"name": name, "root": str(root), "valid": 0.0, "test": 0.4, "seed": 1, "max_length": 8}
+    fields: dict[str, Any] = {
+        "name": name,
+        "root": str(root),
+        "valid": 0.0,
+        "test": 0.4,
+        "seed": 1,
+        "folds": None,
+        "fold": 0,
+        "max_length": 8,
+    }
     fields |= (
         {"pattern": "*", "divide": "position", "encoding": "utf-8"}
         if name == "text"

@@ -26,6 +26,8 @@ def params(root, **changes):
         "valid": 0.25,
         "test": 0.2,
         "seed": 1,
+        "folds": None,
+        "fold": 0,
         "pattern": "*.txt",
         "divide": "position",
         "encoding": "utf-8",

@@ -34,6 +34,8 @@ def params(root, **changes):
         "valid": 0.0,
         "test": 0.4,
         "seed": 1,
+        "folds": None,
+        "fold": 0,
         "duplicates": "keep",
         "table": None,
         "split_column": None,

@@ -188,7 +188,7 @@ def describe_dataset(prepare: PrepareParams) -> tuple[set[str], int | None]:
 
     if not prepare.source.untrusted:
         prepare.source.refuse_missing()
-        return {TRAIN, TEST} | ({VALID} if prepare.source.valid else set()), prepare.source.num_classes()
+        return {TRAIN, TEST} | ({VALID} if prepare.source.valid or prepare.source.folds else set()), prepare.source.num_classes()
     raw_dataset, assigned = stage.survey(prepare, workers=1, quick=True)
     return {str(name) for names in assigned.values() for name in names}, len(raw_dataset.task.output_names) or None
 

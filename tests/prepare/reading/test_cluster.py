@@ -29,7 +29,7 @@ from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 
 pytest.importorskip("distributed")
 SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "image_size": 64, "channels": 3}
-SOURCE |= {"max_pixels": 10**6, "white": None, "seed": 1, "duplicates": "keep"}
+SOURCE |= {"max_pixels": 10**6, "white": None, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
 RUN = "import sys; from pipeline.prepare import image_files; image_files.CLUSTER_CHUNK = 1; image_files.CHUNK_SAMPLES = 4"
 RUN += "; from pipeline.__main__ import main; sys.exit(main(['prepare']))"
 

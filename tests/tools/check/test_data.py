@@ -13,7 +13,7 @@ from pipeline.tools.check import command as check
 from tests import project
 from tests.imports import TOP
 
-DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1}
+DIGITS = {"name": "digits", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1, "folds": None, "fold": 0}
 
 
 def images(folder: Path, classes: dict[str, int]) -> None:

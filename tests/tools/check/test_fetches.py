@@ -23,7 +23,7 @@ from tests.sources.test_cifar import cifar10
 Refused = Callable[..., list[str]]
 WEIGHTS = {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": "IMAGENET1K_V1"}
 FILE = "mobilenet_v3_small-047dcff4.pth"
-CIFAR = {"name": "cifar", "root": "raw", "variant": "cifar10", "valid": 0.1, "test": 0.0, "seed": 1}
+CIFAR = {"name": "cifar", "root": "raw", "variant": "cifar10", "valid": 0.1, "test": 0.0, "seed": 1, "folds": None, "fold": 0}
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]) -> None:

@@ -30,6 +30,8 @@ COMMON = {
     "valid": 0.0,
     "test": 0.3,
     "seed": 1,
+    "folds": None,
+    "fold": 0,
     "duplicates": "keep",
     "table": None,
     "split_column": None,
