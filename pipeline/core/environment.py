@@ -18,12 +18,12 @@ from pipeline.core.untrusted import shown
 class Paths:
     """The paths of the pipeline's files. `top` is the top of the checkout: every stage runs there, so the paths are relative.
 
-    A trial of `search` has its parameters and results in a folder of its own, `trial`.
+    A trial of `search` has its parameters and results in a folder of its own, `trial`, and its prepared data, too, if it has a folder `data`.
     """
 
     def __init__(self, top: Path = Path(), *, trial: Path | None = None) -> None:
         self.top = top
-        self.prepared = top / "data/prepared"
+        self.prepared = (trial if trial and (trial / "data").is_dir() else top) / "data/prepared"
         self.lock = top / "requirements.lock"
         results = trial or top
         self.params = results / "params.yaml"

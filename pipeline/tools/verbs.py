@@ -86,8 +86,8 @@ VERBS = {
         "print what differs between models, their metrics, and a paired test on the same test split",
         "compare.command:run",
         {
-            "first": value(NAMES, "A"),
-            "others": value("the models to compare with the first, named in the same ways", "B", nargs="+"),
+            "first": value(f"{NAMES}; or a search over seeds or folds", "A"),
+            "others": value("the models or searches to compare with the first, named in the same ways", "B", nargs="+"),
             "--markdown": flag("print Markdown, for a pull request"),
         },
     ),
@@ -128,20 +128,25 @@ VERBS = {
         },
     ),
     "search": Verb(
-        "search for the best hyperparameters: train with many, and rank them",
+        "search for the best hyperparameters, or repeat a training with several seeds or folds",
         "search.command:run",
         {
             "file": value("the search file, such as presets/search/digits.yaml", "FILE"),
             "--trials": value("the number of trials, instead of that in the file", "N", type=int),
             "--apply": flag("write the parameters of the best trial to params.yaml"),
-            "--keep-models": flag("keep the models of all trials, not only that of the best"),
+            "--keep-models": flag(
+                "keep the models of all trials, not only that of the best; those of several seeds or folds are always kept"
+            ),
             "--skip": value("list the trial of this number, whose training cannot end, as failed", "TRIAL", type=int),
         },
     ),
     "trial": Verb(
         "train one trial of a search, in its folder; search runs this by itself",
         "search.trial:run",
-        {"folder": value("the folder of a trial, such as .pipeline/search/digits/trials/0007", "FOLDER")},
+        {
+            "folder": value("the folder of a trial, such as .pipeline/search/digits/trials/0007", "FOLDER"),
+            "stage": value("the stage to run (default: train)", nargs="?", default="train", choices=("prepare", "train", "evaluate")),
+        },
         listed=False,
     ),
     "set": Verb(

@@ -30,7 +30,9 @@ PARTS = {
     "profile": Parts(("profile",), ("docs/profiling.md", "docs/images/speedup.png", "benchmarks/freezing.py", "benchmarks/lanes.py")),
     "report": Parts(("report",), ("docs/report.md", "docs/images/report-digits.png", "docs/images/report-shakespeare.png")),
     "search": Parts(
-        ("search", "trial"), ("docs/search.md", "locks/search.lock", "presets/search", "tests/tools/params/earlier/search"), "search"
+        ("search", "trial"),
+        ("docs/search.md", "docs/seeds-and-folds.md", "locks/search.lock", "presets/search", "tests/tools/params/earlier/search"),
+        "search",
     ),
     "verify": Parts(("verify",), ("docs/verifying.md",)),
 }

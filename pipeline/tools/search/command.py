@@ -13,6 +13,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
+from pipeline.tools.search.repetition import print_spreads
 from pipeline.tools.search.runner import TABLE, SearchRunner
 from pipeline.tools.search.settings import Search
 
@@ -36,8 +37,12 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
     for stage_params in STAGE_PARAMS.values():
         load_without_torch(params, stage_params)
     search = Search.read(Path(file), params)
+    if apply and search.repeated:
+        raise Refusal(
+            f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best one would be so by chance: leave it out"
+        )
     record = read_record(paths.prepared)
-    if VALID not in record.splits:
+    if VALID not in record.splits and "source.fold" not in search.space:
         raise Refusal(
             f"{paths.prepared}: has no validation split, which a search needs: set source.valid above 0, and run `dvc repro prepare`"
         )
@@ -74,7 +79,14 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     rows, keys, target = runner.study.rows(), list(runner.search.space), runner.params.path
     study.print_table(rows, runner.metric, keys)
     files.write_text(runner.folder / TABLE, study.as_csv(rows, runner.metric, keys))
-    best = study.best(rows)
+    best = runner.study.best()
+    if runner.search.repeated:
+        for repetition in runner.repetitions():
+            print_spreads(repetition, runner.search.repeated)
+        print(
+            f"`python -m pipeline compare {runner.search.settings.name} OTHER` tests whether another such search differs by more than chance"
+        )
+        return 0 if any(row.scores for row in rows) else 1
     if best:
         print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")
     if not apply:

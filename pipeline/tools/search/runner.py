@@ -12,17 +12,20 @@ from pipeline.core import files, interruption
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import Interrupted, Interruption
 from pipeline.core.limits import usable_cpus
-from pipeline.core.prepared import PreparedRecord
-from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.prepared import PreparedRecord, read_record
+from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
 from pipeline.runs import run as tracking
 from pipeline.runs.run import Run
+from pipeline.runs.run_description import subject
 from pipeline.tools.search import study
+from pipeline.tools.search.repetition import Repetition, repetitions
 from pipeline.tools.search.settings import Search, identity_of
 from pipeline.tools.search.study import FILE, Study
 from pipeline.tools.search.tracked import STAGE, TrialRuns, of_search
-from pipeline.tools.search.trial import Child, TrialFolder, devices
+from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, Child, TrialFolder, devices
+from pipeline.tools.spread import REPEATING
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1
@@ -63,7 +66,9 @@ class SearchRunner:
         keep_models: bool,
     ) -> None:
         self.search, self.params, self.record, self.folder, self.environment = search, params, record, folder, environment
-        self.num_trials, self.keep_models = num_trials, keep_models
+        self.num_trials, self.keep_models = min(num_trials, len(search.grid) or num_trials), keep_models or bool(search.repeated)
+        prepares = any(key.startswith("source.") for key in search.space)
+        self.stages = [*([PREPARE] if prepares else []), TRAIN, *([EVALUATE] if search.repeated else [])]
         self.active: dict[int, Active] = {}
         from pipeline.inference.measuring import directions  # late: metrics import torch
 
@@ -81,7 +86,7 @@ class SearchRunner:
         return LoopSettings.model_validate_json(files.canonical(document["train"])).num_steps(self.record.splits[TRAIN].samples)
 
     def trial(self, number: int) -> TrialFolder:
-        return TrialFolder(self.folder / f"trials/{number:04}", self.study.id)
+        return TrialFolder(self.folder / f"trials/{number:04}", self.study.id, self.stages)
 
     @property
     def is_done(self) -> bool:
@@ -130,8 +135,9 @@ class SearchRunner:
 
     def print_begin(self) -> None:
         settings, begun = self.search.settings, len(self.study.trials)
+        purpose = f"that differ in {' and '.join(self.search.repeated)}" if self.search.repeated else f"for the best {self.metric}"
         print(
-            f"search {settings.name}: {counted(self.num_trials, 'trial')} for the best {self.metric}, {settings.processes} at a time"
+            f"search {settings.name}: {counted(self.num_trials, 'trial')} {purpose}, {settings.processes} at a time"
             + (f"; {begun - len(self.study.running)} are finished, {len(self.study.running)} will be resumed" if begun else ""),
             flush=True,
         )
@@ -172,12 +178,19 @@ class SearchRunner:
         trial.write(text, runs.journals)
         active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
         self.report_validations(number, active)
-        if not active.pruned and not trial.is_complete:
+        if not active.pruned and trial.left:
             slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
-            device = self.devices[slot % len(self.devices)]
-            self.study.refuse_changed(self.identity())  # the code or the data may have been changed while the search runs
-            active.child = Child(trial, slot, device, runs.tags(number, params))
+            active.child = self.child(number, trial, slot, runs)
         return active
+
+    def child(self, number: int, trial: TrialFolder, slot: int, runs: TrialRuns) -> Child:
+        """Start the next stage of a trial. Raises Refusal if the data, the lock file or the code has changed since the search began."""
+        self.study.refuse_changed(self.identity())  # they may have been changed while the search runs
+        if trial.left[0] != PREPARE and PREPARE in self.stages:
+            prepared, own = (sizes_and_test(each) for each in (self.record, read_record(trial.paths.prepared)))
+            if own != prepared:
+                raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
+        return Child(trial, slot, self.devices[slot % len(self.devices)], runs.tags(number, self.study.params(number)))
 
     def report_validations(self, number: int, active: Active) -> None:
         """Report the new validations of a trial to the study, one by one, until it asks to prune the trial.
@@ -195,7 +208,8 @@ class SearchRunner:
     def watch(self, number: int, active: Active, runs: TrialRuns) -> bool:
         """Read the state of a trial, and prune it if the study decides so. Return True if it has finished; the study then has its outcome.
 
-        Raises Refusal if its process ended for another reason than its parameters.
+        If it has ended a stage and another one is left, start that. Raises Refusal if its process ended for another reason than its
+        parameters.
         """
         child, was_pruned = active.child, active.pruned
         has_ended = child is None or child.exit_code is not None  # before the journal is read to its end
@@ -203,6 +217,8 @@ class SearchRunner:
         self.report_validations(number, active)
         if child and active.pruned and not was_pruned:
             child.stop()
+        if has_ended and child and child.exit_code == 0 and active.trial.left and not active.pruned:
+            active.child, has_ended = self.child(number, active.trial, child.slot, runs), False
         if not has_ended:
             return False
         self.finish(number, active, runs)
@@ -218,13 +234,14 @@ class SearchRunner:
         if active.pruned:
             runs.mark_pruned(trial, active.validations, active.step)
             self.study.finish(number, TrialState.PRUNED, run=run, step=active.step)
-        elif trial.is_complete:
+        elif not trial.left:
             value, step = trial.result(self.metric)
             if value is None:
                 reason = f"the validation after step {step} does not determine {self.metric}"
                 self.study.finish(number, TrialState.FAIL, run=run, step=step, reason=reason)
             else:
-                self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step)
+                more = {"scores": trial.scores()} if self.search.repeated else {}
+                self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step, **more)
         elif reason := active.invalid or ("" if child is None or self.concerns_all(child.parameter_error) else child.parameter_error):
             self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
         else:
@@ -242,12 +259,12 @@ class SearchRunner:
         """
         begun = any(row.run for row in self.study.rows()) or any(active.trial.journal for active in self.active.values())
         section = re.split(r"[.:]", error)[0]
-        return not begun and section not in {key.partition(".")[0] for key in self.search.space}
+        return not begun and section not in {key.partition(".")[0] for key in self.search.space if key not in REPEATING}
 
     def report(self, number: int, tracked: Run) -> None:
         """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
         rows = self.study.rows()
-        row, best = next(row for row in rows if row.number == number), study.best(rows)
+        row, best = next(row for row in rows if row.number == number), self.study.best()
         value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
         finished = sum(row.outcome != study.RUNNING for row in rows)
         print(
@@ -256,26 +273,38 @@ class SearchRunner:
             flush=True,
         )
         name = self.metric.rpartition("/")[2]
-        values = {} if row.value is None or row.outcome != study.COMPLETE else {f"search/{name}": row.value}
+        is_ranked = row.outcome == study.COMPLETE and not self.search.repeated  # else the last of them would stand beside the mean
+        values = {f"search/{name}": row.value} if is_ranked and row.value is not None else {}
         if best and best.value is not None:
             values[f"search/best_{name}"] = best.value
         tracked.metrics(finished, values)
         self.tidy()
 
     def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
-        """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None."""
-        rows, marked = self.study.rows(), self.concluded().get("best")
-        best = study.best(rows)
+        """Add the table to the parent run, and the model of the best trial to its run. Return the number of this trial, or None.
+
+        If all trials repeat one training, the parent run has the mean of each metric, under the name of the metric, and its deviation.
+        """
+        rows, marked, best = self.study.rows(), self.concluded().get("best"), self.study.best()
         if best and best.number != marked:
             runs.mark_best(self.trial(best.number), None if marked is None else self.trial(marked))
         if best:
             tracked.describe(
                 f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {study.described(best.params)}"
             )
+        if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads()):
+            for name, each in spreads.items():
+                tracked.metrics(len(rows), {name: each.mean, f"{name}_deviation": each.deviation})
+            test = self.metric.replace(VALID, TEST)
+            shown = ", ".join(f"{name} {spreads[name]}" for name in (test, self.metric) if name in spreads)
+            tracked.describe(f"{shown}: mean ± deviation of {counted(len(found[0].scores), 'training')}; {subject(self.params.data)}")
         tracked.text(TABLE, study.as_csv(rows, self.metric, list(self.search.space)))
         tracked.artifact(self.search.document.path)
         tracked.text(self.params.path.name, self.search.params)  # the file may have been edited since
         return best.number if best else None
+
+    def repetitions(self) -> list[Repetition]:
+        return repetitions(self.study.rows(), self.params.data["source"]["folds"])
 
     def stop_all(self) -> None:
         """Stop the trials that still train, and wait until they have saved a checkpoint."""
@@ -287,11 +316,15 @@ class SearchRunner:
 
     def tidy(self) -> None:
         """Remove the checkpoints of all finished trials, and their models except that of the best trial."""
-        rows = self.study.rows()
-        best = study.best(rows)
-        for row in rows:
+        best = self.study.best()
+        for row in self.study.rows():
             if row.outcome != study.RUNNING:
                 trial = self.trial(row.number)
                 trial.remove_checkpoints()
                 if not self.keep_models and not (best and best.number == row.number):
                     trial.remove_model()
+
+
+def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:
+    """Return what all folds have in common: the number of samples, and the targets of the test split. Its inputs may have another tokenizer."""
+    return sum(split.samples for split in record.splits.values()), record.splits[TEST].targets_digest

@@ -1,12 +1,12 @@
 """The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
 
@@ -22,11 +22,12 @@ from pipeline.core.yaml_document import Document
 from pipeline.tools.check.command import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
+from pipeline.tools.spread import REPEATED, REPEATING
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Value = str | int | float | bool | None
 UNSEARCHED = {
-    "seed": "would be chosen by chance: train the best trials with several seeds instead",
+    "seed": "would be chosen by chance",
     "source": "decides the data, which is prepared once for all trials",
     "evaluate": "has no effect on a training",
 }
@@ -63,6 +64,7 @@ class NumberRange(Section):
 
 class FloatRange(NumberRange):
     type: Literal["float"]
+    values: ClassVar[Sequence[Value]] = ()
 
 
 class IntRange(NumberRange):
@@ -80,6 +82,10 @@ class IntRange(NumberRange):
         if (high - low) % step:
             raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
         return step
+
+    @property
+    def values(self) -> Sequence[Value]:
+        return () if self.log else range(self.low, self.high + 1, self.step)
 
 
 class Choices(Section):
@@ -101,6 +107,10 @@ class Choices(Section):
     def ends(self) -> Mapping[str, list[Value]]:
         return {"choices": list(self.choices)}
 
+    @property
+    def values(self) -> Sequence[Value]:
+        return self.choices
+
 
 Range = FloatRange | IntRange | Choices
 RANGES: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "categorical": Choices}
@@ -109,10 +119,13 @@ RANGES: dict[str, type[Range]] = {"float": FloatRange, "int": IntRange, "categor
 class SearchSettings(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
     """Name of the search, and of its folder in `.pipeline/search/`."""
+    method: Literal["tpe", "grid"]
+    """`tpe` proposes parameters from the results so far. `grid` trains with each combination of the values in the space, in order; only then may
+    `seed`, `source.folds` and `source.fold` be in the space."""
     trials: Annotated[int, Field(ge=1, le=10_000)]
-    """Number of trials, pruned and failed ones included."""
+    """Number of trials, pruned and failed ones included; with `grid` at most one for each combination."""
     seed: NonNegativeInt
-    """Seed of the proposed parameters. The trainings use the seed of `params.yaml`."""
+    """Seed of the proposed parameters, without effect with `grid`. The trainings use the seed of `params.yaml`."""
     metric: str | None
     """Metric of the validation split; null for `train.metric` of `params.yaml`."""
     direction: Literal["minimize", "maximize"] | None
@@ -123,6 +136,8 @@ class SearchSettings(Section):
     """Number of trials that train at the same time."""
     space: Annotated[dict[str, Any], Field(min_length=1)]
     """Range of each searched parameter, by its key, such as `optimizer.learning_rate`."""
+
+    ADDED: ClassVar = {"method": "tpe"}
 
 
 @dataclass(frozen=True)
@@ -146,18 +161,35 @@ class Search:
         document = Document.read(path)
         settings, problems = checked(document.data, SearchSettings)
         entries = settings.space if settings else document.data.get("space")
+        grid = settings is not None and settings.method == "grid"
         space = dict[str, Range]()
         for key, entry in entries.items() if isinstance(entries, Mapping) else ():
             found, more = checked_range(key, entry)
-            problems += more or unfit_keys(key, params)
+            problems += more or ([] if grid and key in REPEATING else unfit_keys(key, params))
             if found:
                 space[key] = found
+            if found and grid and not found.values:
+                problems.append(Problem("has no single values for a grid", "write {type: categorical, choices: [...]}", ("space", key)))
+        if settings and settings.pruner != "none" and any(key in space for key in REPEATED):
+            problems.append(Problem("would leave out the trainings that begin badly, and so change the mean", "write none", ("pruner",)))
         text = params.path.read_text(encoding="utf-8")
         if not problems:
-            problems = [problem for key, entry in space.items() for problem in unfit_values(key, entry, text)]
+            problems = list(unfit_space(space, text))
         if problems or settings is None:
             raise refusal(document, problems)
         return cls(document, settings, space, text)
+
+    @property
+    def grid(self) -> list[dict[str, Value]]:
+        """Return all combinations of the values in the space, in order; an empty list if the method is another one."""
+        if self.settings.method != "grid":
+            return []
+        return [dict(zip(self.space, values, strict=True)) for values in product(*(entry.values for entry in self.space.values()))]
+
+    @property
+    def repeated(self) -> list[str]:
+        """Return the keys of the space whose values repeat a training."""
+        return [key for key in self.space if key in REPEATED]
 
     def text_of(self, values: Mapping[str, Value]) -> str:
         """Return the text of `params.yaml` with `values`, the parameters of a trial. Raises Refusal if they do not fit each other."""
@@ -216,11 +248,24 @@ def unfit_keys(key: str, params: Document) -> list[Problem]:
     at, section = ("space", key), key.partition(".")[0]
     known = (*params.data, *(path for path, _ in leaves(params.data)))
     if section in UNSEARCHED:
-        return [Problem(f"cannot be searched: it {UNSEARCHED[section]}", "remove it", at)]
+        remedy = "write `method: grid` to repeat the training with each value" if key in REPEATING else "remove it"
+        return [Problem(f"cannot be searched: it {UNSEARCHED[section]}", remedy, at)]
     if section not in SECTIONS or key not in known:
         remedy = suggestion(key, known) if section in SECTIONS else suggestion(section, SECTIONS)
         return [Problem(f"is not a key of {params.path}", remedy, at)]
     return []
+
+
+def unfit_space(space: Mapping[str, Range], text: str) -> Iterator[Problem]:
+    """Yield the problems of the values in the space with `text`, that of `params.yaml`. A key with one value has it in all trials."""
+    single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
+    try:
+        text = edited(text, [f"{key}={on_one_line(value)}" for key, value in single.items()])
+    except Refusal as refused:
+        yield Problem(refused.on_one_line, location=("space",))
+    else:
+        for key, entry in space.items():
+            yield from unfit_values(key, entry, text)
 
 
 def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
@@ -244,11 +289,14 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
         chosen = {section: {**document[section], "name": name} for section, name in (("model", model), ("loss", loss))}
         listed = identity.dependencies("train", document | chosen, paths.top)
         code[f"the code of {model} with {loss}"] = identity.code_digest(listed, paths.top)
+    if any(key.startswith("source.") for key in search.space):
+        code["the code of prepare"] = identity.code_digest(identity.dependencies("prepare", document, paths.top), paths.top)
     fixed = {key: value for key, value in flatten(document).items() if not is_searched(search, key)}
     return {
         **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
         "metric": metric,
         "direction": direction,
+        "method": settings.method,
         "pruner": settings.pruner,
         "seed": settings.seed,
         **{f"{params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},

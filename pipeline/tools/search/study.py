@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pipeline.core import files
 from pipeline.core.identity import differences
+from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.seeding import derive
 from pipeline.runs.run_description import short, short_keys
@@ -55,6 +56,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed, self._name, self._direction = search.settings.seed, search.settings.name, direction
         self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
+        self._grid, self._repeats = search.grid, bool(search.repeated)
         if not path.exists():
             create(path, self._name, direction, identity)
         self._storage = opened(path)
@@ -91,14 +93,20 @@ class Study:
 
     def rows(self) -> "list[TrialSummary]":
         """Return a row for each trial: complete ones by value, then pruned ones by their last step, then the others. Of equal trials, the
-        earlier is first.
+        earlier is first. Trials that repeat a training are in the order of the grid.
         """
 
         def order(row: TrialSummary) -> tuple[int, int, float, int]:
             value = float("inf") if row.value is None else row.value if self._direction == "minimize" else -row.value
             return ORDER.index(row.outcome), -row.step if row.outcome != COMPLETE else 0, value, row.number
 
-        return sorted(map(summary_of, self.trials), key=order)
+        rows = map(summary_of, self.trials)
+        return list(rows) if self._repeats else sorted(rows, key=order)
+
+    def best(self) -> "TrialSummary | None":
+        """Return the best trial; None if no trial is complete, or if the trials repeat a training, because the best one would be so by chance."""
+        rows = self.rows()
+        return rows[0] if rows and rows[0].outcome == COMPLETE and not self._repeats else None
 
     @property
     def running(self) -> list[int]:
@@ -109,12 +117,16 @@ class Study:
         return dict(self._memory.trials[number].params)
 
     def begin(self) -> int:
-        """Propose parameters for a new trial, and return its number. The proposal depends on the seed, the number and the other trials."""
+        """Propose parameters for a new trial, and return its number. The proposal depends on the seed, the number and the other trials, or on
+        the number alone in a grid.
+        """
         import optuna
 
         number = len(self._memory.trials)
         # a fresh sampler for each trial: the state of its random numbers is not in the database
         self._memory.sampler = optuna.samplers.TPESampler(seed=derive(self._seed, "trial", number) % 2**32)
+        if self._grid:
+            self._memory.enqueue_trial(self._grid[number])
         self._running[number] = trial = self._memory.ask(self._distributions)
         template = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, params=trial.params, distributions=self._distributions)
         self._storage.create_new_trial(self._id, template_trial=template)
@@ -201,7 +213,11 @@ def pruner(name: str, num_validations: int) -> "BasePruner":
 
 
 class TrialSummary(NamedTuple):
-    """Holds a row of the table of a search: a trial and its result. `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed."""
+    """Holds a row of the table of a search: a trial and its result.
+
+    `value` is the value of the metric, of a pruned trial the last one. `reason` says why a trial failed. `scores` are the metrics of a trial
+    that repeats a training.
+    """
 
     number: int
     outcome: str
@@ -210,6 +226,7 @@ class TrialSummary(NamedTuple):
     params: Mapping[str, Value]
     run: str
     reason: str = ""
+    scores: Mapping[str, float] = {}
 
 
 def summary_of(trial: "FrozenTrial") -> TrialSummary:
@@ -221,12 +238,8 @@ def summary_of(trial: "FrozenTrial") -> TrialSummary:
     value = trial.value if outcome in (COMPLETE, PRUNED) else None
     attributes = trial.user_attrs
     run = str(attributes.get("run", "")).rpartition("-")[2]
-    return TrialSummary(trial.number, outcome, value, attributes.get("step", 0), trial.params, run, attributes.get("reason", ""))
-
-
-def best(rows: Sequence[TrialSummary]) -> TrialSummary | None:
-    """Return the best trial of ranked rows; None if no trial is complete."""
-    return rows[0] if rows and rows[0].outcome == COMPLETE else None
+    step, reason, scores = attributes.get("step", 0), attributes.get("reason", ""), attributes.get("scores", {})
+    return TrialSummary(trial.number, outcome, value, step, trial.params, run, reason, scores)
 
 
 def described(params: Mapping[str, Value]) -> str:
@@ -240,14 +253,22 @@ def shortened(value: Value) -> str:
 
 
 def print_table(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) -> None:
-    """Print ranked rows as a table, and below it the reasons of failed trials. `keys` are the searched parameters."""
-    names, cells = short_keys(keys), []
+    """Print rows as a table, and below it the reasons of failed trials. `keys` are the searched parameters.
+
+    Rows with scores, which are not ranked, also show the metric of the test split.
+    """
+    names, cells, test = short_keys(keys), list[list[str]](), metric.replace(VALID, TEST)
+    ranked = not any(row.scores for row in rows)
     for rank, row in enumerate(rows, 1):
         value = "" if row.value is None else f"{row.value:.4f}"
         params = [shortened(row.params[key]) if key in row.params else "" for key in keys]
         shown_rank = str(rank) if row.outcome == COMPLETE else ""
-        cells.append([shown_rank, str(row.number), value, str(row.step or ""), row.outcome, *params, row.run])
-    header = ("rank", "trial", metric, "steps", "outcome", *(names[key] for key in keys), "run")
+        more = f"{row.scores[test]:.4f}" if test in row.scores else ""
+        cells.append([shown_rank, str(row.number), value, more, str(row.step or ""), row.outcome, *params, row.run])
+    header = ["rank", "trial", metric, test, "steps", "outcome", *(names[key] for key in keys), "run"]
+    unused = 3 if ranked else 0
+    for line in (header, *cells):
+        del line[unused]
     show(cells, header, right=header.index("outcome"))
     for row in rows:
         if row.reason:
@@ -255,6 +276,10 @@ def print_table(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) 
 
 
 def as_csv(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) -> str:
-    """Return ranked rows as CSV, with all digits. `keys` are the searched parameters."""
-    cells = ((row.number, row.outcome, row.value, row.step, *(row.params.get(key) for key in keys), row.run, row.reason) for row in rows)
-    return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason"], cells)
+    """Return rows as CSV, with all digits. `keys` are the searched parameters."""
+    more = [name for name in dict.fromkeys(name for row in rows for name in row.scores) if name != metric]
+    cells = (
+        (row.number, row.outcome, row.value, row.step, *map(row.params.get, keys), row.run, row.reason, *map(row.scores.get, more))
+        for row in rows
+    )
+    return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason", *more], cells)

@@ -1,47 +1,65 @@
-"""The folder of a trial, with its parameters and results, and the child process that trains in it, which ends if the search is killed.
+"""The folder of a trial, with its parameters and results, and the child process that runs a stage in it, which ends if the search is killed.
 
-`trial FOLDER` is the command of this process.
+`trial FOLDER [STAGE]` is the command of this process.
 """
 
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
+from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.runs import events, journal, utilization
 from pipeline.tools import stages
 from pipeline.train.work_folder import Work
 
 TRIAL_TAG = "pipeline.trial"
-RUN, LOG = "run", "log.txt"
+RUN, LOG, ENDED = "run", "log.txt", "ended"
+PREPARE, TRAIN, EVALUATE = "prepare", "train", "evaluate"
 
 
-def run(folder: str) -> int:
-    """Train in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
-    paths = Paths(trial=Path(folder))
-    if not paths.params.is_file():
+def run(folder: str, stage: str = TRAIN) -> int:
+    """Run `stage` in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
+    if not Paths(trial=Path(folder)).params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
-    return stages.run("train", paths, ["trial", folder])
+    if stage == PREPARE:
+        (Path(folder) / "data").mkdir(exist_ok=True)  # else the stage would write into the checkout
+    code = stages.run(stage, Paths(trial=Path(folder)), ["trial", folder, stage])
+    if code == 0 and not Environment.read().is_rank:
+        files.write_text(Path(folder) / ENDED / stage, "")
+    return code
 
 
 class TrialFolder:
-    """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals."""
+    """The folder of one trial. `search` is the unique id of the search, by which the trial's run is found among all journals.
 
-    def __init__(self, folder: Path, search: str) -> None:
-        self.folder, self.paths, self.number = folder, Paths(trial=folder), int(folder.name)
+    `stages` are the stages that the trial runs in its folder, in this order. With `prepare`, it has its own prepared data.
+    """
+
+    def __init__(self, folder: Path, search: str, stages: Sequence[str] = (TRAIN,)) -> None:
+        self.folder, self.number, self.stages = folder, int(folder.name), stages
         self._search = search
         self._others: set[str] = set()
         self._offset = 0
         self._values: list[tuple[int, dict[str, float]]] = []
-        self._status = ""
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(trial=self.folder)
+
+    @property
+    def left(self) -> list[str]:
+        """Return the stages that have not ended yet."""
+        return [stage for stage in self.stages if not (self.folder / ENDED / stage).exists()]
 
     def write(self, params: str, journals: Path | None) -> None:
         """Write `params.yaml`. `journals` is the folder for the trial's journal; None for a folder within the trial's folder.
@@ -73,24 +91,12 @@ class TrialFolder:
 
     def reports(self, metric: str) -> list[tuple[int, float]]:
         """Return step and value of `metric` for each validation so far, in order."""
-        self._read()
-        return [(step, values[metric]) for step, values in self._values if metric in values]
-
-    def _read(self) -> None:
-        """Read the new events of the journal."""
         path = self.journal
         for event in events.read(path / events.EVENTS, self._offset) if path else ():
             self._offset = event.end
             if event.kind == "metrics":
                 self._values.append((event.fields["step"], {name: float(value) for name, value in event.fields["values"].items()}))
-            elif event.kind in ("start", "reopen", "end"):
-                self._status = event.fields.get("status", "")
-
-    @property
-    def is_complete(self) -> bool:
-        """Return True if the training has ended and written all its files. It ends its run after it has written them."""
-        self._read()
-        return self._status == "FINISHED" and (self.paths.metrics / "train.json").is_file()
+        return [(step, values[metric]) for step, values in self._values if metric in values]
 
     def result(self, metric: str) -> tuple[float | None, int]:
         """Return the value of `metric` for the exported weights, and the step after which they were taken.
@@ -102,8 +108,16 @@ class TrialFolder:
             row = next(row for row in csv.DictReader(file) if int(row["step"]) == step)
         return float(row[metric]) if row[metric] else None, step
 
+    def scores(self) -> dict[str, float]:
+        """Return the metrics of the exported weights on the validation split, and those of the same names on the test split."""
+        of_stage = ((split, self.paths.metrics / f"{stage}.json") for split, stage in ((VALID, TRAIN), (TEST, EVALUATE)))
+        scores = {split: json.loads(path.read_bytes())[split] for split, path in of_stage}
+        found = {f"{split}/{name}": scores[split].get(name) for split in scores for name in scores[VALID]}
+        return {name: float(value) for name, value in found.items() if value is not None}
+
     def remove_checkpoints(self) -> None:
-        """Remove the checkpoints and other files that only an unfinished training needs. Dumps of non-finite batches stay."""
+        """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""
+        shutil.rmtree(self.folder / "data", ignore_errors=True)
         for record in self.folder.glob(".pipeline/work/*/inputs.json"):
             Work(record.parent).clear()
 
@@ -116,7 +130,7 @@ REFUSED = 2
 
 
 class Child:
-    """The child process that trains `trial`. `slot` is its index among the trials that train at the same time."""
+    """The child process that runs the next stage of `trial`. `slot` is its index among the trials that train at the same time."""
 
     def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
         """Start the process. `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are the tags of its run."""
@@ -125,7 +139,7 @@ class Child:
         with self.log.open("ab") as log:
             self._begin = log.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", "trial", str(trial.folder)],
+                [sys.executable, "-m", "pipeline", "trial", str(trial.folder), trial.left[0]],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -173,7 +187,7 @@ def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -
         "MLFLOW_RUN_CONTEXT": json.dumps(dict(tags)),
         "PIPELINE_TRACKING": "true",  # the journal has the reports that the search reads
         "PIPELINE_TRACKING_MIRROR": "false",
-        "PIPELINE_TRACKING_MODEL": "false",
+        **({} if EVALUATE in trial.stages else {"PIPELINE_TRACKING_MODEL": "false"}),  # by its model, an evaluation finds the run
         STARTED_BY_SEARCH: "true",
     }
 

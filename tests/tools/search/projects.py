@@ -1,5 +1,6 @@
 """A project with prepared data and a search file, and a fake child that trains in an instant."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools import stages
-from pipeline.tools.search.trial import Child, TrialFolder
+from pipeline.tools.search.trial import Child, TrialFolder, run
 from tests import project
 
 SEARCH: dict[str, Any] = {
@@ -25,7 +26,10 @@ SEARCH: dict[str, Any] = {
         "optimizer.learning_rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
         "train.clip_norm": {"type": "categorical", "choices": [0.5, 1.0, None]},
     },
+    "method": "tpe",
 }
+SEEDS: dict[str, Any] = {"method": "grid", "pruner": "none", "space": {"seed": {"type": "int", "low": 1, "high": 5}}}
+FOLDS = {**SEEDS, "space": {"source.folds": {"type": "categorical", "choices": [3]}, "source.fold": {"type": "int", "low": 0, "high": 2}}}
 FILE = Path("search.yaml")
 
 
@@ -43,17 +47,26 @@ def write(changes: Mapping[str, Any] | None = None) -> Path:
 
 
 class FakeChild(Child):
-    """Trains in an instant: the loss of a validation depends on the learning rate and the number of the validation only."""
+    """Trains in an instant: the loss of a validation depends on the learning rate, the seed and the number of the validation only."""
 
     exit_code = 0
     starts: list[int]
 
     def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
         self.trial, self.slot, self.log = trial, slot, trial.folder / "log.txt"
-        assert not trial.is_complete, "a trial that has ended is trained again"
+        stage = trial.left[0]
+        if stage == "prepare":
+            assert run(str(trial.folder), stage) == 0
+            return
+        if stage == "evaluate":
+            valid = json.loads((trial.paths.metrics / "train.json").read_bytes())["valid"]
+            files.write_json(trial.paths.metrics / "evaluate.json", {"test": {"loss": valid["loss"] + 1, "samples": 9}})
+            files.write_text(trial.folder / "ended/evaluate", "")
+            return
         type(self).starts.append(trial.number)
-        rate = Document.read(trial.paths.params).data["optimizer"]["learning_rate"]
-        losses = [abs(rate - 0.01) + 1 / number for number in (1, 2, 3)]
+        params = Document.read(trial.paths.params).data
+        rate = params["optimizer"]["learning_rate"]
+        losses = [abs(rate - 0.01) + 1 / number + (params["seed"] - 1) ** 2 / 100 for number in (1, 2, 3)]
         journal = trial.journal
         if journal is None:
             written = Journal.create(trial.folder, stage="train", info=RunInfo(tags=tags))
@@ -63,9 +76,10 @@ class FakeChild(Child):
             written.metrics(step, {"valid/loss": loss})
         files.write_text(trial.paths.history, f"step,valid/loss\n24,{losses[-1]!r}\n")
         files.write_text(trial.paths.model, str(rate))
-        files.write_json(trial.paths.metrics / "train.json", {"exported_step": 24})
+        files.write_json(trial.paths.metrics / "train.json", {"exported_step": 24, "valid": {"loss": losses[-1]}})
         written.end("FINISHED")
         written.close()
+        files.write_text(trial.folder / "ended/train", "")
 
     def stop(self) -> None:
         pass

@@ -1,5 +1,6 @@
 """A search that is killed at any instant and repeated ends with the same trials as one that was not."""
 
+import csv
 import itertools
 import os
 import random
@@ -13,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import scipy.stats
 from optuna.storages import RDBStorage
 
 from pipeline.__main__ import main
@@ -127,6 +130,80 @@ def killed_search(monkeypatch: pytest.MonkeyPatch, *, every: int) -> int:
             continue
         return kills
     raise AssertionError
+
+
+def table(name: str = "tiny") -> list[dict[str, str]]:
+    """Return the rows of the table of a search, without the names of the runs."""
+    with Path(f".pipeline/search/{name}/trials.csv").open(newline="") as file:
+        return [{key: value for key, value in row.items() if key != "run"} for row in csv.DictReader(file)]
+
+
+def test_a_killed_repetition_ends_with_the_same_table(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    projects.write(projects.SEEDS)
+    search()
+    expected = table()
+    (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
+    assert killed_search(monkeypatch, every=16) > 2
+    search()  # its table is written after the last write at which it was killed
+    assert table() == expected
+    assert [row["seed"] for row in expected] == ["1", "2", "3", "4", "5"]
+
+
+def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    projects.write(projects.SEEDS)
+    search()
+    out = capsys.readouterr().out
+    assert "search tiny: 5 trials that differ in seed, 1 at a time" in out
+    assert "rank" not in out
+    assert "best" not in out
+    losses = [1 / 3 + abs(0.003 - 0.01) + (seed - 1) ** 2 / 100 for seed in range(1, 6)]
+    mean, deviation = np.mean(losses), np.std(losses, ddof=1)
+    low, high = scipy.stats.t.interval(0.95, 4, mean, deviation / 5**0.5)
+    lines = [line.split() for line in out.splitlines() if line.strip().startswith(("valid/loss", "test/loss"))]
+    assert lines == [
+        ["valid/loss", f"{mean:.4f}", f"{deviation:.4f}", f"{low:.4f}", "to", f"{high:.4f}"],
+        ["test/loss", f"{mean + 1:.4f}", f"{deviation:.4f}", f"{low + 1:.4f}", "to", f"{high + 1:.4f}"],
+    ]
+    assert len(list(top.glob(".pipeline/search/tiny/trials/*/models/model.safetensors"))) == 5
+    with pytest.raises(Refusal, match="--apply: the trials differ in seed, and the best one would be so by chance"):
+        search(apply=True)
+
+
+def test_a_grid_has_each_combination_once_and_a_mean_for_each_over_the_seeds(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = {"type": "categorical", "choices": [0.003, 0.03]}
+    projects.write({**projects.SEEDS, "space": {"optimizer.learning_rate": rates, "seed": {"type": "int", "low": 1, "high": 3}}})
+    search()
+    assert [(row["optimizer.learning_rate"], row["seed"]) for row in table()] == [
+        (rate, seed) for rate in ("0.003", "0.03") for seed in "123"
+    ]
+    out = capsys.readouterr().out
+    assert "3 complete trainings, lr=3e-3, which differ in seed:" in out
+    assert "3 complete trainings, lr=0.03, which differ in seed:" in out
+
+
+def test_each_fold_validates_its_own_part_and_leaves_the_data_of_the_checkout_alone(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+
+    class Keeping(FakeChild):
+        def __init__(self, trial: Any, *more: Any) -> None:
+            super().__init__(trial, *more)
+            if trial.left == ["train", "evaluate"]:
+                found.append({*(trial.paths.prepared / "valid-keys.jsonl").read_text().splitlines()})
+                if len(found) == 1:
+                    raise KilledError
+
+    monkeypatch.setattr(runner, "Child", Keeping)
+    before = (top / "data/prepared/spec.json").read_bytes()
+    projects.write(projects.FOLDS)
+    with pytest.raises(KilledError):
+        search()
+    search()
+    own = [set((top / f"data/prepared/{split}-keys.jsonl").read_text().splitlines()) for split in ("train", "valid")]
+    assert len(found) == 3
+    assert set.union(*found) == own[0] | own[1]
+    assert sum(map(len, found)) == len(own[0] | own[1])
+    assert (top / "data/prepared/spec.json").read_bytes() == before
+    assert not list(top.glob(".pipeline/search/tiny/trials/*/data"))
 
 
 def test_a_proposal_depends_on_the_seed(top: Path) -> None:

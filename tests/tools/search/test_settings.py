@@ -45,7 +45,7 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"trails": 8}, "search.yaml:20: trails: is not a key here: did you mean `trials`?"),
+        ({"trails": 8}, "search.yaml:21: trails: is not a key here: did you mean `trials`?"),
         ({"space": 3}, "search.yaml:8: space: should be a section"),
         ({"space": {"optimizer.learning_rate": 3}}, f"search.yaml:9: {RATE}: should be a range, such as"),
         (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
@@ -80,11 +80,36 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
             {"space": {"source.valid": {"type": "float", "low": 0.1, "high": 0.2}}},
             "search.yaml:9: space.source.valid: cannot be searched: it decides the data, which is prepared once for all trials: remove it",
         ),
+        (
+            {"space": {"seed": {"type": "int", "low": 1, "high": 5}}, "pruner": "none"},
+            "search.yaml:9: space.seed: cannot be searched: it would be chosen by chance: write `method: grid` to repeat the training with each",
+        ),
+        (
+            of_rate(type="float", low=0.1, high=0.2) | {"method": "grid"},
+            f"search.yaml:9: {RATE}: has no single values for a grid: write {{type: ",
+        ),
+        (
+            projects.SEEDS | {"pruner": "median"},
+            "search.yaml:6: pruner: would leave out the trainings that begin badly, and so change the mean",
+        ),
+        (
+            projects.FOLDS | {"space": {"source.fold": {"type": "int", "low": 0, "high": 2}}},
+            "search.yaml:12: space.source.fold.high: source.fold=2: needs the number of folds: write 0, or set source.folds, too",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_file_line_key_and_remedy(changes: dict[str, Any], message: str) -> None:
     (line,) = refused(changes)
     assert line.startswith(message), line
+
+
+def test_a_grid_has_every_combination_in_order_and_folds_fit_their_number() -> None:
+    assert read(projects.FOLDS).grid == [{"source.folds": 3, "source.fold": fold} for fold in range(3)]
+    assert read({}).grid == []
+    beyond = {"source.folds": {"type": "categorical", "choices": [3]}, "source.fold": {"type": "categorical", "choices": [1, 3]}}
+    assert refused(projects.FOLDS | {"space": beyond}) == [
+        "search.yaml:15: space.source.fold.choices: source.fold=3: there is no fold 3 of 3, because they are counted from 0: write 2 or less"
+    ]
 
 
 def test_all_errors_are_reported_at_once() -> None:
