@@ -1,7 +1,7 @@
 """The comparison of models that `compare` prints: what differs, and a paired test of each model with the first, as text or Markdown."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -85,19 +85,14 @@ class ComparisonTable(NamedTuple):
 Block = str | ComparisonTable
 
 
-def text(comparison: Comparison) -> str:
-    """Return the comparison as text with aligned columns."""
-    return "\n\n".join(map(aligned, blocks(comparison)))
-
-
-def markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown with tables."""
-    return "\n\n".join(map(markdown_block, blocks(comparison)))
+def rendered(found: Iterable[Block], *, markdown: bool = False) -> str:
+    """Return the blocks as text with aligned columns, or as Markdown with tables."""
+    return "\n\n".join(map(markdown_block if markdown else aligned, found))
 
 
 def test_text(test: Paired, first: str, second: str) -> str:
     """Return a paired test as text. `first` and `second` are names for its models."""
-    return "\n\n".join(map(aligned, test_blocks(test, first, second)))
+    return rendered(test_blocks(test, first, second))
 
 
 def blocks(comparison: Comparison) -> Iterator[Block]:
@@ -105,14 +100,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     models = comparison.differences.models
     labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
     yield ComparisonTable("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
-    found = comparison.differences
-    if found.rows:
-        yield differing_table(found, tuple(labels.values()))
-    if len(models) == 2:
-        yield found.conclusion
-    else:
-        yield from (f"A and {labels[id(model)]}: {found.of_pair(at).conclusion}" for at, model in enumerate(models[1:], start=1))
-    yield from found.notes
+    yield from what_differs(comparison.differences, tuple(labels.values()))
     if rows := list(metric_rows(models)):
         gained = [f"{label} - A" for label in list(labels.values())[1:]]
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
@@ -123,6 +111,17 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
         yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
     for reason in comparison.left_out:
         yield f"No paired test: {reason}"
+
+
+def what_differs(found: Differences, labels: tuple[str, ...]) -> Iterator[Block]:
+    """Yield the table of what differs between the models with `labels`, what a difference of the scores can come from, and the notes."""
+    if found.rows:
+        yield differing_table(found, labels)
+    if len(labels) == 2:
+        yield found.conclusion
+    else:
+        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate(labels[1:], start=1))
+    yield from found.notes
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
