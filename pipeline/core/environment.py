@@ -32,6 +32,7 @@ class Paths:
         self.plots = results / "plots"
         self.history = results / "plots/train/history.csv"
         self.evaluation_plots = results / "plots/evaluate"
+        self.predictions = results / "predictions/test.parquet"
         self.dvc_lock = results / "dvc.lock"  # a trial has none: that of the checkout describes another training
 
 

@@ -1,8 +1,7 @@
 """The prepared data on disk: memory-mapped arrays of inputs and of targets for each split, and `spec.json`, which describes them."""
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -19,8 +18,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
 
 FORMAT = "pipeline-prepared-4"
-POSITION = re.compile(f"({'|'.join(SPLITS)}):[0-9]+")
-"""The key of a sample whose source names no places: its split and its position there."""
 HEADER_BYTES = 1 << 16
 """Upper bound for the size of the header of an `.npy` file."""
 
@@ -141,25 +138,19 @@ def read_record(folder: Path) -> PreparedRecord:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
 
 
-def sample_keys(folder: Path, split: str, numbers: Sequence[int]) -> list[str] | None:
-    """Return where the source has the samples of these `numbers` in a split, such as the paths of their files.
+def sample_keys(folder: Path, split: str, count: int) -> list[str] | None:
+    """Return where the source has each of the `count` samples of a split, such as the path of a file, or the position `train:17`.
 
-    Return None if the source names no places, so that the keys are positions such as `train:17`, or if an earlier version has written no
-    keys. Raises Refusal if the keys cannot be read.
+    Return None if there are no keys: a corpus has none, and an earlier version has written none. Raises Refusal if they cannot be read.
     """
     path = folder / f"{split}-keys.jsonl"
-    wanted, found = set(numbers), dict[int, str]()
     try:
         with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines):
-                if number in wanted:
-                    found[number] = str(json.loads(line))
-        keys = [found[number] for number in numbers]
+            return [str(json.loads(line)) for line, _ in zip(lines, range(count), strict=True)]
     except FileNotFoundError:
         return None
-    except (OSError, LookupError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Refusal(f"{path}: cannot be read ({untrusted.reason(error)}): run `dvc repro -f prepare`") from None
-    return None if all(map(POSITION.fullmatch, keys)) else keys
 
 
 def open_split(folder: Path, name: str, record: PreparedRecord, *, verify: bool) -> Split:

@@ -69,3 +69,8 @@ def reason(error: BaseException) -> str:
     """Return the first line of an error's message, made printable by `shown`. If the message is empty, return the name of the error's type."""
     lines = str(error).strip().splitlines()
     return shown(lines[0]) if lines else type(error).__name__
+
+
+def storable(name: str) -> str:
+    """Return a name as UTF-8 can store it: a byte of a file name that is not UTF-8 is escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()

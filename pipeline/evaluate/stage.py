@@ -1,7 +1,6 @@
 """The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.core import files, untrusted
+from pipeline.core import files, identity, untrusted
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
@@ -20,9 +19,8 @@ from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import intervals, tta
 from pipeline.evaluate.params import EvaluateParams
-from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.reports.metrics import SampleScores
-from pipeline.evaluate.reports.recorded import SampleKeys
 from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.cuda_graphs import Graphs
@@ -58,19 +56,17 @@ class Evaluator(Receiver, Protocol):
         """Return the scores of each sample, in the order of the test split. Raises Refusal for the same reasons as `scores`."""
         ...
 
-    def write(
-        self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module, keys: SampleKeys
-    ) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
         """Write tables and figures into `folder`.
 
         `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
-        outputs were added. `keys(numbers)` returns where the samples of these numbers were found, or None if that is not known.
+        outputs were added.
         """
         ...
 
 
 def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, observer: Observer, refuse_changes: RefuseChanges) -> None:
-    """Score the model file on the test split, write metrics, tables and figures, and tell the observer.
+    """Score the model file on the test split, write metrics, tables, figures and predictions, and tell the observer.
 
     `refuse_changes` is called before the results are written, and again at
     the end. Raises Refusal if the model file, the prepared data or the training
@@ -93,20 +89,28 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
             and recorded.read_table(paths.history, "train") == history
         )
 
+    split = prepared.split(TEST)
+    keys, origin = (
+        sample_keys(paths.prepared, TEST, len(split)),
+        origin_of(files.digest(paths.model), manifest, prepared, machine, params, paths),
+    )
     evaluator, scores = judge(model, manifest, prepared, machine, params)
     refuse_changes(reads_the_same)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
-    evaluator.write(
-        paths.evaluation_plots,
-        inputs=prepared.split(TEST).inputs,
-        history=history,
-        model=model,
-        keys=partial(sample_keys, paths.prepared, TEST),
-    )
+    evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
+    # Last: `report` checks by this table that the others belong to the scores, and refuses those of an evaluation that was killed.
+    predictions.write(paths.predictions, predictions.table(evaluator.sample_scores(), keys), origin=origin)
     observer.evaluation_ends(manifest, scores)
     refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow
     if not environment.summary_follows:
         print(recorded.result_line(scores), flush=True)
+
+
+def origin_of(digest: str, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams, paths: Paths) -> str:
+    """Return a digest of all that decides the predictions of the model file with the SHA-256 `digest` for `prepared`: also code and machine."""
+    code = identity.dependencies("evaluate", {"model": {"name": manifest.inference.model.name}}, paths.top)
+    decisive = (digest, prepared.digest, identity.code_digest(code, paths.top), files.digest(paths.lock), machine.fingerprint())
+    return files.digest_of([*decisive, params.evaluate.batch_size])
 
 
 def judge(

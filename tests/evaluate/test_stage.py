@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.core.prepared import Prepared
+from pipeline.core.prepared import Prepared, sample_keys
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.stage import refuse_other_data
 from pipeline.inference import model_file
@@ -51,6 +52,9 @@ def test_scores_tables_and_figures_are_written(here: Path) -> None:
     assert 0.15 < scores["accuracy"] <= 1
     assert scores["accuracy_interval"]["low"] <= scores["accuracy"] <= scores["accuracy_interval"]["high"]
     assert len((here / "plots/evaluate/confusion.csv").read_text().splitlines()) == 360
+    predicted = parquet.read_table(here / "predictions/test.parquet")
+    assert predicted["key"].to_pylist() == sample_keys(here / "data/prepared", "test", 359)
+    assert sum(predicted["loss"].to_pylist()) / 359 == pytest.approx(scores["loss"], rel=1e-12)
     for name in FIGURES:
         assert (here / "plots/evaluate" / name).read_bytes().startswith(b"\x89PNG"), name
 

@@ -32,7 +32,7 @@ FACTORS = {
     "PIPELINE_TRACKING": ["false", "true"],
     "PIPELINE_CHECKPOINT_EVERY_STEPS": ["0", "1"],
 }
-RESULTS = ("models", "metrics", "plots", "data/prepared")
+RESULTS = ("models", "metrics", "plots", "predictions", "data/prepared")
 CHANGES = {
     "source": project.IMAGE_FOLDER,
     "model": {"name": "convnet", "weights": None, "width": 4, "dropout": 0.2},

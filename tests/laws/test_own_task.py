@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pyarrow import parquet
 
 from tests import project
 from tests.conftest import MLP, preset
@@ -113,7 +114,7 @@ def test_the_test_split_is_scored_from_the_model_file(folder: Path) -> None:
     scores = json.loads((folder / "metrics/evaluate.json").read_text())["test"]
     assert scores["samples"] == 80
     assert scores["loss"] < 0.05
-    assert len((folder / "plots/evaluate/predictions.csv").read_text().splitlines()) == 81
+    assert parquet.read_table(folder / "predictions/test.parquet", columns=["actual", "predicted"]).num_rows == 80
 
 
 def test_it_is_checked_and_verified_by_training_again(said: dict[str, Answer]) -> None:

@@ -1,7 +1,8 @@
 """Computes the scores in `metrics/evaluate.json`, and the calibration: the confidence of predictions compared with their accuracy."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,15 +97,17 @@ def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Flo
 
 
 class SampleScores(NamedTuple):
-    """The scores of each of n samples, for the comparison of two models on the same samples. Every array has the shape (n,).
+    """The scores of each of n samples, for the table of predictions and the comparison of two models. Every array has the shape (n,).
 
     `loss` is the summed loss of the sample's targets in nats, and `correct` is how many of its `num_targets` targets were predicted. A
-    sample of a classification has one target; a sample of a language model is a row of tokens.
+    sample of a classification has one target; a sample of a language model is a row of tokens. `answers` has further columns of the table
+    by name, such as the predicted class.
     """
 
     loss: NDArray[np.float64]
     correct: NDArray[np.int64]
     num_targets: NDArray[np.int64]
+    answers: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 def evaluate(

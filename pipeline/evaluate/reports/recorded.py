@@ -6,7 +6,7 @@ The model's label is the first digits of its file's SHA-256.
 import csv
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,11 @@ from typing import Any
 from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
-from pipeline.evaluate.reports.metrics import Integers, Predictions
+from pipeline.evaluate.reports.metrics import Integers
 from pipeline.inference.scores import Calibration
 
 Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""
-SampleKeys = Callable[[Sequence[int]], Sequence[str] | None]
-"""Returns where the source has the samples of these numbers in the test split; None if that is not known."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("perplexity", "accuracy", "loss")
@@ -135,33 +133,6 @@ def write_reliability(path: Path, calibration: Calibration) -> None:
     columns = (calibration.centres, calibration.confidence, calibration.accuracy, calibration.samples)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     write(path, ("bin_centre", "confidence", "accuracy", "samples"), rows)
-
-
-def nowhere(numbers: Sequence[int]) -> None:  # a SampleKeys
-    """Return None: it is not known where the samples were found."""
-
-
-def write_mistakes(
-    path: Path,
-    predictions: Predictions,
-    samples: Integers,
-    *,
-    texts: Sequence[str] | None,
-    keys: Sequence[str] | None,
-    classes: Sequence[str],
-) -> None:
-    """Write one row for each sample in `samples`: its number, actual and predicted class, confidence, where it was found, and its text.
-
-    `samples` are the numbers of wrongly predicted samples. `texts` and `keys` have the text of each of them, and the place where the source
-    has it, in the order of `samples`; None if the inputs are not texts, or if the places are not known.
-    """
-    actual, predicted = ([classes[number] for number in numbers[samples]] for numbers in (predictions.targets, predictions.predicted))
-    columns = {"sample": samples.tolist(), "actual": actual, "predicted": predicted, "confidence": predictions.confidence[samples].tolist()}
-    if keys is not None:
-        columns["key"] = [key.encode("utf-8", "backslashreplace").decode() for key in keys]  # a name of a file need not be UTF-8
-    if texts is not None:
-        columns["text"] = list(texts)
-    write(path, tuple(columns), zip(*columns.values(), strict=True))
 
 
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -19,7 +19,8 @@ class Settings(EvaluateSettings):
     confidence_level: Annotated[float, Field(gt=0, lt=1)]
     """Confidence level of `accuracy_interval`: over many test splits, at least this share of the intervals contains the true accuracy."""
     mistakes: Annotated[int, Field(ge=0, le=100)]
-    """Number of wrongly predicted samples to list in a table, and to show in a figure if they are images, those with the highest confidence first; 0 for none."""
+    """Number of wrongly predicted samples to show in a figure if they are images, or in a table if they are texts, those with the highest
+    confidence first; 0 for none."""
 
     RECOMMENDED: ClassVar = {"top_k": 2, "calibration_bins": 15, "confidence_level": 0.95, "mistakes": 25}
 

@@ -16,7 +16,6 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
 from pipeline.evaluate.reports.metrics import Predictions, SampleScores
-from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.classification import Settings
 from pipeline.inference.scores import Calibration
 
@@ -56,9 +55,10 @@ class Evaluator:
         )
 
     def sample_scores(self) -> SampleScores:
-        """Return the loss of each sample, and 1 in `correct` if its prediction is correct. Raises Refusal as `predictions` does."""
-        predictions = self.predictions
-        return SampleScores(predictions.loss, predictions.correct.astype(np.int64), np.ones_like(predictions.targets))
+        """Return the loss of each sample, 1 in `correct` if its prediction is correct, and the classes. Raises Refusal as `predictions` does."""
+        found, names = self.predictions, np.array(self.classes, dtype=object)
+        answers = {"actual": names[found.targets], "predicted": names[found.predicted], "confidence": found.confidence, "rank": found.rank}
+        return SampleScores(found.loss, found.correct.astype(np.int64), np.ones_like(found.targets), answers)
 
     def write(
         self,
@@ -67,13 +67,12 @@ class Evaluator:
         inputs: NDArray[Any],
         history: Sequence[Mapping[str, object]],
         model: nn.Module,  # noqa: ARG002  # other tasks need the model
-        keys: SampleKeys = nowhere,
     ) -> None:
         """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
 
-        The mistakes are the wrong predictions with the highest confidence: a table, which has their places in the source (`keys`) if these are
-        known, and the texts if the inputs are texts, and a figure if they are images. `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of
-        `history.csv`. `model` is not used.
+        The mistakes are the wrong predictions with the highest confidence: a figure if the inputs are images, and a table if they are texts.
+        `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of `history.csv`.
+        `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves, mistakes
@@ -85,14 +84,15 @@ class Evaluator:
         mistakes.plot_confusion(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         curves.plot_reliability(folder / "reliability.png", calibration)
         curves.plot_history(folder / "history.png", history)
-        shown, texts = predictions.most_confident_mistakes(self.settings.mistakes), None
         if isinstance(self.inputs, ImageInputs):
             mistakes.plot_mistakes(
                 folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes
             )
         elif isinstance(self.inputs, TextInputs):
             tokenizer = Tokenizer(self.inputs.tokenizer)
+            shown = predictions.most_confident_mistakes(self.settings.mistakes)
+            actual, answered = ([classes[number] for number in numbers[shown]] for numbers in (targets, predicted))
             texts = [tokenizer.decode(inputs[number], show_unknown=True) for number in shown]
-        recorded.write_mistakes(folder / "mistakes.csv", predictions, shown, texts=texts, keys=keys(shown.tolist()), classes=classes)
-        # Last: `report` checks by this table that the tables belong to the scores, and refuses those of an evaluation that was killed.
+            rows = zip(shown.tolist(), actual, answered, predictions.confidence[shown].tolist(), texts, strict=True)
+            recorded.write(folder / "mistakes.csv", ("sample", "actual", "predicted", "confidence", "text"), rows)
         recorded.write_confusion(folder / "confusion.csv", targets=targets, predicted=predicted, classes=classes)

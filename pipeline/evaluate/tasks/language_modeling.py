@@ -18,7 +18,6 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
-from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.language_modeling import Settings
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates
@@ -105,7 +104,6 @@ class Evaluator:
         inputs: NDArray[Any],
         history: Sequence[Mapping[str, object]],
         model: nn.Module,
-        keys: SampleKeys = nowhere,  # noqa: ARG002  # rows of tokens have none
     ) -> None:
         """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.
 

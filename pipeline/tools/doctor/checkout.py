@@ -44,7 +44,8 @@ def dvc_remote(top: Path) -> tuple[str, dict[str, str]] | None:
     return (name, dict(settings[section])) if name and settings.has_section(section) else None
 
 
-WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", "data", "models", "metrics", "plots")
+RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")
+WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", *RESULT_FOLDERS)
 """Folders of a checkout to which DVC and a training write, if they exist."""
 MOST_NAMED = 4
 

@@ -18,7 +18,7 @@ from pipeline.core.section import Scalar, flatten
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
-from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports import predictions, recorded
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
@@ -32,12 +32,14 @@ from pipeline.tools.compare import models
 class Evaluation:
     """The scores of a model on the test split. `tables` is the folder of the CSV files of the evaluation.
 
-    `origin` is the file that has the scores; "" if they were computed for the report.
+    `origin` is the file that has the scores; "" if they were computed for the report. `predictions` has the actual and the predicted class
+    of each sample, and its confidence; it is empty if the task has no classes.
     """
 
     scores: Mapping[str, Any]
     tables: Path
     origin: str
+    predictions: Sequence[Mapping[str, Any]]
 
     def table(self, name: str) -> list[dict[str, str]] | None:
         """Return the rows of the CSV file `name`; None if the task writes no such file. Raises Refusal if it cannot be parsed."""
@@ -129,7 +131,7 @@ def data_of(manifest: Manifest, folder: Path) -> Prepared | None:
 def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     """Return the evaluation in `metrics/` and `plots/evaluate/` if it is of the model file with this digest, else None.
 
-    Raises Refusal if the tables of a classification are missing or do not match the scores, as after an evaluation that was killed.
+    Raises Refusal if the predictions of a classification are missing or do not match the scores, as after an evaluation that was killed.
     """
     path = paths.metrics / "evaluate.json"
     if not path.is_file():
@@ -137,16 +139,17 @@ def recorded_evaluation(digest: str, paths: Paths) -> Evaluation | None:
     scores, label = recorded.read(path)
     if label != digest[: recorded.DIGITS]:
         return None
-    evaluation = Evaluation(scores, paths.evaluation_plots, str(path))
-    rows = evaluation.table("confusion.csv")
-    if rows is None and "per_class" in scores:
-        raise Refusal(f"{paths.evaluation_plots}: has no confusion.csv, which belongs to {path}: run `dvc repro -f evaluate`")
-    if rows is not None and (len(rows), sum(row["actual"] == row["predicted"] for row in rows) / max(1, len(rows))) != (
-        scores["samples"],
-        scores.get("accuracy"),
-    ):
-        raise Refusal(f"{paths.evaluation_plots}: has the tables of another evaluation than {path}: run `dvc repro -f evaluate`")
-    return evaluation
+    if "per_class" not in scores:
+        return Evaluation(scores, paths.evaluation_plots, str(path), [])
+    table = predictions.read(paths.predictions)
+    if table is None:
+        raise Refusal(
+            f"{paths.predictions}: is missing, and belongs to {path}: run `dvc pull {paths.predictions}` or `dvc repro -f evaluate`"
+        )
+    rows = table.to_pylist()
+    if (len(rows), sum(row["correct"] for row in rows) / max(1, len(rows))) != (scores["samples"], scores.get("accuracy")):
+        raise Refusal(f"{paths.predictions}: has the predictions of another evaluation than {path}: run `dvc repro -f evaluate`")
+    return Evaluation(scores, paths.evaluation_plots, str(path), rows)
 
 
 def evaluate_anew(
@@ -165,9 +168,10 @@ def evaluate_anew(
     with adding_lines(document):
         params = load(document, EvaluateParams).for_task(manifest.spec.targets.kind)
         evaluator, scores = stage.judge(model, manifest, prepared, Machine.set_up(environment), params)
-    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model, keys=recorded.nowhere)
+    evaluator.write(folder, inputs=prepared.split(TEST).inputs, history=[], model=model)
     model.cpu()
-    return Evaluation(scores, folder, "")
+    rows = predictions.table(evaluator.sample_scores(), None).to_pylist() if "per_class" in scores else []
+    return Evaluation(scores, folder, "", rows)
 
 
 def params_of(manifest: Manifest, run: Record | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:

@@ -191,11 +191,11 @@ MOST_CLASSES = 24
 """With more classes, the most frequent confusions are listed instead of a matrix."""
 MOST_PAIRS, MOST_WORST = 15, 12
 
-Rows = Sequence[Mapping[str, str]]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def errors(evidence: Evidence) -> Section | None:
-    rows = evidence.evaluation.table("confusion.csv")
+    rows = evidence.evaluation.predictions
     if not rows:
         return None
     matrix, worst = confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)

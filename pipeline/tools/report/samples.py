@@ -123,25 +123,26 @@ def cut(text: str) -> str:
 def mistakes(evidence: Evidence) -> Section | None:
     """Return wrong samples of the test split, the most confident predictions first.
 
-    Return None if there are none, or if they are images that are not in this checkout. If only their table is missing, the section names the
-    remedy.
+    Return None if there are none, or if they are not in this checkout.
     """
-    table = evidence.evaluation.table("mistakes.csv")
-    num_wrong = sum(row["actual"] != row["predicted"] for row in evidence.evaluation.table("confusion.csv") or ())
-    if table is None and num_wrong:  # as after an evaluation by an older version
-        return Section("Wrong samples", ("The evaluation has no mistakes.csv: run `dvc repro -f evaluate`.",))
-    rows = (table or [])[:MOST_WRONG]
-    if rows and "text" in rows[0]:
-        labels = [(row["actual"], row["predicted"], f"{float(row['confidence']):.2f}") for row in rows]
-        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, [row["text"] for row in rows]), CONFIDENT_FIRST))
-    if not rows or evidence.prepared is None or not isinstance(evidence.manifest.spec.inputs, ImageInputs):
+    wrong = [(number, row) for number, row in enumerate(evidence.evaluation.predictions) if not row["correct"]]
+    if not wrong or evidence.prepared is None:
         return None
-    images = evidence.prepared.split(TEST).inputs
+    inputs, samples = evidence.prepared.spec.inputs, evidence.prepared.split(TEST).inputs
+    chosen = sorted(wrong, key=lambda each: -each[1]["confidence"])[:MOST_WRONG]
+    labels = [(row["actual"], row["predicted"], f"{row['confidence']:.2f}") for _, row in chosen]
+    note = f"{len(chosen)} of {len(wrong):,} wrong samples."
+    if isinstance(inputs, TextInputs):
+        tokenizer = Tokenizer(inputs.tokenizer)
+        texts = [tokenizer.decode(samples[number], show_unknown=True) for number, _ in chosen]
+        return Section("Wrong samples", (*listed(("true", "predicted", "p"), labels, texts), note, CONFIDENT_FIRST))
+    if not isinstance(inputs, ImageInputs):
+        return None
     pictures = tuple(
-        picture(images[int(row["sample"])], f"true {row['actual']}", f"predicted {row['predicted']}", f"p = {float(row['confidence']):.2f}")
-        for row in rows
+        picture(samples[number], f"true {actual}", f"predicted {predicted}", f"p = {confidence}")
+        for (number, _), (actual, predicted, confidence) in zip(chosen, labels, strict=True)
     )
-    return Section("Wrong samples", (Gallery(pictures), f"{len(pictures)} of {num_wrong:,} wrong samples.", CONFIDENT_FIRST))
+    return Section("Wrong samples", (Gallery(pictures), note, CONFIDENT_FIRST))
 
 
 HEADING = "\n## Temperature "

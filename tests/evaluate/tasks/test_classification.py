@@ -10,7 +10,7 @@ from sklearn.dummy import DummyClassifier
 from pipeline.core.inputs.text import UNKNOWN
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Inputs
-from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.settings.classification import Settings
 from pipeline.evaluate.tasks.classification import Evaluator
 from tests.specs import image_spec, text_spec
@@ -52,25 +52,30 @@ def test_tables_and_figures_are_of_all_pieces_and_mistakes_are_the_most_confiden
     history = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0}]
     fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=history, model=torch.nn.Identity())
     assert len((tmp_path / "confusion.csv").read_text().splitlines()) == 51
-    names = {"confusion.csv", "reliability.csv", "mistakes.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
+    names = {"confusion.csv", "reliability.csv", "confusion.png", "reliability.png", "mistakes.png", "history.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
-    header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
-    assert header == "sample,actual,predicted,confidence"
-    exponentials = np.exp(LOGITS.astype(np.float64))
-    confidence = exponentials.max(1) / exponentials.sum(1)
-    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
-    assert [line.rpartition(",")[0] for line in lines] == [
-        f"{number},{'abc'[TARGETS[number]]},{'abc'[LOGITS[number].argmax()]}" for number in wrong
+
+
+def test_each_sample_has_a_row_of_predictions_whose_bytes_are_equal_for_equal_scores(tmp_path: Path) -> None:
+    keys = [f'a,"b"\n{number}\udcff.png' for number in range(50)]
+    for name in ("once", "again"):
+        predictions.write(tmp_path / name, predictions.table(fed(7).sample_scores(), keys), origin="digest")
+    assert (tmp_path / "once").read_bytes() == (tmp_path / "again").read_bytes()
+    found = predictions.read(tmp_path / "once")
+    assert found is not None
+    rows = found.to_pylist()
+    assert list(rows[0]) == ["key", "actual", "predicted", "confidence", "rank", "loss", "correct", "num_targets"]
+    assert [row["key"] for row in rows] == [f'a,"b"\n{number}\\udcff.png' for number in range(50)]
+    assert [(row["actual"], row["predicted"]) for row in rows] == [
+        ("abc"[t], "abc"[p]) for t, p in zip(TARGETS, LOGITS.argmax(1), strict=True)
     ]
-    assert [float(line.rpartition(",")[2]) for line in lines] == pytest.approx(confidence[wrong])
-
-
-def test_an_evaluation_that_is_cut_off_does_not_write_the_confusion_table_by_which_a_report_knows_the_others(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(recorded, "write_mistakes", lambda *_, **__: pytest.fail("cut off"))
-    with pytest.raises(pytest.fail.Exception, match="cut off"):
-        fed(7).write(tmp_path, inputs=np.zeros((50, 4, 4, 1), np.uint8), history=[], model=torch.nn.Identity())
-    assert (tmp_path / "reliability.csv").is_file()
-    assert not (tmp_path / "confusion.csv").exists()
+    exponentials = np.exp(LOGITS.astype(np.float64))
+    assert [row["confidence"] for row in rows] == pytest.approx(exponentials.max(1) / exponentials.sum(1))
+    assert sum(row["correct"] for row in rows) / 50 == fed(7).scores()["accuracy"]
+    assert predictions.sample_scores(tmp_path / "once", "another digest") is None
+    scores = predictions.sample_scores(tmp_path / "once", "digest")
+    assert scores is not None
+    assert np.array_equal(scores.loss, fed(50).sample_scores().loss)
 
 
 def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
@@ -106,9 +111,12 @@ def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) 
         inputs=texts,
         history=history,
         model=torch.nn.Identity(),
-        keys=lambda numbers: [f"{number}\udcff.csv:2" for number in numbers],
     )
     header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
-    assert header == "sample,actual,predicted,confidence,key,text"
-    assert len(lines) == SETTINGS.mistakes
-    assert all(line.endswith(f",{line.partition(',')[0]}\\udcff.csv:2,ab\ufffda") for line in lines)
+    assert header == "sample,actual,predicted,confidence,text"
+    exponentials = np.exp(LOGITS.astype(np.float64))
+    confidence = exponentials.max(1) / exponentials.sum(1)
+    wrong = [number for number in np.argsort(-confidence) if LOGITS[number].argmax() != TARGETS[number]][: SETTINGS.mistakes]
+    names = [(number, "abc"[TARGETS[number]], "abc"[LOGITS[number].argmax()]) for number in wrong]
+    assert [tuple(line.split(",")[:3]) for line in lines] == [(str(number), *classes) for number, *classes in names]
+    assert all(line.endswith(",ab\ufffda") for line in lines)

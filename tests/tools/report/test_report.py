@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from pyarrow import parquet
 
 from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.prepared import read_record
 from pipeline.core.section import leaves
-from pipeline.core.yaml_document import Document
+from pipeline.evaluate.reports import predictions
 from pipeline.inference import model_file, networks
 from pipeline.tools.report import samples
 from tests import project
@@ -186,11 +187,10 @@ def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, page: Read
 def test_wrong_samples_are_those_of_the_evaluation_and_are_not_predicted_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "predict", lambda *_, **__: pytest.fail("the evaluation has the predictions"))
     page = report()
-    most = Document.read(checkout / "params.yaml").data["evaluate"]["mistakes"]
     lines = (checkout / "plots/evaluate/confusion.csv").read_text().splitlines()[1:]
     wrong = [line for line in lines if len(set(line.split(","))) == 2]
     shown = [each.attributes["alt"] for each in page.elements if each.tag == "img" and "predicted" in each.attributes["alt"]]
-    assert len(shown) == min(most, 24, len(wrong)) > 0
+    assert len(shown) == min(24, len(wrong)) > 0
     assert f"{len(shown)} of {len(wrong)} wrong samples." in page.text
     assert {alt.replace("true ", "").replace(" predicted ", "").rpartition(", p")[0] for alt in shown} <= set(wrong)
     confidences = [float(alt.rpartition("= ")[2]) for alt in shown]
@@ -242,22 +242,20 @@ def test_without_the_data_of_the_model_its_scores_cannot_be_computed(checkout: P
 
 
 def test_tables_of_another_or_a_killed_evaluation_are_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = checkout / "plots/evaluate/confusion.csv"
-    lines = table.read_text().splitlines()
-    table.write_text("\n".join(lines[:-1]) + "\n")
+    table = checkout / "predictions/test.parquet"
+    predictions.write(table, parquet.read_table(table).slice(1), origin="")
     assert main(["report"]) == 2
-    assert "has the tables of another evaluation" in capsys.readouterr().err
+    assert "has the predictions of another evaluation" in capsys.readouterr().err
+    table.write_bytes(b"PAR1")
+    assert main(["report"]) == 2
+    assert "predictions/test.parquet: cannot be read" in capsys.readouterr().err
     table.unlink()
     assert main(["report"]) == 2
-    assert "has no confusion.csv, which belongs to metrics/evaluate.json: run `dvc repro -f evaluate`" in capsys.readouterr().err
+    assert (
+        "test.parquet: is missing, and belongs to metrics/evaluate.json: run `dvc pull predictions/test.parquet` or `dvc repro -f evaluate`"
+        in capsys.readouterr().err
+    )
     assert not PAGE.exists()
-
-
-def test_an_evaluation_without_the_table_of_wrong_samples_is_reported_with_the_remedy(checkout: Path) -> None:
-    (checkout / "plots/evaluate/mistakes.csv").unlink()
-    page = report()
-    assert "Wrong samples" in page.titles
-    assert "has no mistakes.csv: run `dvc repro -f evaluate`" in page.text
 
 
 def test_what_cannot_be_reported_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pipeline.evaluate.settings.regression import Settings
 from torch import Tensor, nn
 
 from pipeline.core.spec import Spec
-from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports.metrics import SampleScores
 
 
 class Evaluator:
@@ -25,7 +25,11 @@ class Evaluator:
         pairs = np.concatenate(self.pairs)
         return {"loss": float(np.square(pairs[:, 0] - pairs[:, 1]).mean()), "samples": len(pairs)}
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module, keys: object) -> None:
+    def sample_scores(self) -> SampleScores:
+        actual, predicted = np.concatenate(self.pairs).T
+        ones = np.ones(len(actual), np.int64)
+        return SampleScores(np.square(actual - predicted), 0 * ones, ones, {"actual": actual, "predicted": predicted})
+
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Mapping[str, object]], model: nn.Module) -> None:
         assert len(inputs) == sum(map(len, self.pairs))
         assert history
-        recorded.write(folder / "predictions.csv", ("actual", "predicted"), np.concatenate(self.pairs).tolist())
