@@ -164,7 +164,7 @@ def with_interval(name: str, metrics: Mapping[str, float]) -> str:
 
 def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
     """Yield the table of a paired test, and its result in words. `first` and `second` are the labels of its models."""
-    title = f"paired test of {first} and {second}: predictions made anew for the same {counted(test.num_samples, 'test sample')}"
+    title = f"paired test of {first} and {second}: predictions for the same {counted(test.num_samples, 'test sample')}"
     header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
     of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
     yield ComparisonTable(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])

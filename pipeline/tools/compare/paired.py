@@ -1,11 +1,11 @@
-"""Paired tests of two models: predictions made anew on one test split, and the interval of the difference, exact for classes, else by a bootstrap."""
+"""Paired tests of two models: their predictions for one test split, and the interval of the difference, exact for classes, else by a bootstrap."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.reports import predictions
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
@@ -74,10 +75,9 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Scored:
-    """A model, and its new predictions for the test split. `scores` has the keys of `metrics/evaluate.json`."""
+    """A model, and the scores of its predictions for each sample of the test split."""
 
     model: ComparedModel
-    scores: Mapping[str, Any]
     samples: SampleScores
 
 
@@ -148,7 +148,7 @@ class EvaluationSplit:
         """Open the prepared data in `folder`, and read the section `evaluate` of params.yaml. Raises Refusal if one of them is missing or
         invalid.
         """
-        self.owner, self.machine, self.folder = owner, machine, paths.prepared
+        self.owner, self.machine, self.folder, self.paths = owner, machine, paths.prepared, paths
         self.prepared, self.record = Prepared.open(folder), read_record(folder)
         if TEST not in self.record.splits:
             raise Refusal(f"{paths.prepared}: has no test split: set source.test above 0, and run `dvc repro`")
@@ -171,17 +171,20 @@ class EvaluationSplit:
             yield split
 
     def score(self, model: ComparedModel) -> Scored:
-        """Predict this split with the model, and return the scores.
+        """Predict this split with the model, and return the scores. Predictions that `evaluate` recorded are read if they would be equal.
 
         Raises Refusal if nothing shows that this is the model's test split (see `refuse_other_split`), if the model does not fit the data, or
         if the code of this checkout cannot build the model.
         """
         self.refuse_other_split(model)
         stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
+        origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
+        if recorded := predictions.sample_scores(self.paths.predictions, origin):
+            return Scored(model, recorded)
         network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
         with adding_lines(self.document):
-            evaluator, scores = stage.judge(network, model.manifest, self.prepared, self.machine, self.params)
-        return Scored(model, scores, evaluator.sample_scores())
+            evaluator, _ = stage.judge(network, model.manifest, self.prepared, self.machine, self.params)
+        return Scored(model, evaluator.sample_scores())
 
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless this is the test split of the model (see `has_test_split_of`)."""

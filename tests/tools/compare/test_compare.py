@@ -5,11 +5,13 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST
+from pipeline.evaluate import stage
 from pipeline.inference.machine import Machine
 from pipeline.runs.mlflow import mirror_process
 from pipeline.tools.compare import comparing
@@ -126,7 +128,25 @@ def test_three_models_are_each_tested_against_the_first(working: Checkout, compa
     assert "A and C: Only the data (source.valid) differ." in lines
 
 
-def test_the_predictions_made_anew_give_the_recorded_scores_and_the_same_output_every_time(working: Checkout, compare: Compare) -> None:
+def test_predictions_that_evaluate_recorded_are_read_and_are_those_made_anew(working: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = list[str]()
+    judge = stage.judge
+
+    def counting(*arguments: Any) -> Any:
+        judged.append("a model")
+        return judge(*arguments)
+
+    monkeypatch.setattr(stage, "judge", counting)
+    names, paths = (working.runs["first"], working.runs["code"]), Paths()
+    (read,) = compared(names, paths, Environment.read()).tests
+    assert len(judged) == 1, "the last evaluation is that of the second run"
+    paths.predictions = Path("nowhere.parquet")
+    (anew,) = compared(names, paths, Environment.read()).tests
+    assert len(judged) == 3
+    assert (read.accuracy, read.loss, read.discordant) == (anew.accuracy, anew.loss, anew.discordant)
+
+
+def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time(working: Checkout, compare: Compare) -> None:
     names = working.runs["first"], working.runs["code"]
     (test,) = compared(names, Paths(), Environment.read()).tests
     recorded = json.loads(Path("metrics/evaluate.json").read_bytes())["test"]

@@ -46,7 +46,7 @@ def scored(correct: np.ndarray, loss: float, tokens: int = 1) -> Scored:
     noise = np.random.default_rng(int(correct.sum())).normal(0, 0.01, size=COUNT)
     samples = SampleScores((loss + noise) * tokens, correct.astype(np.int64), np.full(COUNT, tokens))
     model: Any = SimpleNamespace(name="model")
-    return Scored(model, {}, samples)
+    return Scored(model, samples)
 
 
 def right(number: int) -> np.ndarray:
