@@ -26,6 +26,7 @@ FIXABLE = {
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
     errno.EBUSY: MOUNTED,
     errno.EPERM: MOUNTED,
+    errno.EFBIG: "the file would be larger than this process may write: raise the limit of `ulimit -f`, or choose another disk",
     errno.EROFS: "the file system is read-only: run in a writable folder",
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "a part of this path is a file, where a folder is needed: choose another path"),
     errno.EACCES: "permission denied: run as the owner of this folder, or change its permissions",

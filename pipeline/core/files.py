@@ -27,14 +27,14 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}.draft")  # not the pid: two machines may share the folder
-    try:
-        with naming(path, draft):
+    with naming(path, draft):
+        try:
             yield draft
             sync(draft)
             draft.replace(path)
             sync(path.parent)
-    finally:
-        draft.unlink(missing_ok=True)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 @contextmanager

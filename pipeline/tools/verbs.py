@@ -65,6 +65,7 @@ VERBS = {
             "--batch-size": value("inputs per forward pass (default: %(default)s)", "N", type=int, default=64),
             "--top-k": value("name the K most likely classes (default: %(default)s)", "K", type=int, default=3),
             "--encoding": value("the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),
+            "--output": value("write a table to this file, which ends in .csv or .parquet, instead of printing", "FILE"),
         },
     ),
     "check": Verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),

@@ -3,14 +3,16 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.prepare.progress import Advance, progress
 from pipeline.prepare.reading import encodings
+from pipeline.tools.predict import output_file
 
 if TYPE_CHECKING:
     from pipeline.tools.predict.protocols import Prediction, Predictor
@@ -19,15 +21,18 @@ TABLE_ROWS = 64
 """Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
 
 
-def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str | None, encoding: str | None) -> int:
+def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str | None, encoding: str | None, output: str | None) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
+
+    With `output`, they are written to this CSV or Parquet file instead.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
     pass, and `top_k` the number of most likely classes to name. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
-    for option, number in (("--batch-size", batch_size), ("--top-k", top_k)):
-        if number < 1:
-            raise Refusal(f"{option}: is {number}: write a number from 1 on")
+    target = None if output is None else Path(output)
+    refuse_invalid({"--batch-size": batch_size, "--top-k": top_k}, encoding)
+    if target:
+        output_file.refuse_unusable(target, inputs)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
@@ -36,11 +41,6 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str 
     from pipeline.tools.predict.protocols import LineReader
     from pipeline.tools.predict.table_column import parsed
 
-    if encoding is not None:
-        try:
-            encodings.known(encoding)
-        except ValueError as error:
-            raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
     machine = Machine.set_up(Environment.read())
     loaded = load_model(model, device=str(machine.device), column=None if column is None else parsed(column))
     if encoding is not None:
@@ -53,7 +53,7 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str 
         print(f"error: {message}", file=sys.stderr, flush=True)
 
     # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
-    is_table, output = sys.stdout.isatty(), sys.stdout
+    is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
     predictor = loaded.predictor(top_k)
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
         for name in given.unused:
@@ -61,13 +61,29 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str 
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
             predictions = loaded.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=on_problem)
-            if is_table:
+            if target:
+                count = output_file.write(target, predictions)
+            elif is_table:
                 print_table(predictions, predictor)
             else:
-                print_lines(predictions, lambda line: print(line, file=output, flush=True))
+                print_lines(predictions, lambda line: print(line, file=stdout, flush=True))
+    if target:
+        print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
     if isinstance(loaded.reader, LineReader) and (note := loaded.reader.note()):
         print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def refuse_invalid(counts: Mapping[str, int], encoding: str | None) -> None:
+    """Raise Refusal if one of `counts`, by option, is below 1, or if there is no such encoding."""
+    for option, number in counts.items():
+        if number < 1:
+            raise Refusal(f"{option}: is {number}: write a number from 1 on")
+    if encoding is not None:
+        try:
+            encodings.known(encoding)
+        except ValueError as error:
+            raise Refusal(f"--encoding: {shown(encoding, 60)} {error}") from None
 
 
 def print_lines(predictions: "Iterable[Prediction]", write: Callable[[str], None]) -> None:

@@ -75,6 +75,10 @@ class Prediction(Protocol):
         """Return the prediction as a dict, to be written as one line of JSON."""
         ...
 
+    def row(self) -> dict[str, Any]:
+        """Return the prediction as a row of a CSV or Parquet file: the same columns for all, each with a text (valid as UTF-8) or a number."""
+        ...
+
     def cells(self) -> tuple[str, ...]:
         """Return the prediction as the printable cells of one row of the table, in the order of `Predictor.columns`."""
         ...

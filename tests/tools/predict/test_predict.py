@@ -1,5 +1,6 @@
 """`predict` gives every image that can be read the answer of the evaluation, and names every other."""
 
+import csv
 import io
 import os
 import re
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from pyarrow import parquet
 from scipy.special import softmax
 
 from pipeline.__main__ import main
@@ -24,7 +26,7 @@ from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
-from pipeline.tools.predict import command
+from pipeline.tools.predict import command, output_file
 from pipeline.tools.predict.inputs.image import Reader
 from pipeline.tools.predict.model import load_model
 from tests.conftest import preset
@@ -62,6 +64,33 @@ def archived(name: str, members: dict[str, bytes]) -> Path:
             header.size = len(data)
             packed.addfile(header, io.BytesIO(data))
     return path
+
+
+def test_predictions_are_written_to_a_file_whole_or_not_at_all(write_model: WriteModel, predict: Predict, monkeypatch) -> None:
+    write_model()
+    names = ["a,b.png", 'a"b.png', "a\nb.png", "数\udcff.png"]
+    for name, path in zip(names, save(random_images(4, (8, 8, 1))), strict=True):
+        path.rename(path.parent / name)
+    records = {record["input"]: record for record in predict("images").records}
+    monkeypatch.setattr(output_file, "ROWS", 3)
+    for name in ("x.csv", "x.parquet"):
+        assert main(["predict", "model.safetensors", "images", "--output", name]) == 0
+    rows = parquet.read_table("x.parquet").to_pylist()
+    with Path("x.csv").open(encoding="utf-8", newline="") as file:
+        assert [{**row, **{name: float(row[name]) for name in row if "prob" in name}} for row in csv.DictReader(file)] == rows
+    assert [row["input"] for row in rows] == [name.encode("utf-8", "backslashreplace").decode() for name in records]
+    for row, record in zip(rows, records.values(), strict=True):
+        assert [row["class"], row["class_2"], row["class_3"]] == [each["class"] for each in record["top"]]
+        assert [row["probability"], row["probability_2"], row["probability_3"]] == [each["probability"] for each in record["top"]]
+    before = Path("x.csv").read_bytes()
+    for arguments, message in (
+        (["images", "--output", "x.txt"], "--output: x.txt: should be a file whose name ends in .csv or .parquet"),
+        (["x.csv", "--output", "./x.csv"], "--output: x.csv: is one of the inputs, which it would replace: write another path"),
+        (["missing.png", "--output", "x.csv"], "--output: x.csv: is not written, because there is no prediction"),
+    ):
+        found = predict(*arguments)
+        assert (found.code, found.errors[-1]) == (2, f"error: {message}")
+    assert Path("x.csv").read_bytes() == before
 
 
 def test_predictions_for_saved_images_equal_the_evaluation(write_model: WriteModel, predict: Predict, cpu) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import shown, storable
 
 WIDEST_CLASS, WIDEST_NEXT = 30, 32
 DIGITS = 7
@@ -30,6 +30,14 @@ class Prediction:
         """Return the prediction for a line of JSON."""
         top = [{"class": label, "probability": rounded(probability)} for label, probability in self.top]
         return {"input": self.input, "class": self.label, "probability": rounded(self.probability), "top": top}
+
+    def row(self) -> dict[str, Any]:
+        """Return the prediction for a row of a file. The next classes have columns of their own, such as `class_2` and `probability_2`."""
+        row: dict[str, Any] = {"input": storable(self.input)}
+        for place, (label, probability) in enumerate(self.top, start=1):
+            ending = f"_{place}" if place > 1 else ""
+            row |= {f"class{ending}": label, f"probability{ending}": rounded(probability)}
+        return row
 
     def cells(self) -> tuple[str, ...]:
         """Return the prediction for a row of a table with the columns `Predictor.columns`."""
