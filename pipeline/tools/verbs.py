@@ -30,6 +30,10 @@ def value(purpose: str, metavar: str | None = None, **settings: Any) -> dict[str
     return {"metavar": metavar, "help": purpose, **settings}
 
 
+OTHERS = value(
+    "average the probabilities with those of this model, too; may be repeated", "MODEL|RUN", action="append", default=[], dest="others"
+)
+
 VERBS = {
     "repro": Verb(
         "run check, `dvc repro` and summary; no other container can use the checkout meanwhile",
@@ -65,6 +69,7 @@ VERBS = {
             "--batch-size": value("inputs per forward pass (default: %(default)s)", "N", type=int, default=64),
             "--top-k": value("name the K most likely classes (default: %(default)s)", "K", type=int, default=3),
             "--encoding": value("the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),
+            "--with": OTHERS,
             "--output": value("write a table to this file, which ends in .csv or .parquet, instead of printing", "FILE"),
         },
     ),
@@ -90,6 +95,7 @@ VERBS = {
             "first": value(f"{NAMES}; or a search over seeds or folds", "A"),
             "others": value("the models or searches to compare with the first, named in the same ways", "B", nargs="+"),
             "--markdown": flag("print Markdown, for a pull request"),
+            "--ensemble": flag("also test all models as one, by the mean of their probabilities"),
         },
     ),
     "promote": Verb(
@@ -125,6 +131,7 @@ VERBS = {
         {
             "subject": MODEL,
             "--format": value("ONNX, a program of torch.export, or compiled for C++", required=True, choices=("onnx", "pt2", "aoti")),
+            "--with": OTHERS,
             "--output": value("the file to write (default: beside the model file, such as models/model.onnx)", "PATH"),
         },
     ),

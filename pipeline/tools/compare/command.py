@@ -6,11 +6,11 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 
 
-def run(first: str, others: list[str], markdown: bool) -> None:
+def run(first: str, others: list[str], markdown: bool, ensemble: bool) -> None:
     """Print what differs between the models, their metrics, and a paired test of each with the first. Nothing in the checkout is written.
 
     `first` and `others` name the models; see `models.read`. If they name searches that repeat a training, print a paired test of their
-    metrics. With `markdown`, print Markdown for a pull request.
+    metrics. With `markdown`, print Markdown for a pull request. With `ensemble`, also test all models as one.
     """
     from pipeline.tools.compare import comparing, series  # late: torch takes seconds to import, and `--help` does not need it
 
@@ -20,9 +20,12 @@ def run(first: str, others: list[str], markdown: bool) -> None:
     repeated = [each for each in found if each]
     if repeated and len(repeated) < len(found):
         raise Refusal(f"compare: {repeated[0].name} is a search over seeds or folds: name only such searches, or only models")
-    blocks = (
-        series.compare(repeated, Paths(), environment) if repeated else comparing.blocks(comparing.compare(names, Paths(), environment))
-    )
+    if repeated and ensemble:
+        raise Refusal("compare: --ensemble takes the names of models: name the models of the trainings instead of their search")
+    if repeated:
+        blocks = series.compare(repeated, Paths(), environment)
+    else:
+        blocks = comparing.blocks(comparing.compare(names, Paths(), environment, with_ensemble=ensemble))
     print(comparing.rendered(blocks, markdown=markdown), flush=True)
 
 

@@ -13,6 +13,7 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs import table
+from pipeline.tools.compare import ensemble
 from pipeline.tools.compare.differences import SHORT, Differences, differences
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
@@ -30,17 +31,22 @@ class Comparison:
     left_out: tuple[str, ...]
 
 
-def compare(names: Sequence[str], paths: Paths, environment: Environment) -> Comparison:
-    """Compare the models that `names` denote, each with the first. Raises Refusal if a name denotes no model, or if there are too many."""
+def compare(names: Sequence[str], paths: Paths, environment: Environment, *, with_ensemble: bool = False) -> Comparison:
+    """Compare the models that `names` denote, each with the first, and all of them as one, too, if `with_ensemble` is True.
+
+    Raises Refusal if a name denotes no model, or if there are too many.
+    """
     if len(names) > MOST_MODELS:
         raise Refusal(f"{len(names)} models are named: name {MOST_MODELS} at most")
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in names]
-        tests, left_out = test(models, paths, Machine.set_up(environment))
+        tests, left_out = test(models, paths, Machine.set_up(environment), with_ensemble=with_ensemble)
     return Comparison(differences(models), tests, left_out)
 
 
-def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tuple[tuple[Paired, ...], tuple[str, ...]]:
+def test(
+    models: Sequence[ComparedModel], paths: Paths, machine: Machine, *, with_ensemble: bool
+) -> tuple[tuple[Paired, ...], tuple[str, ...]]:
     """Test each model against the first on the prepared test split. Return the tests, and the reasons for tests that could not be made.
 
     Of models with equal files, only the first is tested, because their predictions are equal.
@@ -62,6 +68,12 @@ def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine) -> tup
                 except Refusal as refusal:
                     left_out.append(str(refusal))
                 advance()
+            if with_ensemble and len(scored) > 1:
+                try:
+                    together = ensemble.score([each.model for each in scored.values()], split)
+                    scored[together.model.digest] = together
+                except Refusal as refusal:
+                    left_out.append(str(refusal))
     except Refusal as refusal:
         return (), (*left_out, str(refusal))
     baseline = scored.pop(first.digest, None)
@@ -106,7 +118,7 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
     letters = {model.digest: labels[id(model)] for model in reversed(models)}
     for test in comparison.tests:
-        yield from test_blocks(test, letters[test.first.digest], letters[test.second.digest])
+        yield from test_blocks(test, letters[test.first.digest], "+".join(letters[digest] for digest in test.second.digest.split("+")))
     if len(comparison.tests) > 1:
         yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
     for reason in comparison.left_out:

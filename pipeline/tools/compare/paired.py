@@ -24,6 +24,8 @@ from pipeline.evaluate.reports import predictions
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
+from pipeline.inference.model_file import Manifest
+from pipeline.inference.networks import Model
 from pipeline.tools.compare.models import ComparedModel, located_data, split_digests
 
 SEED = 1
@@ -181,10 +183,16 @@ class EvaluationSplit:
         origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
         if recorded := predictions.sample_scores(self.paths.predictions, origin):
             return Scored(model, recorded)
-        network = model_file.rebuild(model.weights, model.manifest, Path(model.name))
+        return Scored(model, self.judged(self.network(model), model.manifest))
+
+    def network(self, model: ComparedModel) -> Model:
+        """Return the network of the model. Raises Refusal if the code of this checkout cannot build it."""
+        return model_file.rebuild(model.weights, model.manifest, Path(model.name))
+
+    def judged(self, network: Model, manifest: Manifest) -> SampleScores:
         with adding_lines(self.document):
-            evaluator, _ = stage.judge(network, model.manifest, self.prepared, self.machine, self.params)
-        return Scored(model, evaluator.sample_scores())
+            evaluator, _ = stage.judge(network, manifest, self.prepared, self.machine, self.params)
+        return evaluator.sample_scores()
 
     def refuse_other_split(self, model: ComparedModel) -> None:
         """Raise Refusal unless this is the test split of the model (see `has_test_split_of`)."""

@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,20 @@ TABLE_ROWS = 64
 """Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
 
 
-def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str | None, encoding: str | None, output: str | None) -> int:
+def run(
+    model: str,
+    inputs: list[str],
+    batch_size: int,
+    top_k: int,
+    column: str | None,
+    encoding: str | None,
+    output: str | None,
+    others: Sequence[str],
+) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
-    With `output`, they are written to this CSV or Parquet file instead.
+    With `output`, they are written to this CSV or Parquet file instead. The probabilities of `others`, the names of further models, are averaged
+    with those of `model`.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
     pass, and `top_k` the number of most likely classes to name. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
@@ -37,12 +47,12 @@ def run(model: str, inputs: list[str], batch_size: int, top_k: int, column: str 
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
-    from pipeline.tools.predict.model import load_model
+    from pipeline.tools.predict.model import load_ensemble
     from pipeline.tools.predict.protocols import LineReader
     from pipeline.tools.predict.table_column import parsed
 
     machine = Machine.set_up(Environment.read())
-    loaded = load_model(model, device=str(machine.device), column=None if column is None else parsed(column))
+    loaded = load_ensemble([model, *others], device=str(machine.device), column=None if column is None else parsed(column))
     if encoding is not None:
         loaded.use_encoding(encoding)
     set_determinism(loaded.manifest.inference.train.deterministic)

@@ -1,7 +1,7 @@
 """`load_model`: from a model file, a run or a registered model to predictions, in Python."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
+from pipeline.tools.compare.ensemble import Member, averaged
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
 from pipeline.tools.predict.table_column import TableColumn
@@ -50,6 +51,19 @@ def load_model(model: str | Path, *, device: str | None = None, column: Column |
         network, manifest = model_file.load(found.path)
     workers = environment.workers or limits.usable_cpus()
     return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers, column=column)
+
+
+def load_ensemble(models: Sequence[str | Path], *, device: str | None = None, column: Column | None = None) -> "LoadedModel":
+    """Return several models as one that predicts the mean of their probabilities. `load_model` explains the arguments.
+
+    Raises Refusal as `load_model` does, and if the models differ in their task, classes, form of inputs or precision.
+    """
+    if not models:
+        raise Refusal("load_ensemble: names no model: give one at least")
+    loaded = [load_model(model, device=device, column=column) for model in models]
+    first = loaded[0]
+    first.network = averaged([Member(shown(name), each.network, each.manifest) for name, each in zip(models, loaded, strict=True)])
+    return first
 
 
 class LoadedModel:

@@ -146,6 +146,12 @@ def test_predictions_that_evaluate_recorded_are_read_and_are_those_made_anew(wor
     assert (read.accuracy, read.loss, read.discordant) == (anew.accuracy, anew.loss, anew.discordant)
 
 
+def test_models_are_tested_as_one(working: Checkout, compare: Compare) -> None:
+    lines = compare(working.runs["first"], working.runs["code"], working.runs["first"], "--ensemble")
+    tests = [line.split(":")[0] for line in lines if line.startswith("paired test of ")]
+    assert tests == ["paired test of A and B", "paired test of A and A+B"]
+
+
 def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time(working: Checkout, compare: Compare) -> None:
     names = working.runs["first"], working.runs["code"]
     (test,) = compared(names, Paths(), Environment.read()).tests

@@ -13,8 +13,10 @@ import torch
 from PIL import Image
 
 import pipeline
-from pipeline import load_model
+from pipeline import load_ensemble, load_model
+from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
+from pipeline.inference import model_file
 from tests.imports import TOP
 from tests.tools.predict.conftest import CLASSES
 
@@ -33,6 +35,45 @@ def test_paths_images_and_arrays_give_equal_predictions(write_model: WriteModel)
     assert predictions[0].label in CLASSES
     assert predictions[0].top[0] == (predictions[0].label, predictions[0].probability)
     assert sum(probability for _, probability in predictions[0].top) == pytest.approx(1)
+
+
+def others(first: Path, *changes: dict[str, object]) -> list[Path]:
+    """Write further models with the weights of the model file `first`, scaled by 2, 3 and so on, and return their paths."""
+    model, manifest = model_file.load(first)
+    paths = [first.with_name(f"{scale}.safetensors") for scale in range(2, len(changes) + 2)]
+    for scale, (path, change) in enumerate(zip(paths, changes, strict=True), start=2):
+        weights = {name: value * -scale for name, value in model.network.state_dict().items()}
+        model_file.export(path, weights, manifest.model_copy(update=change))
+    return paths
+
+
+def test_an_ensemble_predicts_the_mean_of_the_probabilities_in_any_order(write_model: WriteModel) -> None:
+    first = write_model()
+    paths = [first, *others(first, {}, {})]
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1), dtype=np.uint8)
+    found = [dict(prediction.top) for prediction in load_ensemble(paths).predict(images)]
+    each = [[dict(prediction.top) for prediction in load_model(path).predict(images)] for path in paths]
+    for mean, *members in zip(found, *each, strict=True):
+        assert mean == {name: pytest.approx(np.mean([member[name] for member in members]), rel=1e-5) for name in CLASSES}
+    assert [dict(prediction.top) for prediction in load_ensemble(paths[::-1]).predict(images)] == found
+    assert [dict(prediction.top) for prediction in load_ensemble(paths[:1]).predict(images)] == each[0]
+
+
+def test_models_that_are_no_ensemble_are_refused_with_the_difference(write_model: WriteModel, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write_model()
+    spec = model_file.load(first)[1].spec
+    renamed = spec.model_copy(update={"targets": spec.targets.model_copy(update={"classes": ("a", "b", "c")})})
+    larger = spec.model_copy(update={"inputs": spec.inputs.model_copy(update={"height": 16, "width": 4})})
+    of_names, of_size, of_precision = others(first, {"spec": renamed}, {"spec": larger}, {"precision": "bf16"})
+    for path, difference in (
+        (of_names, r"different classes: image inputs \(8, 8, 1\) and 3 outputs \(ant, bee, .*\), and image .* \(a, b, c\)"),
+        (of_size, r"different inputs: .* \(8, 8, 1\) .*, and .* \(16, 4, 1\)"),
+        (of_precision, "predicts in bf16, and the other in fp32: train them with the same train.precision"),
+    ):
+        with pytest.raises(Refusal, match=rf"{path.name}: cannot be averaged with {first.name}: .*{difference}"):
+            load_ensemble([first, path])
+    assert main(["predict", str(first), "--with", str(of_names), "x.png"]) == 2
+    assert "cannot be averaged" in capsys.readouterr().err
 
 
 def test_one_input_need_not_be_in_a_list_and_an_array_of_images_is_several(write_model: WriteModel) -> None:
