@@ -1,7 +1,8 @@
 """`python -m pipeline export`: write a model as a program for other runtimes, once its outputs were found equal to those of the model."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.prepare.progress import progress
 from pipeline.runs import find
+from pipeline.tools.compare.ensemble import Member, averaged
 from pipeline.tools.export.formats import FORMATS, INPUT, OUTPUT, Format, Program
 
 FORMAT = "pipeline-export-1"
@@ -70,29 +72,31 @@ class Difference:
         self.num_other_classes += int((classes != others).sum())
 
 
-def run(subject: str, format: str, output: str | None) -> int:  # noqa: A002  # the names of the command line
+def run(subject: str, format: str, output: str | None, others: Sequence[str]) -> int:  # noqa: A002  # the names of the command line
     """Write a model to a file in another format. Print the path of this file, and the largest difference between its outputs and those of
     the model.
 
     `subject` names the model: see `runs/find.py`. `format` is "onnx", "pt2" or "aoti". `output` is the
-    path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. Returns 0; but
+    path to write. If it is None, the file is written beside the model file or, for a run or a model in MLflow, in `models/`. With `others`, the
+    names of further models, it gives the mean of the probabilities of all, and its default name is `ensemble`. Returns 0; but
     returns 1 and writes no file if an output differs by more than the tolerance (TOLERANCE), or if the file cannot be run.
     """
     paths, environment = Paths(), Environment.read()
     try:
-        with find.located(subject, paths, environment) as found:
+        with ExitStack() as stack:
+            found = [stack.enter_context(find.located(name, paths, environment)) for name in (subject, *others)]
             # a model of MLflow is in a temporary folder, and that of a run in its journal
-            beside = found.path if found.is_file else paths.model
-            target = Path(output) if output else beside.with_name(beside.stem + FORMATS[format].suffix)
-            export(found.path, format, target, paths, environment)
+            beside = found[0].path if found[0].is_file else paths.model
+            target = Path(output) if output else beside.with_name(("ensemble" if others else beside.stem) + FORMATS[format].suffix)
+            export([each.path for each in found], format, target, paths, environment)
     except Unequal as unequal:
         print(f"error: {unequal}", file=sys.stderr)
         return 1
     return 0
 
 
-def export(path: Path, name: str, target: Path, paths: Paths, environment: Environment) -> None:
-    """Write the model of the file `path` in the format `name` to `target`, and print what was written and how its outputs were compared.
+def export(models: Sequence[Path], name: str, target: Path, paths: Paths, environment: Environment) -> None:
+    """Write the model of the file `models[0]`, or several models as one, in the format `name` to `target`, and print what was written and how its outputs were compared.
 
     `target` is written only if the outputs are equal within the tolerance. Raises Unequal if they are not, or if the program cannot be run.
     Raises Refusal if the model file, the output path or the prepared data cannot be used, if a package or compiler that the format needs is
@@ -100,15 +104,17 @@ def export(path: Path, name: str, target: Path, paths: Paths, environment: Envir
     """
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
-    model, manifest = model_file.load(path)
-    # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
-    model.float().bf16_weights = False
-    refuse_output(target, model=path)
+    members = [Member(str(path), *model_file.load(path)) for path in models]
+    for path, (_, member, _) in zip(models, members, strict=True):
+        # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
+        member.float().bf16_weights = False
+        refuse_output(target, model=path)
+    model, manifest = averaged(members), members[0].manifest
     machine = Machine.set_up(environment.model_copy(update={"device": "cpu"}))
     inputs = manifest.spec.inputs
     rows, origin = samples(manifest.spec, paths)
     with files.replacing(target) as draft:
-        write(draft, chosen, model, manifest.spec, metadata(manifest, path), name=f"--format {name}")
+        write(draft, chosen, model, manifest.spec, metadata(manifest, models), name=f"--format {name}")
         size = draft.stat().st_size
         difference = run_exported(chosen, draft, model, rows, threads=machine.threads, variable_length=has_variable_length(inputs))
         if not difference.within_tolerance:
@@ -204,15 +210,15 @@ def has_variable_length(inputs: Inputs) -> bool:
     return inputs.lengths(inputs.random_samples(1)) is not None
 
 
-def metadata(manifest: Manifest, path: Path) -> str:
+def metadata(manifest: Manifest, models: Sequence[Path]) -> str:
     """Return the metadata of an exported file as canonical JSON: what a reader needs to prepare inputs and to interpret outputs.
 
-    `path` is the model file; its SHA-256 is recorded.
+    `models` are the model files; their SHA-256 are recorded. If there are several, `manifest` is that of the first.
     """
     spec = manifest.spec
     contents: dict[str, Any] = {
         "format": FORMAT,
-        "model_sha256": files.digest(path),
+        "model_sha256": "+".join(map(files.digest, models)),
         "classes": spec.targets.output_names,
         "input": {"name": INPUT, "dtype": spec.inputs.dtype.__name__, "shape": shape(spec.inputs)},
         "output": {"name": OUTPUT, "dtype": "float32"},

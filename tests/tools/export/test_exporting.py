@@ -16,6 +16,8 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
+from pipeline.core import files
+from pipeline.inference import model_file
 from pipeline.tools.export import command, formats
 from pipeline.tools.export.formats import FORMATS
 from tests import project
@@ -111,6 +113,17 @@ def test_the_file_says_what_the_model_is_and_what_it_takes(mlp: Path, name: str)
     assert found["spec"]["inputs"]["mean"] == [0.4, 0.4, 0.4]
     assert found["params"]["model"] == models.MLP
     assert (found["precision"], found["step"]) == ("fp32", 3)
+
+
+def test_several_models_are_exported_as_one(mlp: Path, folder: Path) -> None:
+    other = models.write(folder / "other.safetensors", models.MLP | {"width": 8})
+    export(mlp, "onnx", "--with", str(other))
+    found = metadata(folder / "ensemble.onnx", "onnx")
+    assert found["model_sha256"] == f"{files.digest(mlp)}+{files.digest(other)}"
+    exported = FORMATS["onnx"].load(folder / "ensemble.onnx", 1)
+    images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 3), dtype=np.uint8)
+    each = [model_file.load(path)[0].eval()(torch.from_numpy(images)).softmax(-1).detach().numpy() for path in (mlp, other)]
+    assert np.abs(np.exp(exported(images)) - np.mean(each, axis=0)).max() <= 1e-4
 
 
 def test_the_axes_of_an_onnx_file_have_names(mlp: Path) -> None:
