@@ -180,16 +180,18 @@ class EvaluationSplit:
         """
         self.refuse_other_split(model)
         stage.refuse_other_data(model.manifest.spec, self.prepared.spec, model=Path(model.name), data=self.folder)
+        network = self.network(model)
         origin = stage.origin_of(model.digest, model.manifest, self.prepared, self.machine, self.params, self.paths)
         if recorded := predictions.sample_scores(self.paths.predictions, origin):
             return Scored(model, recorded)
-        return Scored(model, self.judged(self.network(model), model.manifest))
+        return Scored(model, self.judged(network, model.manifest))
 
     def network(self, model: ComparedModel) -> Model:
         """Return the network of the model. Raises Refusal if the code of this checkout cannot build it."""
         return model_file.rebuild(model.weights, model.manifest, Path(model.name))
 
     def judged(self, network: Model, manifest: Manifest) -> SampleScores:
+        """Predict this split with the network, as `evaluate` does, and return the scores of each sample."""
         with adding_lines(self.document):
             evaluator, _ = stage.judge(network, manifest, self.prepared, self.machine, self.params)
         return evaluator.sample_scores()
