@@ -118,7 +118,9 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
     letters = {model.digest: labels[id(model)] for model in reversed(models)}
     for test in comparison.tests:
-        yield from test_blocks(test, letters[test.first.digest], "+".join(letters[digest] for digest in test.second.digest.split("+")))
+        yield from test_blocks(
+            test, letters[test.first.digest], "+".join(sorted(letters[digest] for digest in test.second.digest.split("+")))
+        )
     if len(comparison.tests) > 1:
         yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
     for reason in comparison.left_out:
