@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.core import files
 from pipeline.core.identity import RunIdentity
 from pipeline.core.refusal import Unavailable, listed
-from pipeline.train.engine.checkpoint import HISTORY, LASTING
+from pipeline.train.engine.checkpoint_names import HISTORY, LASTING
 
 OLD_FOLDERS_KEPT = 2
 MOST_SHOWN = 5

@@ -144,6 +144,8 @@ def decoded(path: Path) -> int:
         valid=0.0,
         test=0.0,
         seed=1,
+        folds=None,
+        fold=0,
         duplicates="keep",
     )
     return sum(int(np.prod(block.inputs.shape)) for block in source.open(workers=1).blocks())

@@ -28,10 +28,10 @@ class Disk:
         self.opened, self.reached = threading.Event(), threading.Event()
         save = Checkpoints.save
 
-        def slow(*arguments) -> None:
+        def slow(*arguments, **options) -> None:
             self.reached.set()
             assert self.opened.wait(timeout=60)
-            save(*arguments)
+            save(*arguments, **options)
 
         monkeypatch.setattr(Checkpoints, "save", slow)
 

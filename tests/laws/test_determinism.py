@@ -46,6 +46,7 @@ CHANGES = {
         "saturation": 0.2,
         "mixup": 0.4,
         "cutmix": 1.0,
+        "transforms": [],
     },
     "evaluate.top_k": 1,
     "train.steps": 8,

@@ -60,7 +60,7 @@ def test_a_run_is_found_by_its_id_in_mlflow_beside_stores_that_have_none(tmp_pat
     make(tmp_path, FIRST, SECOND)
     stores = {"one that never answered": {"run_id": None}, "damaged": "x", "server": {"run_id": "5" * 32}}
     (journal.journals_folder(tmp_path) / SECOND / events.DELIVERED).write_text(json.dumps(stores))
-    found = find.journal_named("5" * 32, tmp_path)
+    found = find.recorded_run("5" * 32, tmp_path)
     assert found
     assert found.name == SECOND
 

@@ -35,7 +35,9 @@ def arrays(parameters: Parameters) -> Path:
     root.parent.mkdir()
     inputs = np.arange(12 * 4 * 4, dtype=np.uint8).reshape(12, 4, 4)
     np.savez(root, inputs=inputs, targets=np.arange(12) % 2)
-    parameters.section("source", "name: arrays", f"root: {root}", "valid: 0.25", "test: 0.25", "seed: 1", "duplicates: keep")
+    parameters.section(
+        "source", "name: arrays", f"root: {root}", "valid: 0.25", "test: 0.25", "seed: 1", "folds: null", "fold: 0", "duplicates: keep"
+    )
     parameters.section("model", "name: mlp", "weights: null", "width: 4", "depth: 1", "dropout: 0.0")
     parameters.write()
     return root

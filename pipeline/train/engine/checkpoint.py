@@ -19,6 +19,7 @@ from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
 from pipeline.inference.tensor_file import Tensors
+from pipeline.train.engine.checkpoint_names import HISTORY, LASTING
 from pipeline.train.engine.history_file import HistoryFile, LostRows
 from pipeline.train.engine.state import stripped
 from pipeline.train.group.sharding import host_copies
@@ -29,8 +30,6 @@ MANIFEST = "manifest"
 WEIGHTS = ("best", "average", "network")
 """The prefixes of the tensors that are weights. The first of them that a checkpoint has are those that the training would export."""
 NONFINITE = ".nonfinite"
-HISTORY, LASTING = "history.jsonl", "lasting-"
-"""The name of the file of the rows, and how the name of a checkpoint begins that outlives the training."""
 PART = 2**14
 """Values that are examined at once, so few that torch does it in one thread: the training needs the others."""
 

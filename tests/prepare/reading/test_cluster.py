@@ -214,7 +214,7 @@ def test_nothing_of_dask_is_imported_without_the_variable() -> None:
 def test_check_refuses_a_cluster_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     write_folder(tmp_path / "images", {f"{name}/{number}.png": picture(number, side=8) for name in "abcd" for number in range(10)})
-    source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, seed: 1, duplicates: keep, image_size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999, white: null}"
+    source = "source={name: image_folder, root: images, valid: 0.2, test: 0.2, seed: 1, folds: null, fold: 0, duplicates: keep, image_size: 8, channels: 1, on_corrupt: fail, max_pixels: 9999, white: null}"
     assert main(["set", source]) == 0
     assert main(["check"]) == 0
     monkeypatch.setattr(cluster, "CONNECT_S", 0.2)

@@ -66,12 +66,12 @@ def test_series_that_cannot_be_paired_are_refused(searches: Path, working: Check
     write(searches / "five", model, BEFORE, SEEDS)
     write(searches / "others", model, BEFORE, [{"seed": str(seed)} for seed in range(5, 10)])
     with pytest.raises(Refusal, match="five, others: have 1 seeds or folds in common, and a paired test needs two"):
-        run("five", ["others"], markdown=False)
+        run("five", ["others"], markdown=False, ensemble=False)
     with pytest.raises(Refusal, match="compare: five is a search over seeds or folds: name only such searches, or only models"):
-        run("five", [working.runs["first"]], markdown=False)
+        run("five", [working.runs["first"]], markdown=False, ensemble=False)
     write(searches / "grid", model, BEFORE[:4], [{"model.width": width, "seed": seed} for width in "89" for seed in "12"])
     with pytest.raises(Refusal, match=r"grid: this search also varies model.width: write a search file for each combination"):
-        run("five", ["grid"], markdown=False)
+        run("five", ["grid"], markdown=False, ensemble=False)
 
 
 def test_an_ordinary_search_is_no_series(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ PARAMS = Path("params.yaml")
 SHORT = ("train.epochs=null", "train.steps=24", "train.report_every_steps=4", "train.validate_every_steps=24", "train.metric=valid/loss")
 SETTINGS = {
     "digits": [
-        "model=convnet loss=cross_entropy optimizer=sgd schedule=constant",
+        "model=convnet loss=cross_entropy optimizer=sgd schedule=wsd",
         "model=mlp loss=focal optimizer=adam schedule=linear",
         "model=resnet model.width=16 optimizer=adamw schedule=cosine",
+        "model=mlp schedule=constant",
         "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
     "texts": ["model=transformer", "model=ngrams", "model=recurrent source=text_classification"],
