@@ -1,0 +1,6 @@
+"""Names of the files beside the checkpoints of a training, apart from the code that writes them, which imports torch."""
+
+HISTORY = "history.jsonl"
+"""The rows of the history up to the newest checkpoint."""
+LASTING = "lasting-"
+"""What the name of a checkpoint begins with that is kept for a training of another length."""
