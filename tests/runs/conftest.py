@@ -77,12 +77,11 @@ def turned_to(tracked: Tracked) -> Iterator[None]:
     """Turn MLflow's own functions to the store within the block."""
     import mlflow
 
-    before = mlflow.get_tracking_uri()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", before)  # to be restored, because MLflow sets it, too
+        patch.setenv("MLFLOW_TRACKING_URI", "")  # to be restored, because MLflow sets it, too
         mlflow.set_tracking_uri(f"sqlite:///{tracked.environment.root}/mlflow.db")
         yield
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)  # type: ignore[arg-type]  # of later tests, the default of their own folder counts
 
 
 @pytest.fixture(scope="session")
