@@ -84,7 +84,7 @@ def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True, agrees: Agr
     with claim(lock) as taken:
         if not taken:
             raise Unavailable(f"{folder}: another process is training with the same inputs: wait for it, or stop it")
-        if not folder.exists():
+        if not (folder / RECORD).exists():  # it is written last, so a copy that was cut off is made again
             if not copy_checkpoint(parent, folder, inputs, agrees):
                 explain_new_start(parent, inputs)
             prune(parent, inputs)

@@ -53,8 +53,11 @@ def read(path: Path) -> "pa.Table | None":
 
 
 def sample_scores(path: Path, origin: str) -> SampleScores | None:
-    """Return the scores of each sample, without the task's own columns; None if there is no table, or if it has another origin."""
-    found = read(path)
+    """Return the scores of each sample, without the task's own columns; None if there is no table, if it is damaged, or has another origin."""
+    try:
+        found = read(path)
+    except Refusal:  # predicting anew needs no table
+        return None
     if found is None or (found.schema.metadata or {}).get(ORIGIN) != origin.encode():
         return None
     loss, correct, num_targets = (np.asarray(found[name]) for name in SCORES)

@@ -57,8 +57,9 @@ def test(
             left_out.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
         else:
             comparable.append(model)
+    alone = ("an ensemble needs two different models that can be scored on one test split",) if with_ensemble else ()
     if len(comparable) == 1:
-        return (), tuple(left_out)
+        return (), (*left_out, *alone)
     scored: dict[str, Scored] = {}
     try:
         with EvaluationSplit.of(first, paths, machine) as split, progress("compare", len(comparable), "models") as advance:
@@ -68,7 +69,9 @@ def test(
                 except Refusal as refusal:
                     left_out.append(str(refusal))
                 advance()
-            if with_ensemble and len(scored) > 1:
+            if with_ensemble and (len(scored) < 2 or first.digest not in scored):
+                left_out += alone
+            elif with_ensemble:
                 try:
                     together = ensemble.score([each.model for each in scored.values()], split)
                     scored[together.model.digest] = together

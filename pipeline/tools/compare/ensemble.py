@@ -55,7 +55,7 @@ def averaged(members: Sequence[Member]) -> Model:
                 f"{name}: cannot be averaged with {first.name}: it predicts in {manifest.precision}, and the other in "
                 f"{first.manifest.precision}: train them with the same train.precision"
             )
-    return Model(MeanOfProbabilities([member.model for member in members]), nn.Identity())
+    return Model(MeanOfProbabilities([member.model for member in members]), nn.Identity()).eval()  # a new module is in training mode
 
 
 def score(models: Sequence[ComparedModel], split: EvaluationSplit) -> Scored:

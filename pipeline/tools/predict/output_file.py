@@ -23,6 +23,8 @@ def refuse_unusable(path: Path, inputs: Sequence[str]) -> None:
         raise Refusal(f"--output: {shown(path)}: should be a file whose name ends in {' or '.join(SUFFIXES)}")
     if path.exists() and any(Path(name).exists() and path.samefile(name) for name in inputs):
         raise Refusal(f"--output: {shown(path)}: is one of the inputs, which it would replace: write another path")
+    if path.exists() and any(Path(name).is_dir() and path.resolve().is_relative_to(Path(name).resolve()) for name in inputs):
+        raise Refusal(f"--output: {shown(path)}: is in a folder that is read, and would be replaced: write another path")
 
 
 def write(path: Path, predictions: "Iterable[Prediction]") -> int:

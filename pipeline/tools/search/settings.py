@@ -259,6 +259,11 @@ def unfit_keys(key: str, params: Document) -> list[Problem]:
 def unfit_space(space: Mapping[str, Range], text: str) -> Iterator[Problem]:
     """Yield the problems of the values in the space with `text`, that of `params.yaml`. A key with one value has it in all trials."""
     single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
+    if (folds := REPEATING[1]) in space and folds not in single:
+        yield Problem(
+            "needs one number, because models of other folds validate other samples", "write a search for each", location=("space", folds)
+        )
+        return
     try:
         text = edited(text, [f"{key}={on_one_line(value)}" for key, value in single.items()])
     except Refusal as refused:
@@ -292,6 +297,10 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
     if any(key.startswith("source.") for key in search.space):
         code["the code of prepare"] = identity.code_digest(identity.dependencies("prepare", document, paths.top), paths.top)
     fixed = {key: value for key, value in flatten(document).items() if not is_searched(search, key)}
+    if search.repeated:
+        code["the code of evaluate"] = identity.code_digest(identity.dependencies("evaluate", document, paths.top), paths.top)
+    else:
+        fixed = {key: value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"}
     return {
         **{f"space.{key}": entry.model_dump(mode="json") for key, entry in search.space.items()},
         "metric": metric,
@@ -299,7 +308,7 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
         "method": settings.method,
         "pruner": settings.pruner,
         "seed": settings.seed,
-        **{f"{params.path} {key}": value for key, value in fixed.items() if key.partition(".")[0] != "evaluate"},
+        **{f"{params.path} {key}": value for key, value in fixed.items()},
         "data/prepared": read_record(paths.prepared).digest,
         paths.lock.name: files.digest(paths.lock),
         **code,

@@ -74,9 +74,7 @@ class Transform:
         return found
 
     def refuse_unfit(self, samples: Tensor, change: Callable[[Tensor, Uniform], Tensor]) -> None:
-        """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, needs the host, or gives a
-        sample other values among others than alone.
-        """
+        """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, needs the host, or gives a sample other values among others than alone."""
         file = f"pipeline/train/augment/transforms/{self.settings.name}.py"
         generator = torch.Generator().manual_seed(0)
         seeds = torch.randint(SEEDS - 1, (len(samples),), generator=generator).to(samples.device)
@@ -118,6 +116,14 @@ class Transform:
         if samples.is_cuda and (reason := watched(lambda: changed(slice(None)))[1]):
             raise self.refusal(f"{file}: {reason}: use no boolean indexing, and create tensors with `device=` of those that are given")
 
+    def refuse_strange(self, tokens: Tensor, text: TextInputs) -> None:
+        """Raise Refusal if a change of `tokens` (n, length) gives what is no token of `text`."""
+        found = self.of_texts(tokens, torch.arange(len(tokens), device=tokens.device)[None], text)
+        if (strange := found[(found != text.pad) & ((found < 0) | (found >= text.num_tokens))]).numel():
+            raise self.refusal(
+                f"{self.settings.name} returns {int(strange[0])}, which is no token: return numbers from 0 to {text.num_tokens - 1}"
+            )
+
     def refusal(self, problem: str) -> Refusal:
         return Refusal(f"{self.key}: {problem}")
 
@@ -139,6 +145,7 @@ def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInpu
             tokens = torch.randint(inputs.num_tokens, (count, *inputs.row_shape), generator=generator, dtype=torch.int32)
             tokens[0], tokens[1, 1:] = 0, inputs.tokenizer.pad
             transform.refuse_unfit(tokens.to(device), partial(settings.changed_tokens, text=inputs))
+            transform.refuse_strange(tokens.to(device), inputs)
         else:
             height, width, channels = inputs.row_shape
             images = torch.rand(count, channels, height, width, generator=generator)

@@ -57,6 +57,9 @@ def test_an_ensemble_predicts_the_mean_of_the_probabilities_in_any_order(write_m
         assert mean == {name: pytest.approx(np.mean([member[name] for member in members]), rel=1e-5) for name in CLASSES}
     assert [dict(prediction.top) for prediction in load_ensemble(paths[::-1]).predict(images)] == found
     assert [dict(prediction.top) for prediction in load_ensemble(paths[:1]).predict(images)] == each[0]
+    together = load_ensemble(paths)
+    list(together.predict(images))
+    assert not any(module.training for module in together.network.modules())
 
 
 def test_models_that_are_no_ensemble_are_refused_with_the_difference(write_model: WriteModel, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,9 +83,14 @@ def test_predictions_are_written_to_a_file_whole_or_not_at_all(write_model: Writ
         assert [row["class"], row["class_2"], row["class_3"]] == [each["class"] for each in record["top"]]
         assert [row["probability"], row["probability_2"], row["probability_3"]] == [each["probability"] for each in record["top"]]
     before = Path("x.csv").read_bytes()
+    Path("images/labels.csv").write_text("of the user", encoding="utf-8")
     for arguments, message in (
         (["images", "--output", "x.txt"], "--output: x.txt: should be a file whose name ends in .csv or .parquet"),
         (["x.csv", "--output", "./x.csv"], "--output: x.csv: is one of the inputs, which it would replace: write another path"),
+        (
+            ["images", "--output", "images/labels.csv"],
+            "--output: images/labels.csv: is in a folder that is read, and would be replaced: write another path",
+        ),
         (["missing.png", "--output", "x.csv"], "--output: x.csv: is not written, because there is no prediction"),
     ):
         found = predict(*arguments)

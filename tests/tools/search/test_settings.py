@@ -96,6 +96,10 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
             projects.FOLDS | {"space": {"source.fold": {"type": "int", "low": 0, "high": 2}}},
             "search.yaml:12: space.source.fold.high: source.fold=2: needs the number of folds: write 0, or set source.folds, too",
         ),
+        (
+            projects.FOLDS | {"space": {"source.folds": {"type": "categorical", "choices": [2, 3]}}},
+            "search.yaml:9: space.source.folds: needs one number, because models of other folds validate other samples: write a search for each",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_file_line_key_and_remedy(changes: dict[str, Any], message: str) -> None:

@@ -201,6 +201,21 @@ def test_token_dropout_replaces_words_and_neither_padding_nor_special_tokens() -
     assert not torch.equal(changed, found.gather(tokens, rows, found.draw(1)))
 
 
+def test_a_transform_that_returns_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, chosen = text_spec(classes=("a", "b")), transform("token_dropout", probability=0.3)
+    monkeypatch.setattr(type(chosen), "changed_tokens", lambda self, tokens, uniform, text: tokens + text.num_tokens)  # noqa: ARG005
+    with pytest.raises(Refusal, match=r"^augment\.transforms\.0: token_dropout returns \d+, which is no token: return numbers from 0 to "):
+        refuse_unfit(transforms_of([chosen]), spec.inputs, CPU)
+
+
+def test_a_radius_that_needs_larger_images_is_refused() -> None:
+    blurred = transform("gaussian_blur", **TRANSFORMED["gaussian_blur"] | {"radius": 8})
+    with pytest.raises(
+        Refusal, match=r"^augment\.transforms\.0: with these values, gaussian_blur needs images of 9x9 pixels or more, and these have 8x9"
+    ):
+        settings(transforms=(blurred,)).refuse_misfit(8, 9, 3)
+
+
 def test_the_transform_of_the_docs_is_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"`pipeline/train/augment/transforms/gamma\.py`.*?```python\n(.*?class Settings\(Trans.*?)```", text, re.DOTALL)

@@ -28,6 +28,10 @@ class Settings(TransformSettings):
             raise ValueError("smallest_sigma is above largest_sigma: exchange them")
         return self
 
+    @property
+    def least_side(self) -> int:
+        return self.radius + 1
+
     def changed(self, images: Tensor, uniform: Uniform) -> Tensor:
         happens, place = uniform(2)[:, :, None, None, None].unbind(1)
         sigma = self.smallest_sigma + (self.largest_sigma - self.smallest_sigma) * place
