@@ -1,16 +1,16 @@
 """Repairs the lock records (`rwlock`) that a killed DVC leaves behind, because these records would stop the next DVC."""
 
 import json
-import re
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from pipeline.core import files
 
 RECORD, GUARD = "rwlock", "rwlock.lock"
-PID = re.compile(rb'"pid": (\d+)')
 CLOCK_TOLERANCE_S = 2.0
 """Tolerance when the start time of a process is compared with the modification time of a file."""
 
@@ -39,35 +39,48 @@ def repair_record(path: Path) -> list[str]:
     with files.locked(path.with_name(GUARD), wait=False) as free:
         if not free:
             return []
-        pids = named(path.read_bytes())
-        if pids is None:
+        holders = parse(path.read_bytes())
+        if holders is None:
             aside = path.replace(path.with_name(f"{RECORD}.damaged-{time.time_ns()}"))
             return [f"{path}: was truncated by a DVC that was killed: moved to {aside.name}"]
-        if alive := [pid for pid in pids if is_alive(pid, path.stat().st_mtime)]:
-            return [f"another DVC is running here (process {alive[0]}) and locks its stages until it ends"]
-        if not pids:
+        if alive := [holder for holder in holders if is_alive(holder, path.stat().st_mtime)]:
+            return [f"another DVC is running here (process {alive[0]['pid']}) and locks its stages until it ends"]
+        if not holders:
             return []
         path.unlink()
-        return [f"{path}: was left by process {pids[0]}, a DVC that was killed: removed"]
+        return [f"{path}: was left by process {holders[0]['pid']}, a DVC that was killed: removed"]
 
 
-def named(content: bytes) -> list[int] | None:
-    """Return the ids of the processes that hold a lock according to `content`, the content of a record; None if it is truncated."""
-    try:
-        json.loads(content)
-    except ValueError:
-        return None
-    return [int(pid) for pid in PID.findall(content)]
+def parse(content: bytes) -> list[dict[str, Any]] | None:
+    """Return the processes that hold a lock according to a record, each as a dict with its `pid` and its command `cmd`.
 
-
-def is_alive(pid: int, recorded_s: float) -> bool:
-    """Return True if the process that a lock record names may still be running.
-
-    It is another process if it started after `recorded_s`, the time when the record was last changed.
+    `content` is the content of the record. Return None if it does not have DVC's format.
     """
     try:
-        return psutil.Process(pid).create_time() <= recorded_s + CLOCK_TOLERANCE_S
+        record = json.loads(content)
+        return list(holders_of(record))
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
+
+
+def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for kind in ("write", "read"):
+        for entry in record.get(kind, {}).values():
+            for holder in entry if kind == "read" else [entry]:
+                yield {"pid": int(holder["pid"]), "cmd": str(holder["cmd"])}
+
+
+def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
+    """Return True if the process that a lock record names may still be running. `holder` has the `pid` and the `cmd` of this process.
+
+    Return True if a process with this id runs `dvc` or the command `cmd`, and started before `recorded_s`, the time when the record was
+    last changed. Also return True if the system does not allow reading the command of the process with this id.
+    """
+    try:
+        process = psutil.Process(holder["pid"])
+        started_s, command = process.create_time(), " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # the system does not tell
+    except psutil.Error:
         return True
+    return started_s <= recorded_s + CLOCK_TOLERANCE_S and ("dvc" in command or holder["cmd"] in command)

@@ -193,7 +193,7 @@ def docker(context: Context) -> Finding:
         )
     except subprocess.TimeoutExpired:
         return warning(f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
-    info = json.loads(done.stdout) if done.stdout.strip() else {}
+    info = parsed(done.stdout)
     if done.returncode or info.get("ServerErrors"):
         reason = shown(" ".join([*(info.get("ServerErrors") or []), done.stderr.strip()]), 200)
         denied = "permission denied" in reason.lower()
@@ -205,6 +205,14 @@ def docker(context: Context) -> Finding:
     if has_toolkit(info):
         return ok(f"{text} with the NVIDIA Container Toolkit")
     return warning(f"{text} without the NVIDIA Container Toolkit, so `--gpus all` fails", TOOLKIT)
+
+
+def parsed(text: str) -> dict[str, Any]:
+    try:
+        info = json.loads(text)
+    except ValueError:
+        return {}
+    return info if isinstance(info, dict) else {}
 
 
 def has_toolkit(info: dict[str, Any]) -> bool:

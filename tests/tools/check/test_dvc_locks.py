@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.__main__ import main
@@ -24,8 +25,8 @@ def record(path: Path, *holders: dict, age_s: float = 0) -> Path:
 
 
 def own() -> dict:
-    """Return the process of the test."""
-    return {"pid": os.getpid(), "cmd": "/bin/dvc repro"}
+    """Return the process of the test with its command line."""
+    return {"pid": os.getpid(), "cmd": psutil.Process().cmdline()[0]}
 
 
 def dead() -> dict:
@@ -34,7 +35,9 @@ def dead() -> dict:
     return {"pid": done.pid, "cmd": "/bin/dvc repro"}
 
 
-@pytest.mark.parametrize(("content", "folder"), [("", "exps"), ('{"read": {"/x": [{"pid": 1}]', "")])
+@pytest.mark.parametrize(
+    ("content", "folder"), [("", "exps"), ("[1]", ""), ('{"write": {"/x": 3}}', ""), ('{"read": {"/x": [{"pid": 1}]}}', "")]
+)
 def test_half_a_record_is_moved_aside_and_named(tmp_path: Path, content: str, folder: str) -> None:
     path = tmp_path / folder / "rwlock"
     path.parent.mkdir(exist_ok=True)
@@ -64,6 +67,10 @@ def test_a_process_number_that_another_program_has_now_is_not_taken_for_dvc(tmp_
     began_after = record(tmp_path / "rwlock", own(), age_s=7 * 24 * 3600)
     assert len(dvc_locks.repair(tmp_path)) == 1
     assert not began_after.exists()
+    with subprocess.Popen(["sleep", "60"]) as other:
+        record(tmp_path / "rwlock", {"pid": other.pid, "cmd": "/bin/dvc repro"})
+        assert len(dvc_locks.repair(tmp_path)) == 1
+        other.kill()
 
 
 def test_a_record_of_the_living_stays_also_beside_the_dead(tmp_path: Path) -> None:
