@@ -130,10 +130,10 @@ def test_experiments_and_the_run_cache_work_as_users_of_dvc_expect(checkout: Pat
         for revision in experiment["revs"]
     }
     assert found == {20, 24}
-    by_width = {run.data.params["model.width"]: run for run in runs(f"sqlite:///{checkout / FRESH}")}
-    assert len(runs(f"sqlite:///{checkout / FRESH}")) == 2
-    assert set(by_width) == {"20", "24"}
-    assert all(run.data.tags["pipeline.dvc.experiment"] and "test/accuracy" in run.data.metrics for run in by_width.values())
+    # an earlier run that no store has completely may be there, too
+    tracked = [run for run in runs(f"sqlite:///{checkout / FRESH}") if run.data.tags.get("pipeline.dvc.experiment")]
+    assert sorted(run.data.params["model.width"] for run in tracked) == ["20", "24"]
+    assert all("test/accuracy" in run.data.metrics for run in tracked)
     for changes in ({"model": {**MLP, "width": 24}}, {}):
         project.write_params(checkout, changes)
         assert ran(call(checkout, "dvc", "repro", PIPELINE_TRACKING="false")) == ["evaluate"], "the training is in the run cache"
