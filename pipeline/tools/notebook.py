@@ -24,7 +24,7 @@ from pipeline.tools.params.commented_yaml import on_one_line
 
 @dataclass(frozen=True)
 class Result:
-    """What a training has left. It does not change when another training replaces these files."""
+    """Holds the results of a training. They do not change when another training replaces these files."""
 
     metrics: dict[str, Any]
     """The contents of `metrics/train.json` and `metrics/evaluate.json`."""

@@ -1,4 +1,4 @@
-"""What several transforms of images share: affine maps and grey values."""
+"""Affine maps and grey values, which several transforms of images use."""
 
 import torch
 from torch import Tensor

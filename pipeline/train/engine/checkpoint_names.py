@@ -3,4 +3,4 @@
 HISTORY = "history.jsonl"
 """The rows of the history up to the newest checkpoint."""
 LASTING = "lasting-"
-"""What the name of a checkpoint begins with that is kept for a training of another length."""
+"""The prefix of the name of a checkpoint that is kept for a training of another length."""
