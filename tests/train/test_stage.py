@@ -177,6 +177,16 @@ WSD = {"name": "wsd", "warmup_steps": 3, "decay_ratio": 0.2, "final_factor": 0.0
 CONSTANT = {"name": "constant", "warmup_ratio": 0.0}
 
 
+class Killed(BaseException):
+    """Ends a process without any of its handlers."""
+
+
+def killed_at_a_checkpoint(source: Path, target: Path, copyfile=shutil.copyfile) -> None:
+    if source.suffix == ".safetensors":
+        raise Killed
+    copyfile(source, target)
+
+
 @pytest.mark.parametrize(
     ("schedule", "stops_after", "length", "continues_after"),
     [(WSD, None, 40, 19), (WSD, 17, 20, 16), (CONSTANT, 21, 40, 21)],
@@ -195,6 +205,10 @@ def test_a_training_of_another_length_continues_where_its_rates_agree_to_the_byt
         assert main(["train"]) == (143 if stops_after else 0)
     project.write_params(tmp_path, {"schedule": schedule, "train.steps": length})
     written = []
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", killed_at_a_checkpoint)
+        with pytest.raises(Killed):
+            main(["train"])
     for _ in range(2):
         assert main(["train"]) == 0
         written.append((capsys.readouterr().out, digests(tmp_path)))

@@ -144,12 +144,17 @@ def test_predictions_that_evaluate_recorded_are_read_and_are_those_made_anew(wor
     (anew,) = compared(names, paths, Environment.read()).tests
     assert len(judged) == 3
     assert (read.accuracy, read.loss, read.discordant) == (anew.accuracy, anew.loss, anew.discordant)
+    paths.predictions = Path("params.yaml")
+    (despite_damage,) = compared(names, paths, Environment.read()).tests
+    assert despite_damage.loss == anew.loss
 
 
 def test_models_are_tested_as_one(working: Checkout, compare: Compare) -> None:
     lines = compare(working.runs["first"], working.runs["code"], working.runs["first"], "--ensemble")
     tests = [line.split(":")[0] for line in lines if line.startswith("paired test of ")]
     assert tests == ["paired test of A and B", "paired test of A and A+B"]
+    alone = compare(working.runs["first"], working.runs["first"], "--ensemble")
+    assert "No paired test: an ensemble needs two different models that can be scored on one test split" in alone
 
 
 def test_the_predictions_give_the_recorded_scores_and_the_same_output_every_time(working: Checkout, compare: Compare) -> None:
