@@ -218,7 +218,8 @@ def test_the_predictions_of_a_language_model_give_its_recorded_scores(tmp_path: 
 
 def test_models_without_a_common_test_split_are_left_out_with_the_reason(models: Models) -> None:
     def reason_of(first: ComparedModel, second: ComparedModel) -> str:
-        tests, (reason,) = comparing.test([first, second], Paths(), Machine.set_up(Environment.read()), with_ensemble=False)
+        tests, (reason, alone) = comparing.test([first, second], Paths(), Machine.set_up(Environment.read()), with_ensemble=True)
+        assert alone.startswith("an ensemble needs two different models")
         assert tests == ()
         return reason
 
