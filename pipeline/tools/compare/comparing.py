@@ -57,30 +57,37 @@ def test(
             left_out.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
         else:
             comparable.append(model)
-    alone = ("an ensemble needs two different models that can be scored on one test split",) if with_ensemble else ()
-    if len(comparable) == 1:
-        return (), (*left_out, *alone)
     scored: dict[str, Scored] = {}
-    try:
-        with EvaluationSplit.of(first, paths, machine) as split, progress("compare", len(comparable), "models") as advance:
-            for model in comparable:
-                try:
-                    scored[model.digest] = split.score(model)
-                except Refusal as refusal:
-                    left_out.append(str(refusal))
-                advance()
-            if with_ensemble and (len(scored) < 2 or first.digest not in scored):
-                left_out += alone
-            elif with_ensemble:
-                try:
-                    together = ensemble.score([each.model for each in scored.values()], split)
-                    scored[together.model.digest] = together
-                except Refusal as refusal:
-                    left_out.append(str(refusal))
-    except Refusal as refusal:
-        return (), (*left_out, str(refusal))
+    if len(comparable) > 1:
+        try:
+            scored = scores(comparable, first, paths, machine, left_out, with_ensemble=with_ensemble)
+        except Refusal as refusal:
+            left_out.append(str(refusal))
+    if with_ensemble and (len(scored) < 2 or first.digest not in scored):
+        left_out.append("an ensemble needs two different models that can be scored on one test split")
     baseline = scored.pop(first.digest, None)
     return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)
+
+
+def scores(
+    models: Sequence[ComparedModel], owner: ComparedModel, paths: Paths, machine: Machine, left_out: list[str], *, with_ensemble: bool
+) -> dict[str, Scored]:
+    """Return the scores of the models, and of all together, on the test split of `owner`, by digest. Add the reasons for missing ones to `left_out`."""
+    scored: dict[str, Scored] = {}
+    with EvaluationSplit.of(owner, paths, machine) as split, progress("compare", len(models), "models") as advance:
+        for model in models:
+            try:
+                scored[model.digest] = split.score(model)
+            except Refusal as refusal:
+                left_out.append(str(refusal))
+            advance()
+        if with_ensemble and owner.digest in scored and len(scored) > 1:
+            try:
+                together = ensemble.score([each.model for each in scored.values()], split)
+                scored[together.model.digest] = together
+            except Refusal as refusal:
+                left_out.append(str(refusal))
+    return scored
 
 
 MOST_MODELS = len(ascii_uppercase)
