@@ -75,13 +75,7 @@ def assign(
                 candidates = generator(seed, "split", split, int(number)).permutation(candidates)
             else:
                 candidates = candidates[np.argsort(ranks[candidates], kind="stable")]
-            groups = ranks if together else None
-            if isinstance(share, Fold):
-                refuse_few_for_folds(candidates, groups, share.folds, name=task.stratum_name(number))
-                drawn = samples_of(share, candidates, groups)
-            else:
-                drawn = leading(candidates, groups, count(share, len(candidates)))
-            assigned[TRAIN][drawn] = split
+            assigned[TRAIN][part(share, candidates, ranks if together else None, name=task.stratum_name(number))] = split
         if not (assigned[TRAIN] == split).any():
             raise Refusal(f"source.{split}: no sample can be drawn for {split}, because train has one of each class: add samples")
         refuse_emptied_strata(classes, assigned[TRAIN] == TRAIN, split=split, task=task)
@@ -92,6 +86,14 @@ def ranks_of(keys: Sequence[bytes], seed: int) -> Ranks:
     """Return a number for each key, a hash of `seed` and the key. Equal keys have equal numbers."""
     prefix = b"%d/" % derive(seed, "split")
     return np.frombuffer(b"".join(hashlib.sha256(prefix + key).digest()[:8] for key in keys), ">u8").astype(np.uint64)
+
+
+def part(share: float | Fold, candidates: Integers, groups: Ranks | None, *, name: str) -> Integers:
+    """Return those of the samples `candidates` of the stratum `name` that are drawn: a share or a fold of them. For `groups`, see `leading`."""
+    if not isinstance(share, Fold):
+        return leading(candidates, groups, count(share, len(candidates)))
+    refuse_few_for_folds(candidates, groups, share.folds, name=name)
+    return samples_of(share, candidates, groups)
 
 
 def samples_of(fold: Fold, candidates: Integers, groups: Ranks | None) -> Integers:
