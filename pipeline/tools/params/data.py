@@ -20,6 +20,7 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
 from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.images import is_deep
 from pipeline.prepare.reading.labelled_tables import visible_files
 from pipeline.prepare.reading.lines import WrongLines, is_document
@@ -51,6 +52,8 @@ MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
 DECODING_S = 10.0
 MEASURED = 100
+LISTED_BYTES = 2**16
+"""How much of a file of text is looked at for names of images."""
 MOST_CLASSES = 6
 MOST_CROPPED = 0.3
 """The crop of a photograph of 4:3 cuts off a quarter."""
@@ -162,7 +165,7 @@ def summary(names: Sequence[str]) -> list[str]:
 
 
 def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[list[str], list[str]]:
-    """Return the tables and images in `root` that are not used: those that may have labels, and those that have none.
+    """Return the tables, images and lists of images in `root` that are not used: those that may have labels, and those that have none.
 
     `names` are those of the files in `root`. Images have none if their folder is called like a test, tables if no column looks like labels.
     """
@@ -170,9 +173,23 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
         return [], []
     found: tuple[list[str], list[str]] = ([], [])
     for name in names:
-        if kind_of(name) in ("image", "table") and root / name not in finding.files:
+        if root / name in finding.files:
+            continue
+        if kind_of(name) in ("image", "table"):
             found[is_unlabelled(root, name, encoding_of(finding.source))].append(name)
+        elif kind_of(name) == "text" and lists_images(root / name):
+            found[False].append(name)
     return found
+
+
+def lists_images(path: Path) -> bool:
+    """Return True if most of the first lines of a file of text contain the name of an image file, in whatever encoding."""
+    try:
+        with path.open("rb") as file:
+            first = [line for line in file.read(LISTED_BYTES).decode("latin-1").lower().splitlines() if line.strip()]
+    except OSError:  # in an archive, or not readable
+        return False
+    return 2 * sum(any(suffix in line for suffix in IMAGE_SUFFIXES) for line in first) > len(first)
 
 
 def unused_texts(root: Path, names: Sequence[str], finding: Finding) -> list[str]:

@@ -155,6 +155,10 @@ LAYOUTS: dict[str, Files] = {
         **images(),
     },
     "`list.txt` with a line of names, `images/1.png,cat`": {"list.txt": listing(), "README.txt": b"about", **images()},
+    "`my cats/1.png`, `my dogs/2.png`, `list.txt` with `my cats/1.png good`": {
+        "list.txt": "".join(f"my {LABELS[number % 2]}s/{number}.png good\n" for number in NUMBERS).encode(),
+        **{f"my {LABELS[number % 2]}s/{number}.png": picture(number) for number in NUMBERS},
+    },
     "`labels.csv` with a column of `train`, `valid` and `test`": {
         "labels.csv": listing(names="file,kind,part", more=lambda number: [("train", "valid", "test")[number % 6 // 2]]),
         **images(),
