@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pipeline import tools
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
@@ -140,10 +141,11 @@ def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeSer
 
 
 def test_the_file_with_the_private_keys_of_the_ui_can_be_deleted(server: FakeServer, tmp_path: Path, monkeypatch, capfd) -> None:
+    for name in ("ui", "repro"):
+        monkeypatch.setattr(tools, name, import_module(f"pipeline.tools.{name}"))  # to be restored, because the next import sets it
+        monkeypatch.delitem(sys.modules, f"pipeline.tools.{name}")
     monkeypatch.setitem(sys.modules, comparison_view.__name__, None)
     monkeypatch.delattr("pipeline.runs.mlflow.comparison_view")
-    for name in ("ui", "repro"):
-        monkeypatch.delitem(sys.modules, f"pipeline.tools.{name}", raising=False)
     assert import_module("pipeline.tools.repro").ui.runs_page("7") == "#/experiments/7/runs"
     assert server.delivery(write_journal(tmp_path)).catch_up()
     assert capfd.readouterr() == ("", "")

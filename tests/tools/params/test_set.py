@@ -99,7 +99,7 @@ def steps(parameters: Parameters, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(check, "run", take("check"))
     monkeypatch.setattr(repro, "dvc_repro", take("dvc"))
-    monkeypatch.setattr("pipeline.tools.repro.summarize", lambda: None)
+    monkeypatch.setattr(repro, "summarize", lambda: None)
     return taken
 
 
