@@ -43,7 +43,7 @@ def multiply(_: object) -> None:
 def profiled_with(largest: str, setup) -> Profile:
     result = profile_training(*setup, steps=5)
     assert result.shares.largest == largest
-    assert getattr(result.shares, largest) > 0.6
+    assert getattr(result.shares, largest) > 0.5
     assert result.shares.copying == 0
     return result
 
