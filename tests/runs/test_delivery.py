@@ -213,11 +213,12 @@ def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with
 def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, finish_run, pauses = write_journal(tmp_path, "a"), Delivery._finish, []
+    folder, finish_run, pauses, times_s = write_journal(tmp_path, "a"), Delivery._finish, [], [0.0]
 
     def finished(self: Delivery, run: object) -> None:
-        if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered
+        if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered, however long that takes
             finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
+            times_s.append(mirror.LAST_ATTEMPTS_S + 1)
         finish_run(self, run)
 
     def pause(pause_s: float, *_: object, **__: object) -> None:
@@ -227,6 +228,7 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
 
     monkeypatch.setattr(Delivery, "_finish", finished)
     monkeypatch.setattr(mirror, "pause", pause)
+    monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
     monkeypatch.setattr(mirror, "Sampler", MagicMock())
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
     assert mirror.follow(folder, without_mirror, tiny.build) == 0

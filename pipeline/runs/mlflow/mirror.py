@@ -117,9 +117,9 @@ class Mirror:
             self._delivery = Delivery(self._folder, self._store, self._build)
             if self._attempt():
                 return True
-            if time.monotonic() > end_s:
-                break
             if self._failures or self._delivery.is_delayed:  # otherwise another stage has added events meanwhile
+                if time.monotonic() > end_s:
+                    break
                 pause(DELIVER_EVERY_S, self._folder, is_written=False)
         return False
 
