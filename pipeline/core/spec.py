@@ -111,8 +111,6 @@ class Targets(Description):
 
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored targets."""
-    row_shape: ClassVar[tuple[int, ...]] = ()
-    """Shape of the stored target of one sample."""
     has_classes: ClassVar[bool] = False
     """True if a target is one of several classes. If False, label smoothing, mixup and CutMix are refused."""
     per_token: ClassVar[bool] = False
@@ -129,6 +127,11 @@ class Targets(Description):
         return None
 
     @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Return the shape of the stored target of one sample."""
+        return ()
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
@@ -139,6 +142,10 @@ class Targets(Description):
         `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
         """
         raise NotImplementedError
+
+    def fitted(self, targets: NDArray[Any]) -> Self:  # noqa: ARG002  # for targets with statistics
+        """Return this description with what `prepare` computes from `targets`, those of the train split. The base class computes nothing."""
+        return self
 
     def refuse_invalid(self, targets: NDArray[Any], place: str) -> None:
         """Raise Refusal if targets are outside their valid range. `place` names the file, or the split of the source, in the message.

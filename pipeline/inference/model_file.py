@@ -138,6 +138,7 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
                 preprocessing(settings.normalized(spec.inputs), channels_last=manifest.channels_last),
                 bf16_weights=bf16_weights,
                 channels_last=manifest.channels_last,
+                postprocessing=networks.postprocessing(spec.targets),
             )
             networks.load(model.network, weights)
     except RuntimeError as error:

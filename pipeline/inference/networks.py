@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
-from pipeline.core.spec import Inputs, Spec
+from pipeline.core.spec import Inputs, Spec, Targets
 from pipeline.inference import precision
 from pipeline.inference.batch import Batch
 from pipeline.inference.cuda_graphs import Graphs
@@ -21,6 +21,7 @@ from pipeline.inference.precision import ChosenPrecision, autocast
 from pipeline.inference.tensor_file import Tensors
 
 PREPROCESSING = Registry("pipeline.inference.inputs", "kind of inputs")
+POSTPROCESSING = Registry("pipeline.inference.outputs", "task")
 
 
 def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
@@ -31,8 +32,17 @@ def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
     return cast("nn.Module", PREPROCESSING.module(inputs.kind).Preprocessing(inputs, channels_last=channels_last))
 
 
+def postprocessing(targets: Targets) -> nn.Module | None:
+    """Build the last layer of a trained model for the kind of `targets`; None if its outputs are those of the network, such as logits."""
+    kind = targets.kind
+    return cast("nn.Module", POSTPROCESSING.module(kind).Postprocessing(targets)) if kind in POSTPROCESSING.names else None
+
+
 class Model(nn.Module):
     """Preprocesses stored inputs, and maps them to outputs. In classification, the outputs are logits (n, classes).
+
+    A training compares the outputs of the network itself with the targets. A model file is opened with `postprocessing`, a last layer after the network, if the
+    task has one: the outputs of a regression are then numbers in the units of the targets.
 
     Stored inputs are the inputs in the prepared data, for example uint8 images.
 
@@ -43,7 +53,15 @@ class Model(nn.Module):
     frozen_norms: Sequence[nn.Module] = ()
     """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
 
-    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, bf16_weights: bool = False, channels_last: bool = False) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        preprocessing: nn.Module,
+        *,
+        bf16_weights: bool = False,
+        channels_last: bool = False,
+        postprocessing: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         if bf16_weights:
             precision.to_bf16(network)
@@ -51,6 +69,7 @@ class Model(nn.Module):
         self.channels_last = channels_last
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
+        self.postprocessing = postprocessing
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -60,9 +79,8 @@ class Model(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         prepared = self.preprocessing(inputs)
-        if self.bf16_weights:
-            return cast("Tensor", self.network(precision.as_bf16(prepared)).float())
-        return cast("Tensor", self.network(prepared))
+        outputs = cast("Tensor", self.network(precision.as_bf16(prepared)).float() if self.bf16_weights else self.network(prepared))
+        return outputs if self.postprocessing is None else cast("Tensor", self.postprocessing(outputs))
 
 
 def load(network: nn.Module, tensors: Tensors, *, strict: bool = True) -> None:

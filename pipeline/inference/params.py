@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, field_validator
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import Registry
+from pipeline.core.registry import LOSSES, Registry
 from pipeline.core.section import Section
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from pipeline.core.spec import Inputs, Spec
+    from pipeline.core.spec import Inputs, Spec, Targets
 
     Examples = Callable[[int], Tensor]
     """A function that returns at most the given number of train samples, spread over the split, preprocessed for the network. Images are
@@ -130,16 +131,68 @@ class ModelSettings(Section):
 class LossSettings(Section):
     """The settings and methods that every loss of a training has. Each loss adds its own settings in its module, in `pipeline/losses/`.
 
-    In all methods, `logits` are (n, classes), in float32 at least. All losses are computed on the device, without host synchronisation.
+    A loss of classes extends `ClassLossSettings`. All losses are computed on the device, without host synchronisation.
     """
 
     name: str
     """The loss that a training minimises: a module of `pipeline/losses/`."""
+
+    @classmethod
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+        """Return True if this is a loss of such targets."""
+        raise NotImplementedError
+
+    def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
+        """Return the loss, summed over all targets.
+
+        `outputs` are those of the model, in float32 at least, and `weights` what the method `weights` returned.
+        """
+        raise NotImplementedError
+
+    def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":  # noqa: ARG002  # for losses with weights
+        """Return the weights that `summed` gets, from `targets`, the stored targets of the train split, or None, as this base class does."""
+        return None
+
+    def of_guessing(self, num_outputs: int) -> float:
+        """Return the loss of a target for a model that has learned nothing."""
+        raise NotImplementedError
+
+    def refuse_misfit(self, targets: "type[Targets] | Targets") -> None:
+        """Raise Refusal if this loss cannot be used for such targets."""
+        if not self.fits(targets):
+            fitting = [name for name in LOSSES.names if LOSSES.settings(name).fits(targets)]
+            choice = " or ".join(f"`python -m pipeline set loss={name}`" for name in fitting)
+            raise Refusal(
+                f"loss.name: {self.name} is not a loss of this task: {f'run {choice}' if choice else 'add one, as docs/extending.md explains'}"
+            )
+
+
+class ClassLossSettings(LossSettings):
+    """The settings and methods that every loss of classes has. In all methods, `logits` are (n, classes)."""
+
     class_weights: Literal["none", "balanced"]
     """Weights of the classes in this loss: `none` for equal ones. With `balanced`, the weight of a class is inversely proportional to its number
     of train samples, and the mean weight of these samples is 1. Must be `none` for a task without classes."""
 
     RECOMMENDED: ClassVar = {"class_weights": "none"}
+
+    @classmethod
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+        return targets.has_classes
+
+    def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":
+        """Return a weight for each class (classes,), inversely proportional to its number of `targets`, if the weights are balanced.
+
+        A class without targets has the weight 0: its target probability, from label smoothing, then counts nowhere.
+        """
+        if self.class_weights == "none":
+            return None
+        import numpy as np
+        import torch  # late: parameters are read without torch
+
+        counts = np.bincount(targets, minlength=num_outputs)
+        mean = len(targets) / np.count_nonzero(counts)
+        return torch.tensor(np.divide(mean, counts, out=np.zeros(num_outputs), where=counts > 0), dtype=torch.float32)
 
     def of_classes(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss (n, classes) that each class would have if it were the target."""
@@ -160,15 +213,31 @@ class LossSettings(Section):
             return (losses * targets if weights is None else losses * targets * weights).sum()
         return functional.nll_loss(-losses, targets, weights, reduction="sum")
 
-    def of_guessing(self, num_classes: int) -> float:
+    def of_guessing(self, num_outputs: int) -> float:
         """Return the loss of a target for a model that has learned nothing: one that gives all classes equal probability."""
         import torch
 
-        return float(self.summed(torch.zeros(1, num_classes, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), None))
+        return float(self.summed(torch.zeros(1, num_outputs, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), None))
 
-    def refuse_misfit(self, *, has_classes: bool) -> None:
-        """Raise Refusal if this loss cannot be used for the task. `has_classes` is False for a task without classes, such as a language model."""
-        if not has_classes:
-            raise Refusal(
-                f"loss.name: {self.name} needs a task with classes, but this task has none: run `python -m pipeline set loss=cross_entropy`"
-            )
+
+class NumberLossSettings(LossSettings):
+    """The settings and methods that every loss of numbers has. Outputs and targets are standardised numbers (n, columns)."""
+
+    @classmethod
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+        import numpy as np  # late: reading parameters needs no NumPy
+
+        return np.issubdtype(targets.dtype, np.floating)
+
+    def of_errors(self, errors: "Tensor") -> "Tensor":
+        """Return the loss of each number from its error (n, columns): the output minus the target."""
+        raise NotImplementedError
+
+    def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":  # noqa: ARG002  # all numbers count alike
+        return self.of_errors(outputs - targets).sum()
+
+    def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # the mean over the columns
+        """Return the loss of a target one standard deviation away from the mean, for a model that gives the mean."""
+        import torch  # late: parameters are read without torch
+
+        return float(self.of_errors(torch.ones((), dtype=torch.float64)))

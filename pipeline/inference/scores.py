@@ -1,7 +1,9 @@
-"""Scores that a validation and an evaluation compute alike: F1 from whole numbers of samples, and the loss of a language model per token, character and byte."""
+"""Scores that a validation and an evaluation compute alike: F1 from whole numbers of samples, the errors of numbers, and the loss of a language model per token, character and byte."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,4 +79,35 @@ def rates(loss: float, num_tokens: float, *, characters: float, size_bytes: floa
         "perplexity": math.exp(mean) if mean < math.log(1e300) else math.inf,
         "bits_per_character": bits / characters if characters else math.inf,
         "bits_per_byte": bits / size_bytes if size_bytes else math.inf,
+    }
+
+
+class NumberSums(NamedTuple):
+    """Sums over the samples of one column of numbers. All are standardised: so the sum of the targets is near 0, and their spread can be computed
+    from their squares.
+    """
+
+    squared_errors: float
+    absolute_errors: float
+    targets: float
+    squared_targets: float
+
+
+def of_numbers(columns: Sequence[NumberSums], num_samples: float, std: Sequence[float]) -> dict[str, float]:
+    """Return RMSE, MAE and R2: those of the column, or their means over several. `std` has the standard deviation of each column, in its own unit.
+
+    R2 is 1 minus the squared errors divided by those of the mean of the targets. As in scikit-learn, it is 0 for targets that are all equal,
+    or 1 if there are no errors.
+    """
+    each = [of_column(column, num_samples, unit) for column, unit in zip(columns, std, strict=True)]
+    return {name: sum(found[name] for found in each) / len(each) for name in each[0]}
+
+
+def of_column(column: NumberSums, num_samples: float, unit: float) -> dict[str, float]:
+    spread = column.squared_targets - column.targets**2 / num_samples
+    explained = 1 - column.squared_errors / spread if spread > 0 else float(column.squared_errors == 0)
+    return {
+        "rmse": unit * math.sqrt(column.squared_errors / num_samples),
+        "mae": unit * column.absolute_errors / num_samples,
+        "r2": explained,
     }

@@ -8,10 +8,11 @@ from torch.nn import functional
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Share
-from pipeline.inference.params import LossSettings
+from pipeline.core.spec import Targets
+from pipeline.inference.params import ClassLossSettings
 
 
-class Settings(LossSettings):
+class Settings(ClassLossSettings):
     name: Literal["cross_entropy"]
     label_smoothing: Share
     """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
@@ -29,8 +30,13 @@ class Settings(LossSettings):
         losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing)
         return (losses * weights[targets.clamp(min=0)]).sum()
 
-    def refuse_misfit(self, *, has_classes: bool) -> None:
-        """Raise Refusal if the task has no classes, unless this is the plain cross-entropy, which is the loss of a language model."""
+    @classmethod
+    def fits(cls, targets: type[Targets] | Targets) -> bool:
+        return targets.has_classes or targets.per_token
+
+    def refuse_misfit(self, targets: type[Targets] | Targets) -> None:
+        """Raise Refusal if the targets are neither classes nor tokens, or if a parameter is for classes only and the targets are tokens."""
+        super().refuse_misfit(targets)
         for key, plain in {"class_weights": "none", "label_smoothing": 0.0}.items():
-            if not has_classes and getattr(self, key) != plain:
+            if not targets.has_classes and getattr(self, key) != plain:
                 raise Refusal(f"loss.{key}: needs a task with classes, but this task has none: write `loss.{key}: {plain}`")

@@ -6,10 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.inference.params import LossSettings
+from pipeline.inference.params import ClassLossSettings
 
 
-class Settings(LossSettings):
+class Settings(ClassLossSettings):
     name: Literal["focal"]
     gamma: Annotated[float, Field(ge=0, le=100)]
     """The cross-entropy of a target with predicted probability p is multiplied by (1 - p) to this power; 0 for the cross-entropy itself."""

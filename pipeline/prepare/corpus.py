@@ -39,7 +39,7 @@ class CorpusSettings(TextSettings):
     """
 
     divides: ClassVar[bool] = True
-    task: ClassVar[str] = "language_modeling"
+    TASK: ClassVar[str] = "language_modeling"
 
     def dataset(self, documents: Divided) -> RawDataset:
         """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train.

@@ -91,7 +91,7 @@ class ImageFileSettings(SourceSettings):
         statistics = Statistics((self.image_size, self.image_size, self.channels), self.white)
         together = self.duplicates == "together"
         return RawDataset(
-            described(layout.classes, str(self.root)),
+            layout.task or described(layout.classes, str(self.root)),
             statistics,
             layout.targets,
             partial(decode_and_store, InMemory),

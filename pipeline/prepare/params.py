@@ -46,8 +46,9 @@ class SourceSettings(Section):
     inputs: ClassVar[str] = "image"
     """The kind of the dataset's inputs: the name of a module of `pipeline/core/inputs/`."""
 
-    task: ClassVar[str] = "classification"
-    """The kind of the dataset's targets, which decides the task: the name of a module of `pipeline/core/tasks/`."""
+    TASK: ClassVar[str] = "classification"
+    """The kind of the dataset's targets, which decides the task: the name of a module of `pipeline/core/tasks/`. Where a key decides it, as in
+    `LabelSettings`, this is the usual task."""
 
     name: str
     """The dataset or format: a module of `pipeline/sources/`."""
@@ -108,6 +109,15 @@ class SourceSettings(Section):
                 "`python -m pipeline set source=image_folder source.root=...`, or source=arrays, source=text_classification or source=text"
             )
         return root
+
+    @classmethod
+    def task_of(cls, section: Mapping[str, Any]) -> str:
+        """Return the task that `section`, a section `source`, decides. It need not be valid."""
+        return str(section.get("task", cls.TASK)) if "task" in cls.model_fields else cls.TASK
+
+    @property
+    def targets_kind(self) -> str:
+        return self.task_of(dict(self))
 
     def refuse_missing(self) -> None:
         """Raise Refusal if the folder or archive `root`, or another file that the settings name, does not exist or cannot be used."""

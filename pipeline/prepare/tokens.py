@@ -97,6 +97,6 @@ def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], 
         ("character",) if settings.tokenizer == "character" else ("word", "character"), known, new, settings.normalization
     )
     values: dict[str, Any] = {"tokenizer": better.description.kind, **LARGEST}
-    if settings.task == "classification":
+    if settings.targets_kind != "language_modeling":
         values["max_length"] = max(settings.max_length, row_length(better, known))
     return f"{beginning}: `python -m pipeline set {' '.join(f'source.{key}={value}' for key, value in values.items())}` chooses one that knows more"

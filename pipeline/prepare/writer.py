@@ -101,7 +101,7 @@ def store(
     if not task.per_token:
         write_keys(folder, raw_dataset, assigned, kept, splits)
     inputs_read = statistics.inputs().model_copy(update=raw_dataset.described)
-    return PreparedRecord(format=FORMAT, spec=Spec(inputs=inputs_read, targets=task), splits=splits)
+    return PreparedRecord(format=FORMAT, spec=Spec(inputs=inputs_read, targets=task.fitted(targets[TRAIN])), splits=splits)
 
 
 class StoredRows:

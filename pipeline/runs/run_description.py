@@ -175,7 +175,7 @@ def reference(section: str, origin: Mapping[str, Any], document: Mapping[str, An
     if types is None or (isinstance(before, Mapping) and before.get("name") == present["name"]):
         return before
     settings: Any = types.settings(present["name"])
-    return settings.recommended(name=present["name"], task=SOURCES.settings(document["source"]["name"]).task)
+    return settings.recommended(name=present["name"], task=SOURCES.settings(document["source"]["name"]).task_of(document["source"]))
 
 
 def short_keys(names: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.image_files import ImageFileSettings
+from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
@@ -21,7 +22,7 @@ from pipeline.prepare.reading.listed_images import located
 from pipeline.prepare.reading.parquet import ParquetImages
 
 
-class Settings(ImageFileSettings):
+class Settings(LabelSettings, ImageFileSettings):
     """Reads the images that a table lists, or that Parquet files hold.
 
     With `table`, `root` is a folder with the images and the table. Without it, `root` is a Parquet file with the images, or a folder with a
@@ -41,8 +42,8 @@ class Settings(ImageFileSettings):
     image_column: Column
     """The column with the path of each image, or with the images themselves: its name in the first line or, in a file without a line of names,
     its number from 1."""
-    label_column: Column
-    """The column with the label of each image, in the same way as `image_column`."""
+    label_column: LabelColumns
+    """The column with the label of each image, in the same way as `image_column`. For a regression, it may be a list of columns."""
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
@@ -80,19 +81,21 @@ class Settings(ImageFileSettings):
     def files(self) -> tuple[Tree, ClassFolders]:
         found = self.tables()
         paths = [path for several in found.values() for path in several]
-        columns = {"label_column": self.label_column} | ({"split_column": self.split_column} if self.split_column else {})
+        columns = {**self.label_columns, **({"split_column": self.split_column} if self.split_column else {})}
         skip_empty = self.on_corrupt == "skip"
         tree: Tree
         if not self.root.is_dir() or (
             tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))
         ):
             ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
-            labelled = labelled_tables.read(found, columns, self.encoding, skip_empty=skip_empty)
+            labelled = labelled_tables.read(found, columns, self.labels, self.root, self.encoding, skip_empty=skip_empty)
             read = list(dict.fromkeys(row.path for row in labelled.rows))
             tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(path) for path in read))
             names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
-            labelled = labelled_tables.read(found, {"image_column": self.image_column, **columns}, self.encoding, skip_empty=skip_empty)
+            labelled = labelled_tables.read(
+                found, {"image_column": self.image_column, **columns}, self.labels, self.root, self.encoding, skip_empty=skip_empty
+            )
             tree = Folder(self.root)
             names = located(labelled.rows, tree.listing().files, self.root)
         positions: Counter[str] = Counter()
@@ -100,7 +103,7 @@ class Settings(ImageFileSettings):
         for name, row in zip(names, labelled.rows, strict=True):
             samples.append(Sample(name, row.split, positions[row.split]))
             positions[row.split] += 1
-        return tree, ClassFolders(labelled.classes, samples, labelled.targets, notes=labelled.notes)
+        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task)
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""

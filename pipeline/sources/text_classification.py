@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
+from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import archives, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
@@ -42,7 +44,7 @@ Samples = Mapping[str, list[Sample]]
 """The samples of each split of the source."""
 
 
-class Settings(TextSettings):
+class Settings(LabelSettings, TextSettings):
     """Reads labelled texts. All texts are held in memory. `root` is one of:
 
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
@@ -67,8 +69,8 @@ class Settings(TextSettings):
     text_column: Column | None
     """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
     Null for files by class."""
-    label_column: Column | None
-    """The column with the label, in the same way as `text_column`."""
+    label_column: LabelColumns | None
+    """The column with the label, in the same way as `text_column`. For a regression, it may be a list of columns."""
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
@@ -93,16 +95,16 @@ class Settings(TextSettings):
     @field_validator("split_column")
     @classmethod
     def matches_the_label(cls, split: Column | None, info: ValidationInfo) -> Column | None:
-        if split is not None and type(split) is not type(info.data.get("label_column")):
+        if split is not None and kinds_of(info.data.get("label_column")) != {type(split)}:
             raise ValueError("must be of the same kind as label_column: both a name, or both a number")
         return split
 
     @field_validator("label_column")
     @classmethod
-    def matches_the_text(cls, label: Column | None, info: ValidationInfo) -> Column | None:
-        if "text_column" in info.data and type(label) is not type(info.data["text_column"]):
+    def matches_the_text(cls, label: LabelColumns | None, info: ValidationInfo) -> LabelColumns | None:
+        if "text_column" in info.data and kinds_of(label) != {type(info.data["text_column"])}:
             raise ValueError("must be of the same kind as text_column: both a name, both a number, or both null")
-        if label is not None and label == info.data.get("text_column"):
+        if label is not None and info.data.get("text_column") in (label if isinstance(label, tuple) else (label,)):
             raise ValueError("must be another column than text_column")
         return label
 
@@ -114,7 +116,7 @@ class Settings(TextSettings):
             return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding, skip_empty=self.on_corrupt == "skip"))
         if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
-            return self.of_rows(labelled_tables.read_class_files(files_of_classes, self.encoding))
+            return self.of_rows(labelled_tables.read_class_files(files_of_classes, self.root, self.encoding))
         return self.open_files()
 
     def tables(self) -> Tables:
@@ -129,10 +131,10 @@ class Settings(TextSettings):
                 f"source.text_column: {self.root} holds its texts in a table: "
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
-        columns = {"text_column": self.text_column, "label_column": self.label_column}
+        columns = {"text_column": self.text_column, **self.label_columns}
         columns |= {"split_column": self.split_column} if self.split_column else {}
-        labelled = labelled_tables.read(paths, columns, self.encoding, skip_empty=self.on_corrupt == "skip")
-        if isinstance(self.text_column, int):
+        labelled = labelled_tables.read(paths, columns, self.labels, self.root, self.encoding, skip_empty=self.on_corrupt == "skip")
+        if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
         return replace(self.of_rows(labelled), described={"column": self.text_column})
 
@@ -143,7 +145,7 @@ class Settings(TextSettings):
             samples[row.split].append(Sample(row.place, row.text))
             name = row.path.relative_to(self.root).as_posix() if row.path != self.root else row.path.name
             lines[row.split].append(f"{name}:{row.line}")
-        return self.dataset(labelled.classes, labelled.targets, lambda: samples, lambda: lines, notes=labelled.notes)
+        return self.dataset(labelled.task, labelled.targets, lambda: samples, lambda: lines, notes=labelled.notes)
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -156,27 +158,27 @@ class Settings(TextSettings):
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
         load = partial(read_files, tree, layout, self.root, self.encoding)
-        dataset = self.dataset(layout.classes, layout.targets, load, layout.names, paths, notes=layout.notes)
+        dataset = self.dataset(described(layout.classes, str(self.root)), layout.targets, load, layout.names, paths, notes=layout.notes)
         return replace(dataset, described={"whole_files": True})
 
     def dataset(
         self,
-        classes: tuple[str, ...],
-        targets: Mapping[str, NDArray[np.int64]],
+        task: Targets,
+        targets: Mapping[str, NDArray[Any]],
         load: Callable[[], Samples],
         sample_keys: Callable[[], Mapping[str, list[str]]],
         drawing_keys: Callable[[], list[bytes]] | None = None,
         *,
         notes: tuple[str, ...] = (),
     ) -> RawDataset:
-        """Return the dataset. `classes` are the names of the classes, and `targets` has the class numbers of the samples of each split.
+        """Return the dataset. `task` describes `targets`, those of the samples of each split.
 
         `load` returns the texts of each split. Only `prepare` calls `load`; the command `check` needs nothing but the targets. For
         `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts.
         """
         texts = TokenizedTexts(self, load)
         return RawDataset(
-            described(classes, str(self.root)),
+            task,
             texts.statistics,
             targets,
             texts.blocks,
@@ -186,6 +188,11 @@ class Settings(TextSettings):
             sample_keys=sample_keys,
             notes=notes,
         )
+
+
+def kinds_of(columns: LabelColumns | None) -> set[type]:
+    """Return the types of the columns: names, numbers or None."""
+    return set(map(type, columns if isinstance(columns, tuple) else (columns,)))
 
 
 class TokenizedTexts:

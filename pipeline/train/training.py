@@ -29,7 +29,7 @@ from pipeline.train.augment.augmentation import chosen_augmentation, refuse_misf
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
-from pipeline.train.engine.objective import Objective, balanced_weights
+from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.train.engine.step import Step
@@ -83,10 +83,9 @@ class Training:
         settings.refuse_unknown_metric(known)
         if params.augment:
             refuse_misfit(params.augment, prepared.spec)
-        params.loss.refuse_misfit(has_classes=targets.has_classes)
-        weights = None
-        if params.loss.class_weights == "balanced":
-            weights = balanced_weights(prepared.train.targets, prepared.spec.num_outputs).to(machine.device)
+        params.loss.refuse_misfit(targets)
+        weights = params.loss.weights(prepared.train.targets, prepared.spec.num_outputs)
+        weights = None if weights is None else weights.to(machine.device)
         objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, params.loss, weights)
         state = begin_state(params, prepared, machine.device, group)
         plan = Plan(

@@ -20,9 +20,9 @@ CHANGES: dict[str, Any] = {
     "source": {"name": "plane", "root": "data/README.md", "valid": 0.2, "test": 0.2, "seed": 1, "folds": None, "fold": 0},
     "model": {"name": "line", "weights": None},
     "augment": None,
-    "evaluate": {"name": "regression", "batch_size": 32, "test_time_augmentation": "none", "metrics": []},
+    "evaluate": {"name": "height", "batch_size": 32, "test_time_augmentation": "none", "metrics": []},
     "train.metric": "valid/mean_absolute_error",
-    "loss.label_smoothing": 0.0,
+    "loss": {"name": "squared"},
     "train.steps": 200,
     "train.report_every_steps": 20,
     "train.validate_every_steps": 40,
@@ -31,6 +31,7 @@ CHANGES: dict[str, Any] = {
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"loss": preset({})["loss"]}, "loss.name: cross_entropy is not a loss of this task: run `python -m pipeline set loss=squared`"),
     ({"train.metric": "valid/accuracy"}, "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute"),
     (
         {"augment": preset({})["augment"]},
@@ -97,7 +98,7 @@ def test_the_spec_has_the_kinds_of_the_fork(folder: Path) -> None:
     spec = json.loads((folder / "data/prepared/spec.json").read_text())["spec"]
     assert spec["inputs"]["kind"] == "points"
     assert 4.9 < spec["inputs"]["largest"] <= 5
-    assert spec["targets"] == {"kind": "regression"}
+    assert spec["targets"] == {"kind": "height"}
 
 
 def test_it_learns_and_its_metrics_are_reported(folder: Path) -> None:

@@ -16,7 +16,6 @@ from pipeline.core.prepared import Prepared, Split
 from pipeline.core.registry import LOSSES
 from pipeline.inference.params import LossSettings
 from pipeline.train.engine import update
-from pipeline.train.engine.objective import balanced_weights
 from tests import project
 from tests.imports import TOP
 from tests.train.engine.building import begin, run, steps
@@ -95,7 +94,8 @@ def test_guessing_costs_a_target_the_loss_of_equal_probabilities() -> None:
 
 def test_balanced_weights_have_mean_1_over_the_targets_and_an_absent_class_has_none() -> None:
     targets = np.repeat([0, 1, 3], [60, 30, 10])
-    weights = balanced_weights(targets, 4)
+    weights = loss("focal", gamma=2.0).model_copy(update={"class_weights": "balanced"}).weights(targets, 4)
+    assert weights is not None
     assert weights[targets].mean().item() == pytest.approx(1.0)
     assert (weights / weights[0]).tolist() == pytest.approx([1, 2, 0, 6])
 
@@ -141,7 +141,7 @@ def test_the_loss_of_a_validation_is_the_plain_cross_entropy(train_params, uneve
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": FOCAL}, "loss.name: focal needs a task with classes, but this task has none: run `python -m pipeline set loss=cross_entropy`"),
+        ({"loss": FOCAL}, "loss.name: focal is not a loss of this task: run `python -m pipeline set loss=cross_entropy`"),
         ({"loss.class_weights": "balanced"}, "loss.class_weights: needs a task with classes, but this task has none: write `loss.class_weights: none`"),
         ({"loss.label_smoothing": 0.1}, "loss.label_smoothing: needs a task with classes, but this task has none: write `loss.label_smoothing: 0.0`"),
     ],
@@ -155,7 +155,9 @@ def test_a_language_model_has_the_plain_cross_entropy(tmp_path: Path, monkeypatc
 
 def test_the_loss_of_the_docs_is_one_file_and_trains(train_params, uneven: Prepared, tmp_path: Path, monkeypatch) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"`pipeline/losses/generalised\.py`.*?```python\n(.*?class Settings\(LossSettings\).*?)```", text, re.DOTALL)
+    (example,) = re.findall(
+        r"`pipeline/losses/generalised\.py`.*?```python\n(.*?class Settings\(ClassLossSettings\).*?)```", text, re.DOTALL
+    )
     (tmp_path / "generalised.py").write_text(example, encoding="utf-8")
     monkeypatch.setattr(pipeline.losses, "__path__", [*pipeline.losses.__path__, str(tmp_path)])
     monkeypatch.setitem(LOSSES.__dict__, "names", (*LOSSES.names, "generalised"))

@@ -16,7 +16,6 @@ class NextTokenTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
-    row_shape: ClassVar[tuple[int, ...]] = (0,)
     per_token: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {
         "loss": "min",
@@ -31,6 +30,10 @@ class NextTokenTargets(spec.Targets):
     @classmethod
     def example(cls) -> Self:
         return cls()
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (0,)
 
     def num_outputs(self, inputs: spec.Inputs) -> int:
         """Return the number of different tokens."""

@@ -21,8 +21,8 @@ Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
-HEADLINES = ("perplexity", "accuracy", "loss")
-"""The scores that the result line may show; it shows the first that exists."""
+HEADLINES = ("perplexity", "accuracy", "rmse", "loss")
+"""The scores that may be the main score of a task: the first that exists is."""
 LONGEST_CLASS = 40
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""

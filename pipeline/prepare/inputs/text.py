@@ -214,7 +214,7 @@ class TextSettings(SourceSettings):
         """Return the tokenizer in `tokenizer_file`. Raises Refusal if it is unusable for this task or for rows of `max_length` tokens."""
         assert self.tokenizer_file is not None
         description = tokenizer_json.read(self.tokenizer_file, self.tokenizer_digest)
-        if description.end is None and self.task == "language_modeling":
+        if description.end is None and self.targets_kind == "language_modeling":
             raise Refusal(
                 f"source.tokenizer_file: {self.tokenizer_file}: has none of the tokens {', '.join(tokenizer_json.ENDS)}, "
                 "one of which a language model needs between documents: choose the tokenizer of another model"

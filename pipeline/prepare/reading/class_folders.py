@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted
+from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.archives import MAX_DEPTH
 from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, canonical, joined
@@ -45,11 +46,13 @@ class ClassFolders:
 
     classes: tuple[str, ...]
     samples: list[Sample]
-    targets: Mapping[str, NDArray[np.int64]]
+    targets: Mapping[str, NDArray[Any]]
     outer: int = 0
     """The number of folders that enclose the dataset."""
     notes: tuple[str, ...] = ()
     """Sentences about what is not used."""
+    task: Targets | None = None
+    """What `targets` are, if a table has them; None for numbers of `classes`."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the files of each split, by position."""

@@ -5,17 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
+from pipeline.prepare.reading.labels import ClassLabels, Labelled, LabelledRow, Labels, class_label
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.tables import LABEL, SPLIT, Columns
@@ -25,30 +22,6 @@ LINES, MAPPING = ".txt", "mapping.txt"
 MOST_EMPTY = 3
 Tables = Mapping[str, Sequence[Path]]
 """The tables of each split: one, or several parts of one."""
-
-
-class LabelledRow(NamedTuple):
-    """A row of the table `path`. `line` is the number of its line, from 1."""
-
-    path: Path
-    line: int
-    text: str
-    label: str
-    split: str
-
-    @property
-    def place(self) -> str:
-        return f"{shown(self.path)}:{self.line}"
-
-
-class Labelled(NamedTuple):
-    """The rows of all tables in the order in which they are read, the classes, and the class numbers of the rows of each split."""
-
-    rows: list[LabelledRow]
-    classes: tuple[str, ...]
-    targets: dict[str, NDArray[np.int64]]
-    notes: tuple[str, ...]
-    """Sentences about tables that are not used."""
 
 
 class SeveralSets(Refusal):
@@ -169,7 +142,7 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
     names: dict[str, str] = {}
     for split, files in found.items():
         if split == TEST and (missing := [column for column in (text, label) if column not in files]):
-            notes.append(unused(next(iter(files.values())), missing[0], label))
+            notes.append(unused(next(iter(files.values())), missing[0], [label]))
             continue
         for key, column in (("text_column", text), (LABEL, label)):
             if column not in files:
@@ -196,49 +169,52 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
                     path,
                     number,
                     tables.checked_text(written.rstrip("\r"), place, tables.FILL_OR_SKIP),
-                    tables.checked_label(names.get(name.strip(), name), place),
+                    class_label(names.get(name.strip(), name), place),
                     split,
                 )
             )
-    return labelled(*without_empty(rows, notes) if skip_empty else (rows, notes))
+    rows, notes = without_empty(rows, notes) if skip_empty else (rows, notes)
+    return ClassLabels([label]).of(rows, notes, (), root)
 
 
-def read_class_files(classes: Mapping[Path, str], encoding: str) -> Labelled:
+def read_class_files(classes: Mapping[Path, str], root: Path, encoding: str) -> Labelled:
     """Return a labelled row for each line that is not blank of the files of text `classes`, whose values are the labels of their lines."""
     rows = list[LabelledRow]()
     for path, label in classes.items():
         place = f"source.root: {shown(path)}"
         for number, line in enumerate(lines_of(path, encoding), 1):
             if line.strip():
-                rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), tables.checked_label(label, place), TRAIN))
-    return labelled(rows, [])
+                rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), class_label(label, place), TRAIN))
+    return ClassLabels([]).of(rows, [], (), root)
 
 
-def read(found: Tables, columns: Columns, encoding: str, *, skip_empty: bool) -> Labelled:
-    """Return the labelled rows of the tables `found`. `columns` is that of `tables.read`; a column of splits takes precedence over names.
+def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: str, *, skip_empty: bool) -> Labelled:
+    """Return the labelled rows of the tables `found` in `root`. `columns` and `labels` are those of `tables.read`; a column of splits takes precedence
+    over names.
 
-    A table of the test split that lacks a column, or has no labels, is left out. So are rows with an empty text or path, if `skip_empty`. Raises Refusal like `tables.read`, or if a label does not occur in train.
+    A table of the test split that lacks a column, or has no labels, is left out. So are rows with an empty text or path, if `skip_empty`. Raises Refusal like `tables.read`, or if the labels do not fit each other.
     """
     rows, notes = list[LabelledRow](), list[str]()
     for split, paths in found.items():
         for path in paths:
             try:
-                read = tables.read(path, columns, encoding=encoding, keep_empty=skip_empty)
+                read = tables.read(path, columns, labels, encoding=encoding, keep_empty=skip_empty)
                 rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in read]
             except MissingColumn as error:
                 if split != TEST:
                     raise
-                notes.append(unused(path, error.column, columns[LABEL]))
-    if skip_empty and len(columns) > 1 + (SPLIT in columns):
+                notes.append(unused(path, error.column, tables.label_columns(columns)))
+    of_labels = tables.label_columns(columns)
+    if skip_empty and len(columns) > len(of_labels) + (SPLIT in columns):
         rows, notes = without_empty(rows, notes)
     first = found[TRAIN][0]
-    stored = parquet.class_names(first, columns[LABEL]) if tables.suffix_of(first) == parquet.SUFFIX else []
-    return labelled(rows, notes, stored)
+    stored = parquet.class_names(first, of_labels[0]) if tables.suffix_of(first) == parquet.SUFFIX else []
+    return labels.of(rows, notes, stored, root)
 
 
-def unused(path: Path, column: object, label: object) -> str:
-    """Return the sentence about a table of test that lacks `column`. `label` is the column of the labels."""
-    return f"{path} has no {f'labels ({label})' if column == label else f'column {shown(column)}'} and is not used"
+def unused(path: Path, column: Column, labels: Sequence[Column]) -> str:
+    """Return the sentence about a table of test that lacks `column`. `labels` are the columns of the labels."""
+    return f"{path} has no {f'labels ({column})' if column in labels else f'column {shown(column)}'} and is not used"
 
 
 def without_empty(rows: list[LabelledRow], notes: list[str]) -> tuple[list[LabelledRow], list[str]]:
@@ -246,25 +222,3 @@ def without_empty(rows: list[LabelledRow], notes: list[str]) -> tuple[list[Label
     empty = [row.place for row in rows if not row.text]
     sentence = f"{counted(len(empty), 'row')} with an empty text left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}"
     return [row for row in rows if row.text], [*notes, sentence] if empty else notes
-
-
-def labelled(rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str] = ()) -> Labelled:
-    """Return the rows with their classes, in the order of `stored`, the names in the file, if it has any.
-
-    Raises Refusal if a label does not occur in train.
-    """
-    found = {row.label for row in rows}
-    names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
-    in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
-    classes = in_file if found <= set(names) else joined(found)
-    known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
-    if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
-        others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})
-        also = f", also {listed(others, tables.MOST_NAMED)}" if others else ""
-        more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:] else ""
-        raise Refusal(
-            f"source.root: {unseen[0].place}: has the label {shown(unseen[0].label)}, which no row of train has{more}: correct it, or add such rows to train"
-        )
-    splits = [split for split in SPLITS if any(row.split == split for row in rows)]
-    targets = {split: np.array([classes.numbers[row.label] for row in rows if row.split == split], np.int64) for split in splits}
-    return Labelled(rows, classes.names, targets, (*classes.notes, *notes))

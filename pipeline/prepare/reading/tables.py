@@ -18,8 +18,8 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, lines, parquet
-from pipeline.prepare.reading.class_names import canonical
 from pipeline.prepare.reading.file_tree import errors_as_refusal
+from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import split_of_value
 
@@ -78,7 +78,6 @@ def decode(content: bytes, place: str, *, encoding: str = encodings.UTF8) -> str
 
 LONGEST_FIELD = 2**20
 """Upper bound for the number of characters of a field."""
-LONGEST_LABEL = 255
 MOST_NAMED = 10
 """How many faulty rows of a table a message lists."""
 JSON_LINES = (".jsonl", ".ndjson")
@@ -105,7 +104,7 @@ class Row(NamedTuple):
 
     line: int
     text: str
-    label: str
+    label: Any
     split: str | None = None
 
 
@@ -115,22 +114,25 @@ def suffix_of(path: Path) -> str:
     return next((suffix for suffix in FORMATS if name.endswith(suffix)), "")
 
 
-def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8, keep_empty: bool = False) -> list[Row]:
-    """Return the labelled texts of a table. Blank lines are skipped.
+def read(
+    path: Path, columns: Columns, labels: Labels | None = None, *, encoding: str = encodings.UTF8, keep_empty: bool = False
+) -> list[Row]:
+    """Return the labelled texts of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
-    `columns` has LABEL and optionally SPLIT; any other key is that of the text, without which the texts are "". All are names, or all
-    numbers. With `keep_empty`, a row with an empty text is returned with nothing else. Raises Refusal if the file cannot be parsed or has no
+    `columns` has LABEL, or several keys that begin with it, and optionally SPLIT; any other key is that of the text, without which the texts are "".
+    All are names, or all numbers. With `keep_empty`, a row with an empty text is returned with nothing else. Raises Refusal if the file cannot be parsed or has no
     rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the line if a row has more or fewer columns than the
     first row, and with all lines if texts, labels or splits are invalid.
     """
     place = f"source.root: {shown(path)}"
-    label, split = columns[LABEL], columns.get(SPLIT)
-    text_key = next((key for key in columns if key not in (LABEL, SPLIT)), None)
+    of_labels, split = label_columns(columns), columns.get(SPLIT)
+    text_key = next((key for key in columns if not key.startswith(LABEL) and key != SPLIT), None)
+    labels = labels or ClassLabels(of_labels)
     found = records(path, columns, encoding=encoding)
-    names = parquet.class_names(path, label) if suffix_of(path) == parquet.SUFFIX else ()
-    if all(fields[label] in NO_LABEL for _, fields in found):
+    names = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
+    if empty := next((label for label in of_labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
         raise MissingColumn(
-            f"{place}: has no label in the column {shown(label)}: write the labels into it, or choose another column", label
+            f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
         )
     rows, problems = list[Row](), dict[int, Refusal]()
     for line, fields in found:
@@ -142,14 +144,18 @@ def read(path: Path, columns: Columns, *, encoding: str = encodings.UTF8, keep_e
             if text_key:
                 is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
                 text = checked_text(str(text) if is_number else text, f"{place}:{line}", FILL_OR_SKIP)
-            number = fields[label]
-            known = names[number] if isinstance(number, int) and 0 <= number < len(names) else number
+            cells = [fields[label] for label in of_labels]
+            known = [names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else cell for cell in cells]
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
-            rows.append(Row(line, text, checked_label(known, f"{place}:{line}"), part))
+            rows.append(Row(line, text, labels.checked(known, f"{place}:{line}"), part))
         except Refusal as error:
             problems[line] = error
     refuse_rows(problems, len(found), place)
     return rows
+
+
+def label_columns(columns: Columns) -> list[Column]:
+    return [column for key, column in columns.items() if key.startswith(LABEL)]
 
 
 def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> None:
@@ -209,23 +215,6 @@ def checked_text(text: object, place: str, remedy: str = "write a text, or remov
     return text
 
 
-def checked_label(label: object, place: str) -> str:
-    """Return the label as a string in its canonical form. `place` is its file and line, for the message.
-
-    Raises Refusal if the label is no string, whole number or truth value, is empty, cannot be printed, or has more than LONGEST_LABEL
-    characters.
-    """
-    whole = isinstance(label, float) and label.is_integer()
-    name = json.dumps(label) if isinstance(label, bool) else canonical(str(label)) if whole or isinstance(label, str | int) else ""
-    if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
-        raise Refusal(
-            f"has the label {shown(json.dumps(label, default=str), 60)}",
-            remedy=f"write printable text or a whole number, at most {LONGEST_LABEL} characters",
-            place=place,
-        )
-    return name
-
-
 def parsed_tsv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:  # noqa: ARG001  # as the other parsers
     for line, fields in enumerate(content.split("\n"), 1):
         yield line, fields.removesuffix("\r").split("\t")
@@ -269,7 +258,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     first, names = next(filled, (1, [""]))
     by_name = all(isinstance(column, str) for column in columns.values())
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for key, column in sorted(columns.items(), key=lambda item: item[0] == LABEL):
+    for key, column in sorted(columns.items(), key=lambda item: item[0].startswith(LABEL)):
         if known.count(column) != 1:
             raise MissingColumn(
                 f"{setting(key)}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "

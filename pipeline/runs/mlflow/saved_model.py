@@ -116,7 +116,8 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
 
 def described(spec: Spec) -> dict[str, Any]:
     """Return what `served_model.py` needs to know about inputs and outputs."""
-    inputs, names, tokenizer = spec.inputs, list(spec.targets.output_names), None
+    inputs, tokenizer = spec.inputs, None
+    names = list(spec.targets.output_names) if spec.targets.has_classes else []
     if isinstance(inputs, TextInputs):
         described = inputs.tokenizer
         tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
@@ -248,6 +249,9 @@ def name_of(run: "Run") -> str:
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
     names, outputs = spec.targets.output_names, f"logits of shape (n, {spec.num_outputs})"
+    if names and not spec.targets.has_classes:
+        outputs = f"numbers of shape (n, {spec.num_outputs}): {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
+        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}."
     if spec.targets.per_token:
         outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
     elif names:

@@ -141,7 +141,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     assert environment
     params = problems.gather(load, document, TrainParams)
     if params:
-        problems.gather(params.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
+        problems.gather(params.loss.refuse_misfit, targets_of(prepare.source))
         if params.augment:
             problems.gather(params.augment.refuse_other_transforms, prepare.source.inputs)
         problems.gather(refuse_unfit_network, params, prepare.source)
@@ -198,12 +198,12 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
 
     Raises Refusal if this pipeline does not have the task that the dataset needs.
     """
-    if source.task not in TASKS.names:
+    if source.targets_kind not in TASKS.names:
         raise Refusal(
-            f"source.name: the dataset {source.name} needs the task {source.task}, but this pipeline has only these tasks: "
-            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/core/tasks/{source.task}.py"
+            f"source.name: the dataset {source.name} needs the task {source.targets_kind}, but this pipeline has only these tasks: "
+            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/core/tasks/{source.targets_kind}.py"
         )
-    targets: type[Targets] = TASKS.module(source.task).Targets
+    targets: type[Targets] = TASKS.module(source.targets_kind).Targets
     return targets
 
 
@@ -234,7 +234,7 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
 
     `num_classes` is None if the data has no classes, or if their number is not known yet; it is then not checked.
     """
-    settings.refuse_other_task(source.task)
+    settings.refuse_other_task(source.targets_kind)
     settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
     refuse_unmeasurable(settings.metrics, targets_of(source), num_classes, "evaluate.metrics")
     if num_classes is not None:
@@ -246,7 +246,7 @@ def refuse_misfits(document: Document) -> None:
     prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
     problems = Problems()
     problems.gather(refuse_unusable, train, prepare.source, prepare.source.num_classes())
-    problems.gather(train.loss.refuse_misfit, has_classes=targets_of(prepare.source).has_classes)
+    problems.gather(train.loss.refuse_misfit, targets_of(prepare.source))
     if train.augment:
         problems.gather(train.augment.refuse_other_transforms, prepare.source.inputs)
     problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,12 +43,14 @@ class Unequal(Exception):
 class Difference:
     """Describes how far the outputs of an exported program are from those of the model.
 
-    `largest` is the largest absolute difference of an output. `num_other_classes` counts the outputs whose most probable class differs.
+    `largest` is the largest absolute difference of an output, in units of `scale`: the standard deviations of numbers, or 1 for logits.
+    `num_other_classes` counts the outputs whose most probable class differs; None if the outputs are numbers.
     """
 
+    scale: NDArray[np.float32] | float = 1.0
+    num_other_classes: int | None = 0
     largest: float = 0.0
     num_outputs: int = 0
-    num_other_classes: int = 0
 
     @property
     def within_tolerance(self) -> bool:
@@ -56,8 +58,10 @@ class Difference:
         return self.largest <= TOLERANCE
 
     def __str__(self) -> str:
-        same = self.num_outputs - self.num_other_classes
-        return f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e}), the same class for {same} of {self.num_outputs} outputs"
+        largest = f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e})"
+        if self.num_other_classes is None:
+            return f"{largest}, in standard deviations of the targets"
+        return f"{largest}, the same class for {self.num_outputs - self.num_other_classes} of {self.num_outputs} outputs"
 
     def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
         """Compare two batches of outputs (..., classes), and include them in this difference.
@@ -66,10 +70,11 @@ class Difference:
         """
         if expected.shape != found.shape:
             raise ValueError(f"outputs have shape {found.shape} instead of {expected.shape}")
-        self.largest = float(np.maximum(self.largest, np.abs(expected - found).max()))  # `maximum` keeps NaN
-        classes, others = expected.argmax(-1), found.argmax(-1)
-        self.num_outputs += classes.size
-        self.num_other_classes += int((classes != others).sum())
+        self.largest = float(np.maximum(self.largest, (np.abs(expected - found) / self.scale).max()))  # `maximum` keeps NaN
+        if self.num_other_classes is not None:
+            classes, others = expected.argmax(-1), found.argmax(-1)
+            self.num_outputs += classes.size
+            self.num_other_classes += int((classes != others).sum())
 
 
 def run(subject: str, format: str, output: str | None, others: Sequence[str]) -> int:  # noqa: A002  # the names of the command line
@@ -236,7 +241,8 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
     `rows` has samples in the form in which `prepare` stores them. If `variable_length` is True, shortened samples are compared too. Raises
     ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
     """
-    difference = Difference()
+    last = model.postprocessing
+    difference = Difference() if last is None else Difference(cast("torch.Tensor", last.std).numpy(), None)
     with progress("export", len(rows), "samples") as advance:
         for batch in advance.each(batches(rows, variable_length=variable_length), len):
             with torch.inference_mode():

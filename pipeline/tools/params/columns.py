@@ -24,6 +24,7 @@ SAMPLED_PATHS = 200
 MOST_LISTED = 8
 IMAGES, LABELS, TEXTS, SPLITS = "image_column", "label_column", "text_column", "split_column"
 """The keys of the section `source` that name a column."""
+TASK, REGRESSION = "task", "regression"
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits"}
 Name = str | int
 
@@ -171,8 +172,40 @@ def means_splits(table: Table, name: Name) -> bool:
     return len(found) > 1 and TRAIN in found
 
 
+def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[Name | None] = ()) -> Any:
+    """Return the column of the labels, or the columns of a regression that `given` lists. `others` hold something else. Raises Refusal like `chosen`."""
+    if given.get(TASK) == REGRESSION:
+        if isinstance(given.get(LABELS), list):
+            return [chosen(path, table, LABELS, {**given, LABELS: name}, ()) for name in given[LABELS]]
+        return chosen(path, table, LABELS, given, number_columns(table, others))
+    fitting = label_columns(table, others)
+    if LABELS not in given and not fitting and TASK not in given and (numbers := number_columns(table, others)):
+        ways = " or ".join(assignment(LABELS, name) for name in numbers[:MOST_LISTED])
+        raise Question(
+            path,
+            f"no column has classes, but {listed([*map(str, numbers)], MOST_LISTED)} {'have' if numbers[1:] else 'has'} numbers: to train a regression, add {assignment(TASK, REGRESSION)}"
+            + (f" {ways}" if numbers[1:] else ""),
+        )
+    return chosen(path, table, LABELS, given, fitting)
+
+
+def number_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
+    """Return the columns of numbers, at least three different ones, that do not just count the rows. `others` hold something else."""
+    return [name for name, values in table.columns.items() if name not in others and are_numbers(values)]
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    known = [value for value in values if value not in (None, "")]
+    try:
+        numbers = [float(value) for value in known if not isinstance(value, bool)]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    counts_rows = numbers == sorted(set(numbers)) and all(number.is_integer() for number in numbers)
+    return len(set(numbers)) > 2 and len(numbers) == len(known) and not counts_rows
+
+
 def label_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
-    """Return the columns that may hold the labels. `others` hold something else.
+    """Return the columns that may hold the classes. `others` hold something else.
 
     Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
     """
@@ -198,9 +231,9 @@ def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found
     split = split_column(path, table, given)
     answers, questions, refusals = {SPLITS: split}, list[str](), list[Refusal]()
     others = (*([given[key]] if key in given else found), split)
-    for wanted, fitting in ((key, found), (LABELS, label_columns(table, others))):
+    for wanted, answer in ((key, lambda: chosen(path, table, key, given, found)), (LABELS, lambda: labels(path, table, given, others))):
         try:
-            answers[wanted] = chosen(path, table, wanted, given, fitting)
+            answers[wanted] = answer()
         except Question as error:
             questions += error.questions
         except Refusal as error:
@@ -224,9 +257,11 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
             raise Refusal(
                 f"source.{key}={shown(column, 60)}: {shown(path)} has no such column: {suggestion(column, tuple(map(str, names)))}"
             )
-        if key == LABELS and (value := fraction(table.columns.get(column, []))) is not None:
-            raise Refusal(
-                f"source.{key}={shown(column, 60)}: has numbers with fractions, such as {shown(value, 20)}: store classes as names or whole numbers"
+        if key == LABELS and given.get(TASK) != REGRESSION and (value := fraction(table.columns.get(column, []))) is not None:
+            raise Question(
+                path,
+                f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: to train a regression, add "
+                f"{assignment(TASK, REGRESSION)}; store classes as names or whole numbers",
             )
         return column
     if len(found) == 1:

@@ -34,7 +34,10 @@ from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_val
 from pipeline.tools.params.white import described_white, find_white
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pipeline.core.raw_dataset import RawDataset
+    from pipeline.core.spec import Targets
     from pipeline.prepare.image_files import ImageFileSettings
     from pipeline.prepare.inputs.text import TextSettings
     from pipeline.prepare.params import SourceSettings
@@ -74,7 +77,9 @@ class Finding:
     splits: frozenset[str]
     """The splits that the data have."""
     class_counts: tuple[int, ...] = ()
-    """The train samples of each class; () for a corpus."""
+    """The train samples of each class; () for a corpus, and for targets that are no classes."""
+    task: "Targets | None" = None
+    """What the targets are; None for a corpus."""
     texts: tuple[str, ...] = ()
     """Some texts of train, to measure them; () for images and for a corpus."""
     image_shape: tuple[int, int] = (0, 0)
@@ -225,12 +230,15 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     assigned = split.assign(dataset.targets, dataset.task, valid=settings.valid, test=settings.test, seed=settings.seed)
     files = used_files(settings, dataset)
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
-    counts = Counter(targets[TRAIN].tolist())
-    class_counts = tuple(counts[number] for number in range(len(dataset.task.output_names)))
+    counts = Counter(targets[TRAIN].tolist()) if dataset.task.has_classes else Counter[int]()
+    class_counts = tuple(counts[number] for number in range(len(dataset.task.output_names))) if counts else ()
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
     lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS, SPLITS_COLUMN) if values.get(key) is not None]
-    lines.append(described_classes(dataset.task.output_names, class_counts))
-    lines += absent_classes(dataset, assigned[TRAIN])
+    if counts:
+        lines.append(described_classes(dataset.task.output_names, class_counts))
+        lines += absent_classes(dataset, assigned[TRAIN])
+    else:
+        lines += described_numbers(dataset.task.output_names, targets[TRAIN])
     texts: list[str] = []
     if name == LABELLED:
         assert dataset.drawing_keys is not None
@@ -256,6 +264,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         len(targets[TRAIN]),
         frozenset(targets),
         class_counts,
+        dataset.task.fitted(targets[TRAIN]),
         tuple(measured(texts)),
         shape,
     )
@@ -296,9 +305,10 @@ def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[P
 
 def contradictions(dataset: "RawDataset") -> list[str]:
     """Return a line about equal samples of train with different labels, if there are any."""
-    labels: dict[Any, set[int]] = {}
+    labels: dict[Any, set[Any]] = {}
     assert dataset.drawing_keys is not None
-    pairs = list(zip(dataset.drawing_keys(), dataset.targets[TRAIN].tolist(), strict=True))
+    targets = [str(target) for target in dataset.targets[TRAIN].tolist()]
+    pairs = list(zip(dataset.drawing_keys(), targets, strict=True))
     for key, target in pairs:
         labels.setdefault(key, set()).add(target)
     count = sum(len(labels[key]) > 1 for key, _ in pairs)
@@ -309,7 +319,7 @@ def settings_of(values: Mapping[str, Any]) -> "SourceSettings":
     """Return the settings of the source with its recommended values, and `values` instead of some. Raises Refusal if one is invalid."""
     kind = SOURCES.settings(str(values["name"]))
     try:
-        chosen = {"name": values["name"], **kind.recommended(name=values["name"], task=kind.task), **values}
+        chosen = {"name": values["name"], **kind.recommended(name=values["name"], task=kind.TASK), **values}
         return cast("SourceSettings", kind.model_validate_json(json.dumps(chosen, default=str)))
     except ValidationError as error:
         problem = error.errors()[0]
@@ -320,6 +330,12 @@ def described_classes(names: tuple[str, ...], counts: tuple[int, ...]) -> str:
     ordered = sorted(zip(counts, names, strict=True), reverse=True)
     shares = [f"{shown(name, 40)} {count} ({count / max(1, sum(counts)):.1%})" for count, name in ordered]
     return f"{len(names)} classes: {listed(shares, MOST_CLASSES)}"
+
+
+def described_numbers(names: Sequence[str], numbers: "NDArray[np.float64]") -> list[str]:
+    """Return a line about each column of the targets (samples, columns) of train."""
+    columns_of = zip(names, numbers.T, strict=True)
+    return [f"{shown(name, 40)}: numbers from {each.min():g} to {each.max():g}, {each.mean():g} on average" for name, each in columns_of]
 
 
 def quoted(used: Iterable[Path], texts: Sequence[str]) -> list[str]:

@@ -164,7 +164,7 @@ def task_of(data: Mapping[str, Any]) -> str:
     """Return the task of the dataset that the parameters `data` name; "classification", the task of most datasets, if they name none."""
     source = data.get("source")
     name = source.get("name") if isinstance(source, Mapping) else None
-    return str(SOURCES.settings(name).task) if name in SOURCES.names else "classification"
+    return str(SOURCES.settings(name).task_of(source)) if name in SOURCES.names else "classification"
 
 
 def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[str, Any]:

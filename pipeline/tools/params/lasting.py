@@ -9,7 +9,6 @@ from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TextInputs, Tokeni
 from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
@@ -79,5 +78,4 @@ def described(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
         num_tokens = getattr(source, "vocabulary", None) or NUM_SPECIAL + NUM_BYTES
         tokenizer = TokenizerDescription.model_construct(kind="word", vocabulary=tuple(map(str, range(num_tokens - NUM_SPECIAL))))
         inputs = TextInputs(length=getattr(source, "max_length", 1), tokenizer=tokenizer)
-    names = tuple(map(str, range(len(finding.class_counts))))
-    return load(document, TrainParams), Spec(inputs=inputs, targets=ClassTargets(classes=names) if names else NextTokenTargets())
+    return load(document, TrainParams), Spec(inputs=inputs, targets=finding.task or NextTokenTargets())

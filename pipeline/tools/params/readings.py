@@ -196,7 +196,7 @@ def table_values(
             "write as data=PATH the folder that has both"
         )
     split = columns.split_column(path, table, given)
-    label = columns.chosen(path, table, LABELS, given, columns.label_columns(table, (image, split)))
+    label = columns.labels(path, table, given, (image, split))
     return {"root": root, "table": name, IMAGES: image, LABELS: label, SPLITS: split}
 
 

@@ -47,6 +47,9 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
     counts = finding.class_counts
+    if not counts:
+        values |= {"loss": "mse", "evaluate": "regression", "train.metric": "valid/rmse"}
+        return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
     if max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -13,7 +11,7 @@ from pipeline.inference.params import LossSettings
 
 
 class Objective:
-    """The loss and the metrics of a task. This base class has the losses of classes or tokens; each task adds its metrics.
+    """The loss and the metrics of a task. This base class has the losses of classes or tokens; each task adds its metrics, and may override the losses.
 
     A training minimises the loss that the section `loss` chooses. A validation reports the plain cross-entropy, so that all trainings can be
     compared.
@@ -21,23 +19,27 @@ class Objective:
     All methods except `averages` work on the device, without host synchronisation.
     """
 
-    def __init__(self, num_outputs: int, minimised: LossSettings, class_weights: Tensor | None = None) -> None:
-        self.num_outputs, self.minimised, self.class_weights = num_outputs, minimised, class_weights
+    def __init__(self, num_outputs: int, minimised: LossSettings, weights: Tensor | None = None) -> None:
+        self.num_outputs, self.minimised, self.weights = num_outputs, minimised, weights
         self.chance_loss = minimised.of_guessing(num_outputs)
         """The mean training loss of a model that has learned nothing: that of guessing all classes or tokens with equal probability."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss to minimise, summed over the targets, in float32 at least.
 
-        Raises Refusal if `outputs` do not have one output for each class or token.
+        Raises Refusal if `outputs` do not have one output for each class, token or number.
         """
         refuse_misfit(outputs, self.num_outputs)
-        logits, targets = flattened(outputs, targets)
-        weights = None if self.class_weights is None else self.class_weights.to(logits.dtype)
-        return self.minimised.summed(logits, targets, weights)
+        outputs, targets = self.compared(outputs, targets)
+        weights = None if self.weights is None else self.weights.to(outputs.dtype)
+        return self.minimised.summed(outputs, targets, weights)
+
+    def compared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets in the form in which a loss compares them. Those of classes or tokens are `flattened`."""
+        return flattened(outputs, targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss to report for a validation or test split, summed over the targets: the plain cross-entropy."""
+        """Return the loss to report for a validation or test split, summed over the targets. In this base class, it is the plain cross-entropy."""
         return summed(outputs, targets)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -70,16 +72,6 @@ def flattened(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.flatten(0, -2), targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
 
 
-def balanced_weights(targets: NDArray[np.int64], num_classes: int) -> Tensor:
-    """Return a weight for each class (classes,), inversely proportional to its number of `targets`. The mean weight of the targets is 1.
-
-    A class without targets has the weight 0: its target probability, from label smoothing, then counts nowhere.
-    """
-    counts = np.bincount(targets, minlength=num_classes)
-    per_class = len(targets) / np.count_nonzero(counts)
-    return torch.tensor(np.divide(per_class, counts, out=np.zeros(num_classes), where=counts > 0), dtype=torch.float32)
-
-
 def refuse_misfit(logits: Tensor, num_outputs: int) -> None:
     """Raise Refusal if `logits` (..., outputs) do not have one output for each class.
 
@@ -88,6 +80,6 @@ def refuse_misfit(logits: Tensor, num_outputs: int) -> None:
     if not isinstance(logits, Tensor) or logits.shape[-1:] != (num_outputs,):
         found = f"outputs of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise Refusal(
-            f"model.name: this model returns {found}, but there are {num_outputs} classes or tokens: "
+            f"model.name: this model returns {found}, but there are {num_outputs} classes, tokens or numbers: "
             "correct it: a model returns a tensor whose last dimension is `spec.num_outputs`"
         )

@@ -20,7 +20,7 @@ class Objective(objective.Objective):
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """
 
-    def __init__(self, spec: Spec, loss: LossSettings, class_weights: Tensor | None = None) -> None:  # noqa: ARG002  # the interface is that of every task
+    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:  # noqa: ARG002  # the interface is that of every task
         super().__init__(spec.num_outputs, loss)
         assert isinstance(spec.inputs, TextInputs)
         tokenizer = Tokenizer(spec.inputs.tokenizer)

@@ -37,7 +37,7 @@ def test_guessing_costs_the_logarithm_of_the_number_of_classes() -> None:
 @pytest.mark.parametrize("outputs", [2, 4])
 def test_a_model_with_another_number_of_outputs_is_refused(outputs: int) -> None:
     with pytest.raises(
-        Refusal, match=rf"^model\.name: this model returns outputs of shape \(5, {outputs}\), but there are 3 classes or tokens"
+        Refusal, match=rf"^model\.name: this model returns outputs of shape \(5, {outputs}\), but there are 3 classes, tokens or numbers"
     ):
         objective_of(num_classes=3).training_loss(torch.zeros(5, outputs), torch.zeros(5, dtype=torch.int64))
 

@@ -16,15 +16,14 @@ from pipeline.inference.scores import Calibration
 
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
-ACCURACIES = {"train": "train/accuracy", "valid": "valid/accuracy"}
 FEW = 40
 """A curve with at most this many points has a marker at each point."""
 WIDE = 20.0
 """An axis is logarithmic if the largest value is at least this multiple of the smallest, and all are above 0."""
 
 
-def plot_history(path: Path, rows: Sequence[Row]) -> None:
-    """Plot the losses, the accuracies and the learning rate by step, and write the figure to `path`.
+def plot_history(path: Path, rows: Sequence[Row], metric: str = "accuracy") -> None:
+    """Plot the losses, `metric` and the learning rate by step, and write the figure to `path`.
 
     `rows` are the rows of `plots/train/history.csv`. Their values may be text or numbers. Empty values, NaN and infinity are left out.
     """
@@ -32,18 +31,18 @@ def plot_history(path: Path, rows: Sequence[Row]) -> None:
         canvas.note(path, "Training history", "The training recorded no rows.")
         return
     with canvas.figure(path, 7.2, 7.4) as figure:
-        losses, accuracies, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
+        losses, metrics, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
         figure.suptitle("Training history")
-        plot_losses(losses, rows)
-        plot_accuracies(accuracies, rows)
+        plot_losses(losses, rows, "nats" if metric == "accuracy" else "of standardised numbers")
+        plot_metric(metrics, rows, metric)
         plot_rates(rates, rows)
         figure.align_ylabels()
         figure.legend(*losses.get_legend_handles_labels(), loc="outside lower center", ncols=len(CURVES))
 
 
-def plot_losses(axes: Axes, rows: Sequence[Row]) -> None:
+def plot_losses(axes: Axes, rows: Sequence[Row], unit: str = "nats") -> None:
     plot_curves(axes, rows, LOSSES)
-    axes.set_ylabel("train objective,\nvalid loss (nats)")
+    axes.set_ylabel(f"train objective,\nvalid loss ({unit})")
     set_scale(axes, [value for name in LOSSES.values() for _, value in points(rows, name)])
 
 
@@ -56,10 +55,11 @@ def set_scale(axes: Axes, values: Sequence[float]) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def plot_accuracies(axes: Axes, rows: Sequence[Row]) -> None:
-    plot_curves(axes, rows, ACCURACIES)
-    axes.set_ylabel("accuracy (%)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+def plot_metric(axes: Axes, rows: Sequence[Row], metric: str) -> None:
+    plot_curves(axes, rows, {split: f"{split}/{metric}" for split in CURVES})
+    axes.set_ylabel("accuracy (%)" if metric == "accuracy" else metric)
+    if metric == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
 
 
 def plot_rates(axes: Axes, rows: Sequence[Row]) -> None:

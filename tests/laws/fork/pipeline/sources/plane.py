@@ -4,7 +4,7 @@ from collections.abc import Generator
 from typing import ClassVar, Literal
 
 import numpy as np
-from pipeline.core.tasks.regression import Targets
+from pipeline.core.tasks.height import Targets
 from pipeline.prepare.inputs.points import Statistics
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
@@ -13,7 +13,7 @@ from pipeline.prepare.params import SourceSettings
 
 class Settings(SourceSettings):
     inputs: ClassVar[str] = "points"
-    task: ClassVar[str] = "regression"
+    TASK: ClassVar[str] = "height"
     name: Literal["plane"]
 
     def open(self, *, workers: int) -> RawDataset:  # nothing is decoded

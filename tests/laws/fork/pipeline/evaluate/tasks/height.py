@@ -1,4 +1,4 @@
-"""Scores of a regression."""
+"""Scores of heights."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pipeline.evaluate.settings.regression import Settings
+from pipeline.evaluate.settings.height import Settings
 from torch import Tensor, nn
 
 from pipeline.core.spec import Spec

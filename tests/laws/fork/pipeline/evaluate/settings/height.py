@@ -1,4 +1,4 @@
-"""The section `evaluate` for a regression: it has no keys of its own."""
+"""The section `evaluate` for heights: it has no keys of its own."""
 
 from typing import Literal
 
@@ -6,4 +6,4 @@ from pipeline.evaluate.params import EvaluateSettings
 
 
 class Settings(EvaluateSettings):
-    name: Literal["regression"]
+    name: Literal["height"]

@@ -1,0 +1,77 @@
+"""Describes targets that are one or several numbers per sample."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from pipeline.core import spec, untrusted
+from pipeline.core.refusal import Refusal
+
+Floats = NDArray[np.float64]
+
+
+class NumberTargets(spec.Targets):
+    """Describes targets that are numbers, one for each of `columns`. They are stored in their own units, as float64.
+
+    A model learns standardised numbers: those minus `mean`, divided by `std`, the mean and the standard deviation of each column in the train
+    split. Both are empty until `fitted` has computed them.
+    """
+
+    dtype: ClassVar[type[np.generic]] = np.float64
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "rmse": "min", "mae": "min", "r2": "max"}
+
+    kind: Literal["regression"] = "regression"
+    columns: Annotated[tuple[str, ...], Field(min_length=1)]
+    mean: tuple[float, ...] = ()
+    std: tuple[Annotated[float, Field(gt=0)], ...] = ()
+
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of one column of numbers."""
+        return cls(columns=("number",), mean=(0.0,), std=(1.0,))
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (len(self.columns),)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return self.columns
+
+    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
+        return len(self.columns)
+
+    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+        same = isinstance(new, NumberTargets) and new.columns == self.columns
+        more = {"columns": (*self.columns, "one more"), "mean": (*self.mean, 0.0), "std": (*self.std, 1.0)}
+        return None if same else self.model_copy(update=more)
+
+    def refuse_invalid(self, targets: Floats, place: str) -> None:
+        """Raise Refusal if a target is not finite. `place` names the data in the message."""
+        if not np.isfinite(targets).all():
+            raise Refusal(f"{place} has targets that are not finite: correct the source, and run `dvc repro -f prepare`")
+
+    def refuse_unlearnable(self, targets: Floats, place: str) -> None:
+        """Raise Refusal if a column has the same number in all train samples. `place` names the dataset in the message."""
+        spread = np.ptp(targets, axis=0)
+        if not spread.all():
+            name = untrusted.shown(self.columns[int(np.flatnonzero(spread == 0)[0])], 60)
+            raise Refusal(f"source.root: {place}: all train samples have the same number in the column {name}: choose another column")
+
+    def fitted(self, targets: Floats) -> Self:
+        mean, std = targets.mean(axis=0), targets.std(axis=0)
+        return self.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(std.tolist())})
+
+    def baseline_scores(self, train: Floats, test: Floats) -> dict[str, float]:
+        """Return the RMSE on `test` of always guessing the mean of `train`. Of several columns, it is the mean of their RMSEs."""
+        return {"mean_guess_rmse": float(np.sqrt(np.square(test - train.mean(axis=0)).mean(axis=0)).mean())}
+
+    def standardized(self, targets: Floats) -> Floats:
+        """Return `targets` (n, columns) in standard deviations from the mean: what a training compares the outputs of the network with."""
+        return (targets - np.array(self.mean)) / np.array(self.std)
+
+
+Targets = NumberTargets

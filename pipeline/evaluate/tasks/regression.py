@@ -1,0 +1,110 @@
+"""Scores, tables and figures of a regression on the test split."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.regression import Floats, NumberTargets
+from pipeline.evaluate import intervals
+from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
+from pipeline.evaluate.settings.regression import Settings
+from pipeline.inference import scores
+
+
+class Evaluator:
+    """Collects the predicted and the actual numbers batch by batch, and computes scores, tables and figures from them."""
+
+    def __init__(self, spec: Spec, settings: Settings) -> None:
+        assert isinstance(spec.targets, NumberTargets)
+        self.targets, self.settings = spec.targets, settings
+        self.parts: list[tuple[Floats, Floats]] = []
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add the outputs and the targets (n, columns), both in the units of the targets."""
+        self.parts.append((outputs.double().cpu().numpy(), targets.cpu().numpy()))
+
+    @cached_property
+    def numbers(self) -> tuple[Floats, Floats]:
+        """Return the outputs and the targets (samples, columns) of all samples.
+
+        Raises Refusal if no samples were added, or if an output is not finite.
+        """
+        if not self.parts:
+            raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
+        outputs, targets = (np.concatenate(part) for part in zip(*self.parts, strict=True))
+        if damaged := np.count_nonzero(~np.isfinite(outputs).all(axis=1)):
+            raise Refusal(
+                f"the model's outputs are not finite for {damaged} of {len(outputs)} samples: "
+                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+            )
+        return outputs, targets
+
+    @cached_property
+    def standardized(self) -> tuple[Floats, Floats]:
+        """Return the outputs and the targets (samples, columns) of all samples, both standardised. Raises Refusal as `numbers` does."""
+        outputs, targets = map(self.targets.standardized, self.numbers)
+        return outputs, targets
+
+    def scores(self) -> dict[str, Any]:
+        """Return the scores for `metrics/evaluate.json`: the mean squared error of the standardised numbers as `loss`, and RMSE, MAE and R2 in the
+        units of the targets, with their intervals. Of several columns, each is the mean over the columns, which `per_column` has.
+        """
+        outputs, targets = self.standardized
+        errors = outputs - targets
+        sums = np.stack([np.square(errors), np.abs(errors), targets, np.square(targets)])  # the fields of NumberSums (4, samples, columns)
+        every = np.arange(len(errors))
+
+        def of(samples: NDArray[np.int64], columns: slice) -> dict[str, float]:
+            totals = sums[:, samples, columns].sum(axis=1).T
+            return scores.of_numbers([scores.NumberSums(*column) for column in totals.tolist()], len(samples), self.targets.std[columns])
+
+        found = of(every, slice(None))
+        drawn = intervals.of(lambda samples: of(samples, slice(None)), len(every), self.settings.confidence_level)
+        names = self.targets.columns
+        per_column = {name: of(every, slice(number, number + 1)) for number, name in enumerate(names)} if len(names) > 1 else {}
+        return {
+            "loss": float(np.square(errors).mean()),
+            **found,
+            **{f"{name}_interval": drawn[name] for name in found},
+            "samples": len(errors),
+            **({"per_column": per_column} if per_column else {}),
+        }
+
+    def sample_scores(self) -> SampleScores:
+        """Return the squared errors of each sample, added up over the columns. No sample is right or wrong."""
+        outputs, targets = self.standardized
+        return SampleScores(np.square(outputs - targets).sum(axis=1), None, np.full(len(outputs), outputs.shape[1]))
+
+    def write(
+        self,
+        folder: Path,
+        *,
+        inputs: NDArray[Any],  # noqa: ARG002  # other tasks need the inputs
+        history: Sequence[Mapping[str, object]],
+        model: nn.Module,  # noqa: ARG002  # other tasks need the model
+        keys: SampleKeys = nowhere,
+    ) -> None:
+        """Write the predicted and the actual number of each sample, as a table and as a figure, the training history, and the largest errors."""
+        # imported late: matplotlib takes a second, which would delay an error message
+        from pipeline.evaluate.reports.figures import curves, errors
+
+        predicted, actual = self.numbers
+        curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse")
+        errors.plot(folder / "predicted.png", actual, predicted, self.targets.columns)
+        worst = np.argsort(-self.sample_scores().loss, kind="stable")[: self.settings.mistakes]
+        columns: dict[str, list[Any]] = {"sample": worst.tolist()}
+        for number, name in enumerate(self.targets.columns):
+            of = f" {name}" if len(self.targets.columns) > 1 else ""
+            columns |= {f"actual{of}": actual[worst, number].tolist(), f"predicted{of}": predicted[worst, number].tolist()}
+        if (places := keys(worst.tolist())) is not None:
+            columns["key"] = [key.encode("utf-8", "backslashreplace").decode() for key in places]  # a name of a file need not be UTF-8
+        recorded.write(folder / "mistakes.csv", tuple(columns), zip(*columns.values(), strict=True))

@@ -1,0 +1,21 @@
+"""The last layer of a trained regression: it turns standardised numbers into those of the targets."""
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.core.tasks.regression import NumberTargets
+
+
+class Postprocessing(nn.Module):
+    """Returns the numbers (n, columns) in the units of the targets, in float32, for `outputs` (n, columns), which are standardised numbers."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, targets: NumberTargets) -> None:
+        super().__init__()
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(targets, name), dtype=torch.float32), persistent=False)
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs.float() * self.std + self.mean

@@ -1,0 +1,141 @@
+"""Turns the labels of rows into targets: a class for each kind of labels that tables have."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.raw_dataset import SPLITS, TRAIN
+from pipeline.core.refusal import Refusal, listed
+from pipeline.core.spec import Targets
+from pipeline.core.tasks.classification import described
+from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
+
+LONGEST_LABEL = 255
+MOST_NAMED = 10
+"""How many labels a message lists."""
+
+
+class LabelledRow(NamedTuple):
+    """A row of the table `path`. `line` is the number of its line, from 1, and `label` what `Labels.checked` has returned."""
+
+    path: Path
+    line: int
+    text: str
+    label: Any
+    split: str
+
+    @property
+    def place(self) -> str:
+        return f"{shown(self.path)}:{self.line}"
+
+
+class Labelled(NamedTuple):
+    """The rows of all tables in the order in which they are read, and the description and the targets of the rows of each split."""
+
+    rows: list[LabelledRow]
+    task: Targets
+    targets: dict[str, NDArray[Any]]
+    notes: tuple[str, ...]
+    """Sentences about tables that are not used, and about labels."""
+
+
+class Labels:
+    """The labels of a task, in the columns `columns` of tables: see `ClassLabels` and `NumberLabels`."""
+
+    def __init__(self, columns: Sequence[str | int]) -> None:
+        self.columns = tuple(map(str, columns))
+
+    def checked(self, cells: Sequence[Any], place: str) -> Any:
+        """Return the label that the cells of a row in the label columns mean. Raises Refusal if there is none. `place` is the file and the line."""
+        raise NotImplementedError
+
+    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
+        """Return the rows with their targets.
+
+        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. `root` is the dataset for
+        the message.
+        """
+        raise NotImplementedError
+
+
+class ClassLabels(Labels):
+    """Labels that are the name or number of a class, in one column."""
+
+    def checked(self, cells: Sequence[Any], place: str) -> str:
+        return class_label(cells[0], place)
+
+    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
+        """Return the rows with their classes, in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
+        found = {row.label for row in rows}
+        names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
+        in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
+        classes = in_file if found <= set(names) else joined(found)
+        known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
+        if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
+            others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})
+            also = f", also {listed(others, MOST_NAMED)}" if others else ""
+            more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:] else ""
+            raise Refusal(
+                f"source.root: {unseen[0].place}: has the label {shown(unseen[0].label)}, which no row of train has{more}: correct it, or add such rows to train"
+            )
+        targets = by_split(rows, [classes.numbers[row.label] for row in rows], np.int64)
+        return Labelled(rows, described(classes.names, str(root)), targets, (*classes.notes, *notes))
+
+
+class NumberLabels(Labels):
+    """Labels that are numbers, one in each of the columns."""
+
+    def checked(self, cells: Sequence[Any], place: str) -> list[float]:
+        return [number(cell, name, place) for cell, name in zip(cells, self.columns, strict=True)]
+
+    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:  # noqa: ARG002  # as for classes
+        targets = by_split(rows, [row.label for row in rows], np.float64)
+        return Labelled(rows, NumberTargets(columns=self.columns), targets, tuple(notes))
+
+
+LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels}
+
+
+def by_split(rows: Sequence[LabelledRow], values: Sequence[Any], dtype: type[np.generic]) -> dict[str, NDArray[Any]]:
+    """Return the values of the rows of each split as an array."""
+    splits = np.array([row.split for row in rows])
+    return {split: np.array(values, dtype)[splits == split] for split in SPLITS if split in splits}
+
+
+def class_label(label: object, place: str) -> str:
+    """Return the label of a class as a string in its canonical form. `place` is its file and line, for the message.
+
+    Raises Refusal if the label is no string, whole number or truth value, is empty, cannot be printed, or has more than LONGEST_LABEL
+    characters.
+    """
+    whole = isinstance(label, float) and label.is_integer()
+    name = json.dumps(label) if isinstance(label, bool) else canonical(str(label)) if whole or isinstance(label, str | int) else ""
+    if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
+        raise Refusal(
+            f"has the label {shown(json.dumps(label, default=str), 60)}",
+            remedy=f"write printable text or a whole number, at most {LONGEST_LABEL} characters",
+            place=place,
+        )
+    return name
+
+
+def number(cell: object, column: str, place: str) -> float:
+    """Return the number in a cell of `column`. Raises Refusal if it is empty, is no number, or is not finite. `place` is its file and line."""
+    try:
+        value = math.nan if isinstance(cell, bool) or not isinstance(cell, str | int | float) else float(cell)
+    except (ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise Refusal(
+            f"has {shown(json.dumps(cell, default=str), 60)} in the column {shown(column, 60)}",
+            remedy="write a number such as 3.5, or remove the row",
+            place=place,
+        )
+    return value

@@ -1,0 +1,60 @@
+"""Names the numbers that a regression returns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.untrusted import shown
+
+WIDEST_COLUMN = 16
+DIGITS = 7
+"""Significant digits of a number: those of float32."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predicted numbers of one input, by column."""
+
+    input: str
+    numbers: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction for a line of JSON."""
+        return {"input": self.input, **self.numbers}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
+        return shown(self.input), *(f"{number:.{DIGITS}g}" for number in self.numbers.values())
+
+
+class Predictor:
+    """Makes predictions from the outputs of a model."""
+
+    def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
+        assert isinstance(spec.targets, NumberTargets)
+        self.targets = spec.targets
+
+    def columns(self) -> dict[str, int | None]:
+        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
+        return {"input": None} | dict.fromkeys(self.targets.columns, WIDEST_COLUMN)
+
+    def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
+        """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, columns) has its numbers.
+
+        Raises Refusal if an output is not finite.
+        """
+        for name, row in zip(names, outputs, strict=True):
+            if not np.isfinite(row).all():
+                raise Refusal(
+                    f"{shown(name)}: the model's outputs are not finite: its training diverged; "
+                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                )
+            yield Prediction(
+                name, {column: float(f"{number:.{DIGITS}g}") for column, number in zip(self.targets.columns, row.tolist(), strict=True)}
+            )

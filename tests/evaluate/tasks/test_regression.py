@@ -1,0 +1,69 @@
+"""The evaluator of a regression: fed in pieces of any size, it gives the scores of the whole split, its intervals and its largest errors."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.regression import NumberTargets
+from pipeline.evaluate.settings.regression import Settings
+from pipeline.evaluate.tasks.regression import Evaluator
+from tests.specs import image_spec
+
+IMAGES = image_spec(shape=(2, 2, 1), classes=("a", "b"), mean=(0.4,), std=(0.3,)).inputs
+GENERATOR = np.random.default_rng(3)
+ACTUAL = GENERATOR.normal((2000.0, -0.5), (15.0, 0.01), (60, 2))
+PREDICTED = torch.from_numpy(ACTUAL + GENERATOR.normal(0, (3.0, 0.004), (60, 2)))
+TARGETS = NumberTargets(columns=("year", "share")).fitted(ACTUAL)
+SETTINGS = Settings(name="regression", batch_size=8, test_time_augmentation="none", metrics=(), confidence_level=0.9, mistakes=4)
+HISTORY = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0, "valid/r2": 0.1}]
+
+
+def fed(size: int, predicted: torch.Tensor = PREDICTED) -> Evaluator:
+    evaluator = Evaluator(Spec(inputs=IMAGES, targets=TARGETS), SETTINGS)
+    for start in range(0, len(predicted), size):
+        evaluator.add(predicted[start : start + size], torch.from_numpy(ACTUAL[start : start + size]))
+    return evaluator
+
+
+def test_the_scores_are_those_of_scikit_learn_for_pieces_of_any_size() -> None:
+    scores = fed(7).scores()
+    assert fed(60).scores() == scores
+    assert scores["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL, PREDICTED), rel=1e-9)
+    assert scores["mae"] == pytest.approx(mean_absolute_error(ACTUAL, PREDICTED), rel=1e-9)
+    assert scores["r2"] == pytest.approx(r2_score(ACTUAL, PREDICTED), rel=1e-9)
+    year = scores["per_column"]["year"]
+    assert year["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
+    for name in ("rmse", "mae", "r2"):
+        low, high = scores[f"{name}_interval"].values()
+        assert low < scores[name] < high
+    guess = TARGETS.baseline_scores(ACTUAL, ACTUAL)["mean_guess_rmse"]
+    assert guess == pytest.approx(root_mean_squared_error(ACTUAL, np.broadcast_to(ACTUAL.mean(axis=0), ACTUAL.shape)), rel=1e-9)
+
+
+def test_the_largest_errors_are_listed_first_in_the_units_of_the_targets(tmp_path: Path) -> None:
+    evaluator = fed(60)
+    evaluator.write(
+        tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity(), keys=lambda numbers: [*map(str, numbers)]
+    )
+    with (tmp_path / "mistakes.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    costs = (((PREDICTED.numpy() - ACTUAL) / ACTUAL.std(axis=0)) ** 2).sum(axis=1)
+    assert [int(row["sample"]) for row in rows] == np.argsort(-costs)[:4].tolist()
+    first = int(rows[0]["sample"])
+    assert [float(rows[0][f"{kind} share"]) for kind in ("actual", "predicted")] == [ACTUAL[first, 1], PREDICTED[first, 1].item()]
+    assert rows[0]["key"] == rows[0]["sample"]
+    assert {"predicted.png", "history.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert evaluator.sample_scores().correct is None
+
+
+def test_an_output_that_is_not_finite_is_refused() -> None:
+    broken = PREDICTED.clone()
+    broken[3, 1] = torch.nan
+    with pytest.raises(Refusal, match=r"^the model's outputs are not finite for 1 of 60 samples: its training diverged"):
+        fed(60, broken).scores()
