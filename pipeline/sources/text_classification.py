@@ -25,7 +25,8 @@ from pipeline.prepare.reading import archives, labelled_tables, lines, tables
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
-from pipeline.prepare.reading.labelled_tables import TABLES, Labelled, Tables, find_line_files, find_tables
+from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_line_files, find_tables
+from pipeline.prepare.reading.labels import Labelled
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30

@@ -71,7 +71,8 @@ class NumberTargets(spec.Targets):
 
     def standardized(self, targets: Floats) -> Floats:
         """Return `targets` (n, columns) in standard deviations from the mean: what a training compares the outputs of the network with."""
-        return (targets - np.array(self.mean)) / np.array(self.std)
+        numbers: Floats = (targets - np.array(self.mean)) / np.array(self.std)
+        return numbers
 
 
 Targets = NumberTargets

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 ORIGIN = b"pipeline.origin"
 """The key of the file's metadata with the digest of all that decides the predictions: equal origins have equal predictions."""
 SCORES = ("loss", "correct", "num_targets")
-"""The columns of every task. The sum of `correct` divided by that of `num_targets` is the accuracy; that of `loss`, the loss."""
+"""The columns of every task, but `correct` for numbers. The sum of `correct` divided by that of `num_targets` is the accuracy; that of `loss`, the
+loss."""
 
 
 def table(scores: SampleScores, keys: Sequence[str] | None) -> "pa.Table":
     """Return the predictions with the place of each sample in the source (`key`), or without `key` if `keys` is None."""
     import pyarrow as pa  # late: it takes 0.2 s
 
-    columns = {**scores.answers, **{name: getattr(scores, name) for name in SCORES}}
+    columns = {**scores.answers, **{name: column for name in SCORES if (column := getattr(scores, name)) is not None}}
     if keys is not None:
         columns = {"key": [untrusted.storable(key) for key in keys], **columns}
     return pa.table(columns)
@@ -44,7 +45,7 @@ def read(path: Path) -> "pa.Table | None":
     try:
         with path.open("rb") as file:
             found: pa.Table = parquet.ParquetFile(file).read()
-            found.select(SCORES)  # raises KeyError for the table of another program
+            found.select(("loss", "num_targets"))  # raises KeyError for the table of another program
             return found
     except FileNotFoundError:
         return None
@@ -60,5 +61,5 @@ def sample_scores(path: Path, origin: str) -> SampleScores | None:
         return None
     if found is None or (found.schema.metadata or {}).get(ORIGIN) != origin.encode():
         return None
-    loss, correct, num_targets = (np.asarray(found[name]) for name in SCORES)
-    return SampleScores(loss, correct, num_targets)
+    columns = {name: np.asarray(found[name]) for name in SCORES if name in found.column_names}
+    return SampleScores(columns["loss"], columns.get("correct"), columns["num_targets"])

@@ -13,9 +13,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import Floats, NumberTargets
 from pipeline.evaluate import intervals
-from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores
-from pipeline.evaluate.reports.recorded import SampleKeys, nowhere
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.inference import scores
 
@@ -80,9 +78,12 @@ class Evaluator:
         }
 
     def sample_scores(self) -> SampleScores:
-        """Return the squared errors of each sample, added up over the columns. No sample is right or wrong."""
+        """Return the squared errors of each sample, added up over the columns, with its numbers. No sample is right or wrong."""
         outputs, targets = self.standardized
-        return SampleScores(np.square(outputs - targets).sum(axis=1), None, np.full(len(outputs), outputs.shape[1]))
+        of = [f" {name}" for name in self.targets.columns] if len(self.targets.columns) > 1 else [""]
+        pairs = zip(of, *(numbers.T for numbers in reversed(self.numbers)), strict=True)
+        answers = {f"{kind}{name}": column for name, *both in pairs for kind, column in zip(("actual", "predicted"), both, strict=True)}
+        return SampleScores(np.square(outputs - targets).sum(axis=1), None, np.full(len(outputs), outputs.shape[1]), answers)
 
     def write(
         self,
@@ -91,20 +92,11 @@ class Evaluator:
         inputs: NDArray[Any],  # noqa: ARG002  # other tasks need the inputs
         history: Sequence[Mapping[str, object]],
         model: nn.Module,  # noqa: ARG002  # other tasks need the model
-        keys: SampleKeys = nowhere,
     ) -> None:
-        """Write the predicted and the actual number of each sample, as a table and as a figure, the training history, and the largest errors."""
+        """Write a figure of the predicted beside the actual numbers, and one of the training history. `inputs` and `model` are not used."""
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves, errors
 
         predicted, actual = self.numbers
-        curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse")
         errors.plot(folder / "predicted.png", actual, predicted, self.targets.columns)
-        worst = np.argsort(-self.sample_scores().loss, kind="stable")[: self.settings.mistakes]
-        columns: dict[str, list[Any]] = {"sample": worst.tolist()}
-        for number, name in enumerate(self.targets.columns):
-            of = f" {name}" if len(self.targets.columns) > 1 else ""
-            columns |= {f"actual{of}": actual[worst, number].tolist(), f"predicted{of}": predicted[worst, number].tolist()}
-        if (places := keys(worst.tolist())) is not None:
-            columns["key"] = [key.encode("utf-8", "backslashreplace").decode() for key in places]  # a name of a file need not be UTF-8
-        recorded.write(folder / "mistakes.csv", tuple(columns), zip(*columns.values(), strict=True))
+        curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse")

@@ -212,7 +212,7 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
     return labels.of(rows, notes, stored, root)
 
 
-def unused(path: Path, column: Column, labels: Sequence[Column]) -> str:
+def unused(path: Path, column: object, labels: Sequence[Column]) -> str:
     """Return the sentence about a table of test that lacks `column`. `labels` are the columns of the labels."""
     return f"{path} has no {f'labels ({column})' if column in labels else f'column {shown(column)}'} and is not used"
 

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.labelled_tables import LabelledRow
+from pipeline.prepare.reading.labels import LabelledRow
 from pipeline.prepare.reading.split_names import split_in
 
 

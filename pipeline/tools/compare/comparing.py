@@ -191,7 +191,8 @@ def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
     title = f"paired test of {first} and {second}: predictions for the same {counted(test.num_samples, 'test sample')}"
     header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
     of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
-    yield ComparisonTable(title, header, [(*test_row(test.accuracy), of_accuracy), (*test_row(test.loss), BOOTSTRAP)])
+    rows = [(*test_row(test.accuracy), of_accuracy)] if test.accuracy else []
+    yield ComparisonTable(title, header, [*rows, (*test_row(test.loss), BOOTSTRAP)])
     yield sentence(test, first, second)
 
 
@@ -203,7 +204,7 @@ def test_row(metric: MetricDifference) -> tuple[str, ...]:
 def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
-    if test.discordant is None:
+    if test.discordant is None or test.accuracy is None:
         differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"
         return f"{differs}, by the interval of the loss."
     comparative = "worse" if test.accuracy.difference < 0 else "better"

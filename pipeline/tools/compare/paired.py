@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,20 +117,21 @@ class Paired:
     """The paired test of the models `first` and `second` on `num_samples` samples.
 
     If each sample has one target, `discordant` counts the samples on which the models disagree, and the interval of the accuracy is the
-    exact one. Otherwise `discordant` is None, the interval of the accuracy is a bootstrap, and the accuracy decides nothing.
+    exact one. Otherwise `discordant` is None, the interval of the accuracy is a bootstrap, and the accuracy decides nothing. Predictions of
+    numbers have none.
     """
 
     first: ComparedModel
     second: ComparedModel
     num_samples: int
-    accuracy: MetricDifference
+    accuracy: MetricDifference | None
     loss: MetricDifference
     discordant: Discordant | None
 
     @property
     def differs_in_accuracy(self) -> bool:
         """Return True if the exact interval of the accuracy excludes 0; False if the samples have several targets."""
-        return self.discordant is not None and self.accuracy.is_significant
+        return self.discordant is not None and self.accuracy is not None and self.accuracy.is_significant
 
     @property
     def is_significant(self) -> bool:
@@ -140,7 +141,7 @@ class Paired:
     @property
     def second_is_worse(self) -> bool:
         """Return True if the second model is significantly worse: by its accuracy if that differs by more than chance, else by its loss."""
-        return self.accuracy.difference < 0 if self.differs_in_accuracy else self.loss.low > 0
+        return self.accuracy.difference < 0 if self.accuracy and self.differs_in_accuracy else self.loss.low > 0
 
 
 class EvaluationSplit:
@@ -232,7 +233,7 @@ def incomparability(first: Spec, second: Spec) -> str | None:
         return f"the two models have different tasks: {task(first)}, and {task(second)}"
     one, other = stage.shown(first), stage.shown(second)
     both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
-    if first.targets != second.targets:
+    if first.targets != second.targets and (first.targets.has_classes or first.targets.enlarged_if_other(second.targets)):
         return f"the two models have different {'classes' if first.targets.has_classes else 'targets'}: {both}"
     if not first.inputs.reads_samples_of(second.inputs):
         return f"the two models have different inputs: {both}"
@@ -252,16 +253,17 @@ def paired(first: Scored, second: Scored) -> Paired:
     one, other = first.samples, second.samples
     assert np.array_equal(one.num_targets, other.num_targets)
     weights = one.num_targets.astype(np.float64)
-    differences = np.stack([other.correct - one.correct, other.loss - one.loss]).astype(np.float64)
-    if (one.num_targets == 1).all():
+    pairs: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {"loss": (one.loss, other.loss)}
+    if one.correct is not None and other.correct is not None:
+        pairs = {"accuracy": (one.correct, other.correct), **pairs}
+    differences = np.stack([after - before for before, after in pairs.values()]).astype(np.float64)
+    if "accuracy" in pairs and (one.num_targets == 1).all():
         discordant = Discordant(int(np.count_nonzero(differences[0] < 0)), int(np.count_nonzero(differences[0] > 0)))
         intervals = [exact_interval(*discordant, len(weights), LEVEL), *bootstrap(differences[1:], weights, LEVEL)]
     else:
         discordant, intervals = None, bootstrap(differences, weights, LEVEL)
-    correct, loss = (
-        MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
-        for name, before, after, (low, high) in zip(
-            ("accuracy", "loss"), (one.correct, one.loss), (other.correct, other.loss), intervals, strict=True
-        )
-    )
-    return Paired(first.model, second.model, len(weights), correct, loss, discordant)
+    found = {
+        name: MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
+        for (name, (before, after)), (low, high) in zip(pairs.items(), intervals, strict=True)
+    }
+    return Paired(first.model, second.model, len(weights), found.get("accuracy"), found["loss"], discordant)

@@ -95,9 +95,8 @@ def judged(
             test = paired(split.score(champion), split.score(candidate))
     except Refusal as refusal:
         return None, f"{uncompared}: {refusal}", False
-    numbers = (
-        f"accuracy {test.accuracy.second:.4f} against {test.accuracy.first:.4f}, loss {test.loss.second:.4f} against {test.loss.first:.4f}"
-    )
+    metrics = [metric for metric in (test.accuracy, test.loss) if metric]
+    numbers = ", ".join(f"{metric.metric} {metric.second:.4f} against {metric.first:.4f}" for metric in metrics)
     verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
     return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}", not test.second_is_worse
 

@@ -34,8 +34,6 @@ from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_val
 from pipeline.tools.params.white import described_white, find_white
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pipeline.core.raw_dataset import RawDataset
     from pipeline.core.spec import Targets
     from pipeline.prepare.image_files import ImageFileSettings
@@ -332,7 +330,7 @@ def described_classes(names: tuple[str, ...], counts: tuple[int, ...]) -> str:
     return f"{len(names)} classes: {listed(shares, MOST_CLASSES)}"
 
 
-def described_numbers(names: Sequence[str], numbers: "NDArray[np.float64]") -> list[str]:
+def described_numbers(names: Sequence[str], numbers: NDArray[np.float64]) -> list[str]:
     """Return a line about each column of the targets (samples, columns) of train."""
     columns_of = zip(names, numbers.T, strict=True)
     return [f"{shown(name, 40)}: numbers from {each.min():g} to {each.max():g}, {each.mean():g} on average" for name, each in columns_of]

@@ -20,7 +20,7 @@ from pipeline.prepare.reading import archives, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
-from pipeline.prepare.reading.labelled_tables import LabelledRow
+from pipeline.prepare.reading.labels import LabelledRow
 from pipeline.prepare.reading.listed_images import located
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.workers import on_threads

@@ -76,9 +76,10 @@ def headline(evidence: Evidence) -> Headline:
     counts = ("tokens", "test token") if "tokens" in scores else ("samples", "test sample")
     note = f"on {counted(scores[counts[0]], counts[1], ',')}"
     if interval := scores.get(f"{name}_interval"):
-        share = confidence_level(evidence)
+        share = confidence_level(evidence) if name == "accuracy" else None
         kind = f"{100 * share:g}% interval" if share else "interval"
-        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} (Clopper-Pearson), {note}"
+        method = "Clopper-Pearson" if name == "accuracy" else "bootstrap"
+        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} ({method}), {note}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 
 

@@ -1,6 +1,5 @@
-"""The evaluator of a regression: fed in pieces of any size, it gives the scores of the whole split, its intervals and its largest errors."""
+"""The evaluator of a regression: fed in pieces of any size, it gives the scores of the whole split, and its intervals."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
+from pipeline.evaluate.reports import predictions
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.evaluate.tasks.regression import Evaluator
 from tests.specs import image_spec
@@ -20,7 +20,7 @@ GENERATOR = np.random.default_rng(3)
 ACTUAL = GENERATOR.normal((2000.0, -0.5), (15.0, 0.01), (60, 2))
 PREDICTED = torch.from_numpy(ACTUAL + GENERATOR.normal(0, (3.0, 0.004), (60, 2)))
 TARGETS = NumberTargets(columns=("year", "share")).fitted(ACTUAL)
-SETTINGS = Settings(name="regression", batch_size=8, test_time_augmentation="none", metrics=(), confidence_level=0.9, mistakes=4)
+SETTINGS = Settings(name="regression", batch_size=8, test_time_augmentation="none", metrics=(), confidence_level=0.9)
 HISTORY = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0, "valid/r2": 0.1}]
 
 
@@ -46,20 +46,20 @@ def test_the_scores_are_those_of_scikit_learn_for_pieces_of_any_size() -> None:
     assert guess == pytest.approx(root_mean_squared_error(ACTUAL, np.broadcast_to(ACTUAL.mean(axis=0), ACTUAL.shape)), rel=1e-9)
 
 
-def test_the_largest_errors_are_listed_first_in_the_units_of_the_targets(tmp_path: Path) -> None:
+def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_path: Path) -> None:
     evaluator = fed(60)
-    evaluator.write(
-        tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity(), keys=lambda numbers: [*map(str, numbers)]
-    )
-    with (tmp_path / "mistakes.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    costs = (((PREDICTED.numpy() - ACTUAL) / ACTUAL.std(axis=0)) ** 2).sum(axis=1)
-    assert [int(row["sample"]) for row in rows] == np.argsort(-costs)[:4].tolist()
-    first = int(rows[0]["sample"])
-    assert [float(rows[0][f"{kind} share"]) for kind in ("actual", "predicted")] == [ACTUAL[first, 1], PREDICTED[first, 1].item()]
-    assert rows[0]["key"] == rows[0]["sample"]
-    assert {"predicted.png", "history.png"} <= {path.name for path in tmp_path.iterdir()}
-    assert evaluator.sample_scores().correct is None
+    scores = evaluator.sample_scores()
+    assert [*scores.answers] == ["actual year", "predicted year", "actual share", "predicted share"]
+    assert scores.answers["predicted share"].tolist() == PREDICTED[:, 1].tolist()
+    assert scores.loss == pytest.approx((((PREDICTED.numpy() - ACTUAL) / ACTUAL.std(axis=0)) ** 2).sum(axis=1))
+    assert scores.correct is None
+    evaluator.write(tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity())
+    assert {"predicted.png", "history.png"} == {path.name for path in tmp_path.iterdir()}
+    predictions.write(tmp_path / "test.parquet", predictions.table(scores, None), origin="x")
+    again = predictions.sample_scores(tmp_path / "test.parquet", "x")
+    assert again is not None
+    assert again.correct is None
+    assert again.loss.tolist() == scores.loss.tolist()
 
 
 def test_an_output_that_is_not_finite_is_refused() -> None:

@@ -263,6 +263,7 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with the labels `+1`, `1`, `-0.0` and `0`": {"a.csv": texts(labels=("+1", "-0.0", "1", "0"))},
     "`a.csv` with empty texts": {"a.csv": texts() + b",cat\n ,dog\n"},
     "`a.csv` with the label `owl` in one row": {"a.csv": texts() + b"a red owl,owl\n"},
+    "`a.csv` with a number such as 2.5 for each text": {"a.csv": texts(labels=[2.5, 0.25, 4, 3.75, 1])},
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
         "train_text.txt": LINES,

@@ -51,6 +51,6 @@ def test_a_diverged_model_and_a_text_of_no_characters_give_infinite_rates() -> N
 def test_a_model_with_another_number_of_outputs_is_refused() -> None:
     outputs = torch.zeros(2, 3, SPEC.num_outputs + 1)
     with pytest.raises(
-        Refusal, match=rf"^model\.name: this model returns outputs of shape .*, but there are {SPEC.num_outputs} classes or tokens"
+        Refusal, match=rf"^model\.name: this model returns outputs of shape .*, but there are {SPEC.num_outputs} classes, tokens or numbers"
     ):
         objective().training_loss(outputs, torch.zeros(2, 3, dtype=torch.int64))
