@@ -36,6 +36,7 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "duplicates": "together",
         "table": None,
         "image_column": "image",
+        "task": "classification",
         "label_column": "label",
         "split_column": None,
         "encoding": "utf-8",

@@ -90,6 +90,7 @@ def params(root: Path, **changes: Any) -> PrepareParams:
             "duplicates": "keep",
             "table": None,
             "text_column": 2,
+            "task": "classification",
             "label_column": 1,
             "split_column": None,
             "encoding": "utf-8",

@@ -36,6 +36,7 @@ def params(root, **changes):
         "seed": 1,
         "folds": None,
         "fold": 0,
+        "task": "classification",
         "duplicates": "keep",
         "table": None,
         "split_column": None,

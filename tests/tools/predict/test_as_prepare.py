@@ -32,6 +32,7 @@ COMMON = {
     "seed": 1,
     "folds": None,
     "fold": 0,
+    "task": "classification",
     "duplicates": "keep",
     "table": None,
     "split_column": None,
