@@ -122,7 +122,7 @@ def calculated_presets() -> list[Path]:
 def spec_of(source: SourceSettings, name: str) -> Spec:
     """Return the description of data as `source` prepares them. Raises Refusal if only the data determine the shape of their inputs."""
     classes = [str(number) for number in range(source.num_classes() or CLASSES)]
-    targets: Targets = NextTokenTargets() if source.task == "language_modeling" else ClassTargets(classes=tuple(classes))
+    targets: Targets = NextTokenTargets() if source.targets_kind == "language_modeling" else ClassTargets(classes=tuple(classes))
     settings = source.model_dump()
     if source.inputs == "text":
         words = tuple(map(str, range(settings["vocabulary"] - NUM_SPECIAL)))
