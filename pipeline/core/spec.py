@@ -116,6 +116,8 @@ class Targets(Description):
     per_token: ClassVar[bool] = False
     """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
+    loss_unit: ClassVar[str] = "nats"
+    """The unit of the loss of a validation, for figures."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()

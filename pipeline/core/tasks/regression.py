@@ -21,6 +21,7 @@ class NumberTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.float64
+    loss_unit: ClassVar[str] = "squared standard deviations"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "rmse": "min", "mae": "min", "r2": "max"}
 
     kind: Literal["regression"] = "regression"
@@ -66,8 +67,8 @@ class NumberTargets(spec.Targets):
         return self.model_copy(update={"mean": tuple(mean.tolist()), "std": tuple(std.tolist())})
 
     def baseline_scores(self, train: Floats, test: Floats) -> dict[str, float]:
-        """Return the RMSE on `test` of always guessing the mean of `train`. Of several columns, it is the mean of their RMSEs."""
-        return {"mean_guess_rmse": float(np.sqrt(np.square(test - train.mean(axis=0)).mean(axis=0)).mean())}
+        """Return the RMSE on `test` of always guessing the mean of `train`, if there is one column. Several may have different units."""
+        return {} if len(self.columns) > 1 else {"mean_guess_rmse": float(np.sqrt(np.square(test - train.mean(axis=0)).mean()))}
 
     def standardized(self, targets: Floats) -> Floats:
         """Return `targets` (n, columns) in standard deviations from the mean: what a training compares the outputs of the network with."""

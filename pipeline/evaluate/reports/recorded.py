@@ -21,7 +21,7 @@ Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
-HEADLINES = ("perplexity", "accuracy", "rmse", "loss")
+HEADLINES = ("perplexity", "accuracy", "rmse", "r2", "loss")
 """The scores that may be the main score of a task: the first that exists is."""
 LONGEST_CLASS = 40
 MOST_BYTES = 2**26
@@ -85,18 +85,20 @@ def trained(path: Path, step: int) -> dict[str, Any] | None:
 def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 
-    The main score is the perplexity; if `scores` has none, the accuracy; otherwise the loss. If `scores` has a confidence interval of the
-    main score, the line shows the interval too. Of a classification, it ends with what `about_classes` returns.
+    The main score is the first of HEADLINES that `scores` has. If `scores` has a confidence interval of the
+    main score, the line shows the interval too. It ends with what `beside_main_score` returns.
     """
     name = next(name for name in HEADLINES if name in scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
-    return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{about_classes(scores)}"
+    return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{beside_main_score(scores)}"
 
 
-def about_classes(scores: Mapping[str, Any]) -> str:
-    """Return what an accuracy hides if the classes are of unequal size: a text to append to the result; "" if `scores` has no classes."""
+def beside_main_score(scores: Mapping[str, Any]) -> str:
+    """Return what the main score may hide: the score of a guess, and the lowest F1 of a class; "" if `scores` has neither."""
     text = ""
+    if "mean_guess_rmse" in scores:
+        text += f"; always guessing the mean: {scores['mean_guess_rmse']:.4f}"
     if "majority_class_accuracy" in scores:
         text += f"; always guessing the most frequent class: {scores['majority_class_accuracy']:.4f}"
     if "per_class" in scores:

@@ -54,7 +54,7 @@ class Evaluator:
 
     def scores(self) -> dict[str, Any]:
         """Return the scores for `metrics/evaluate.json`: the mean squared error of the standardised numbers as `loss`, and RMSE, MAE and R2 in the
-        units of the targets, with their intervals. Of several columns, each is the mean over the columns, which `per_column` has.
+        units of the targets, with their intervals. Of several columns, which may have different units, it has the mean R2, and `per_column` has all.
         """
         outputs, targets = self.standardized
         errors = outputs - targets
@@ -65,9 +65,9 @@ class Evaluator:
             totals = sums[:, samples, columns].sum(axis=1).T
             return scores.of_numbers([scores.NumberSums(*column) for column in totals.tolist()], len(samples), self.targets.std[columns])
 
-        found = of(every, slice(None))
-        drawn = intervals.of(lambda samples: of(samples, slice(None)), len(every), self.settings.confidence_level)
         names = self.targets.columns
+        found = {name: score for name, score in of(every, slice(None)).items() if len(names) == 1 or name == "r2"}
+        drawn = intervals.of(lambda samples: of(samples, slice(None)), len(every), self.settings.confidence_level)
         per_column = {name: of(every, slice(number, number + 1)) for number, name in enumerate(names)} if len(names) > 1 else {}
         return {
             "loss": float(np.square(errors).mean()),
@@ -99,4 +99,4 @@ class Evaluator:
 
         predicted, actual = self.numbers
         errors.plot(folder / "predicted.png", actual, predicted, self.targets.columns)
-        curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse")
+        curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse", self.targets.loss_unit)

@@ -48,7 +48,9 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
     counts = finding.class_counts
     if not counts:
-        values |= {"loss": "mse", "evaluate": "regression", "train.metric": "valid/rmse"}
+        assert finding.task is not None
+        metric = "r2" if len(finding.task.output_names) > 1 else "rmse"  # of columns with different units, no mean of errors means anything
+        values |= {"loss": "mse", "evaluate": "regression", "train.metric": f"valid/{metric}"}
         return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
     if max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}

@@ -1,6 +1,7 @@
 """Plots the figures of the page, with the functions of the stage evaluate. Each has the table that stands for it in the model card."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,13 +24,13 @@ MOST_ROWS = 12
 """Largest number of rows of a table that stands for a figure."""
 
 
-def of_training(rows: Sequence[Row], metric: str) -> tuple[Figure, ...]:
-    """Plot the losses, `metric` of train and valid, the learning rate and the gradient norm; without those that have no values.
+def of_training(rows: Sequence[Row], metric: str, unit: str) -> tuple[Figure, ...]:
+    """Plot the losses in `unit`, `metric` of train and valid, the learning rate and the gradient norm; without those that have no values.
 
     `metric` is a name without split; "" for none.
     """
     plotted = (
-        history("loss (nats)", rows, curves.LOSSES, curves.plot_losses),
+        history(f"loss ({unit})", rows, curves.LOSSES, partial(curves.plot_losses, unit=unit)),
         scaled(metric.replace("_", " "), rows, {split: f"{split}/{metric}" for split in curves.CURVES}),
         history("learning rate", rows, {"learning rate": "learning_rate"}, curves.plot_rates),
         scaled("gradient norm", rows, {"train": "train/gradient_norm"}),

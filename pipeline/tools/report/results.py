@@ -40,7 +40,9 @@ def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
         if evidence.prepared:
             yield "baseline: frequencies of tokens", Number(unigram_perplexity(evidence.prepared))
         yield "baseline: a uniform guess", Number(evidence.manifest.spec.num_outputs)
-    for name in ("loss", "macro_f1", "bits_per_character"):
+    if "mean_guess_rmse" in scores:
+        yield "baseline: the mean", Number(scores["mean_guess_rmse"], key(evidence, "mean_guess_rmse"))
+    for name in ("loss", "macro_f1", "bits_per_character", "mae", "r2"):
         if name in scores:
             yield spoken(name), Number(scores[name], key(evidence, name))
     if worst := ranked_classes(scores):
@@ -154,7 +156,8 @@ def training(evidence: Evidence) -> Section | None:
     """Return the curves; None if this checkout has neither the history nor the journal of the training."""
     if not evidence.history:
         return None
-    found = figures.of_training(evidence.history, shown_metric(evidence.history, str(evidence.params.get("train.metric", ""))))
+    metric = shown_metric(evidence.history, str(evidence.params.get("train.metric", "")))
+    found = figures.of_training(evidence.history, metric, evidence.manifest.spec.targets.loss_unit)
     return Section("Training", (Figures(found),)) if found else None
 
 

@@ -9,8 +9,8 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.evaluate.reports import predictions
+from pipeline.core.tasks.regression import Floats, NumberTargets
+from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.evaluate.tasks.regression import Evaluator
 from tests.specs import image_spec
@@ -24,26 +24,32 @@ SETTINGS = Settings(name="regression", batch_size=8, test_time_augmentation="non
 HISTORY = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0, "valid/r2": 0.1}]
 
 
-def fed(size: int, predicted: torch.Tensor = PREDICTED) -> Evaluator:
-    evaluator = Evaluator(Spec(inputs=IMAGES, targets=TARGETS), SETTINGS)
+def fed(size: int, predicted: torch.Tensor = PREDICTED, actual: Floats = ACTUAL, targets: NumberTargets = TARGETS) -> Evaluator:
+    evaluator = Evaluator(Spec(inputs=IMAGES, targets=targets), SETTINGS)
     for start in range(0, len(predicted), size):
-        evaluator.add(predicted[start : start + size], torch.from_numpy(ACTUAL[start : start + size]))
+        evaluator.add(predicted[start : start + size], torch.from_numpy(actual[start : start + size]))
     return evaluator
 
 
 def test_the_scores_are_those_of_scikit_learn_for_pieces_of_any_size() -> None:
-    scores = fed(7).scores()
-    assert fed(60).scores() == scores
-    assert scores["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL, PREDICTED), rel=1e-9)
-    assert scores["mae"] == pytest.approx(mean_absolute_error(ACTUAL, PREDICTED), rel=1e-9)
-    assert scores["r2"] == pytest.approx(r2_score(ACTUAL, PREDICTED), rel=1e-9)
-    year = scores["per_column"]["year"]
-    assert year["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
-    for name in ("rmse", "mae", "r2"):
+    actual, predicted = ACTUAL[:, :1], PREDICTED[:, :1]
+    targets = NumberTargets(columns=("year",)).fitted(actual)
+    scores = fed(7, predicted, actual, targets).scores()
+    assert fed(60, predicted, actual, targets).scores() == scores
+    for name, score in (("rmse", root_mean_squared_error), ("mae", mean_absolute_error), ("r2", r2_score)):
+        assert scores[name] == pytest.approx(score(actual, predicted), rel=1e-9)
         low, high = scores[f"{name}_interval"].values()
         assert low < scores[name] < high
-    guess = TARGETS.baseline_scores(ACTUAL, ACTUAL)["mean_guess_rmse"]
-    assert guess == pytest.approx(root_mean_squared_error(ACTUAL, np.broadcast_to(ACTUAL.mean(axis=0), ACTUAL.shape)), rel=1e-9)
+    guess = targets.baseline_scores(actual, actual)["mean_guess_rmse"]
+    assert guess == pytest.approx(root_mean_squared_error(actual, np.broadcast_to(actual.mean(), actual.shape)), rel=1e-9)
+
+
+def test_errors_of_several_columns_are_not_averaged_over_their_units() -> None:
+    scores = fed(7).scores()
+    assert scores["r2"] == pytest.approx(r2_score(ACTUAL, PREDICTED), rel=1e-9)
+    assert scores["per_column"]["year"]["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
+    assert {"rmse", "mae"}.isdisjoint({*scores, *TARGETS.baseline_scores(ACTUAL, ACTUAL)})
+    assert recorded.result_line(scores).startswith("test r2 ")
 
 
 def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_path: Path) -> None:

@@ -114,11 +114,11 @@ def test_a_text_of_several_lines_keeps_them_where_it_is_shown_as_a_block() -> No
 def test_a_figure_is_plotted_for_whatever_points_there_are() -> None:
     for points in (((5.0, 1.0),), ((1.0, -3.0), (2.0, 4.0)), ((10.0, 1e12), (20.0, 3e12))):
         rows = [{"step": x, "train/objective": y} for x, y in points]
-        (figure,) = figures.of_training(rows, "")
+        (figure,) = figures.of_training(rows, "", "nats")
         assert b"<svg" in figure.svg
         assert b"nan" not in figure.svg
         assert figure.table == Table(("step", "train"), tuple((Number(int(x)), Number(y)) for x, y in points), "loss (nats)")
-    assert (figure,) == figures.of_training(rows, "")
+    assert (figure,) == figures.of_training(rows, "", "nats")
 
 
 def test_values_that_are_empty_or_not_finite_are_not_in_a_figure() -> None:

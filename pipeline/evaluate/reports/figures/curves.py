@@ -22,8 +22,8 @@ WIDE = 20.0
 """An axis is logarithmic if the largest value is at least this multiple of the smallest, and all are above 0."""
 
 
-def plot_history(path: Path, rows: Sequence[Row], metric: str = "accuracy") -> None:
-    """Plot the losses, `metric` and the learning rate by step, and write the figure to `path`.
+def plot_history(path: Path, rows: Sequence[Row], metric: str = "accuracy", unit: str = "nats") -> None:
+    """Plot the losses in `unit`, `metric` and the learning rate by step, and write the figure to `path`.
 
     `rows` are the rows of `plots/train/history.csv`. Their values may be text or numbers. Empty values, NaN and infinity are left out.
     """
@@ -33,7 +33,7 @@ def plot_history(path: Path, rows: Sequence[Row], metric: str = "accuracy") -> N
     with canvas.figure(path, 7.2, 7.4) as figure:
         losses, metrics, rates = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1.6))
         figure.suptitle("Training history")
-        plot_losses(losses, rows, "nats" if metric == "accuracy" else "of standardised numbers")
+        plot_losses(losses, rows, unit)
         plot_metric(metrics, rows, metric)
         plot_rates(rates, rows)
         figure.align_ylabels()
