@@ -30,7 +30,7 @@ COMPRESSED = "deflate;"
 MOST_RUNS = 200
 MOST_PARAMS, MOST_CHARTS = 16, 80
 """The maximum number of differing parameters and of charts. They keep the view far below 20,000 characters, MLflow's limit for a tag."""
-SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy")
+SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy", "test/mean_guess_rmse")
 """Metrics that are columns if the runs differ in them, beside the metric that selects the weights."""
 MOST_SCORES_FIRST = 2
 """How many metrics stand before the parameters in which the runs differ: a window shows some eight columns."""
@@ -158,7 +158,7 @@ def is_better_lower(metric: str) -> bool:
     quantity = metric.rpartition("/")[2]
     if quantity in METRICS.names:
         return bool(METRICS.module(quantity).Metric.direction == "min")
-    return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte"))
+    return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte", "rmse", "mae"))
 
 
 def differing(values_of_runs: Sequence[Mapping[str, object]]) -> list[str]:
