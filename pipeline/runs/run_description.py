@@ -161,7 +161,7 @@ def changes_since(origin: Mapping[str, Any], document: Mapping[str, Any]) -> lis
     named |= {(name, architecture(params)) for name in params if name.startswith("model.")}
     if data_name(params) != params["source.name"]:
         named.add(("source.root", params["source.root"]))
-    begun = [section for section in before if section in document and f"{section}." in "\n".join(params)]
+    begun = [name for name, value in before.items() if name in PARAMS and value is None and isinstance(document.get(name), Mapping)]
     params = {name: value for name, value in params.items() if name.partition(".")[0] not in begun} | dict.fromkeys(begun, "on")
     changed = [name for name, value in params.items() if (name, value) not in named and (name not in before or before[name] != value)]
     changed.sort(key=lambda name: SECTIONS.index(name.partition(".")[0]))

@@ -115,6 +115,7 @@ def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: C
     assert changed("source.seed=2") == "mlp-digits source.seed=2"
     assert changed("source=arrays", "source.root=data/raw/flowers.npz") == "mlp-flowers"
     assert changed("loss=focal", "loss.class_weights=balanced") == "mlp-digits loss=focal class_weights=balanced"
+    assert changed("loss=mse", "source=image_table", "source.task=regression", "augment.mixup=0.0") == "mlp-images loss=mse task=regression"
     assert changed("augment=null") == "mlp-digits augment=null"
     assert changed(committed=["augment=null"]) == "mlp-digits augment=on"
 
