@@ -83,7 +83,7 @@ def test_another_error_stays_as_it_is(error: Exception) -> None:
 
 
 def test_a_model_that_returns_no_tensor_is_refused() -> None:
-    with pytest.raises(Refusal, match=r"^model\.name: this model returns a dict, but there are 3 classes or tokens: correct it"):
+    with pytest.raises(Refusal, match=r"^model\.name: this model returns a dict, but there are 3 classes, tokens or numbers: correct it"):
         objective.refuse_misfit({"logits": torch.zeros(2, 3)}, 3)  # type: ignore[arg-type]
 
 

@@ -31,7 +31,7 @@ CHANGES: dict[str, Any] = {
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"loss": preset({})["loss"]}, "loss.name: cross_entropy is not a loss of this task: run `python -m pipeline set loss=squared`"),
+    ({"loss": preset({})["loss"]}, "` or `python -m pipeline set loss=squared`"),
     ({"train.metric": "valid/accuracy"}, "train.metric: there is no metric valid/accuracy: choose one of valid/loss, valid/mean_absolute"),
     (
         {"augment": preset({})["augment"]},
