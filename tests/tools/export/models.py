@@ -7,6 +7,7 @@ import torch
 
 from pipeline.core import seeding
 from pipeline.core.registry import MODELS
+from pipeline.core.spec import Targets
 from pipeline.inference import model_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
@@ -30,9 +31,11 @@ def write(
     shape: tuple[int, int, int] = (8, 8, 3),
     bf16_weights: bool = False,
     channels_last: bool = False,
+    targets: Targets | None = None,
 ) -> Path:
-    """Write a model file with random weights, and BatchNorm statistics of random images."""
+    """Write a model file with random weights, and BatchNorm statistics of random images. `targets` are three classes unless given."""
     spec = image_spec(shape=shape, classes=CLASSES, mean=(0.4,) * shape[2], std=(0.3,) * shape[2])
+    spec = spec if targets is None else spec.model_copy(update={"targets": targets})
     seeding.reseed(CPU, 1, "weights")
     model = model_of(
         MODELS.settings(settings["name"])(**settings).build(spec), spec, bf16_weights=bf16_weights, channels_last=channels_last

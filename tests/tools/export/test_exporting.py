@@ -17,6 +17,7 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
+from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference import model_file
 from pipeline.tools.export import command, formats
 from pipeline.tools.export.formats import FORMATS
@@ -100,6 +101,17 @@ def test_an_exported_model_has_the_outputs_of_the_model_for_any_batch_size(folde
         assert (found.shape, found.dtype) == ((count, 3), np.float32)
         assert np.abs(found - expected).max() <= 1e-4
         assert np.ptp(expected, axis=1).min() > 1e-3, "the classes can be told apart"
+
+
+def test_numbers_leave_an_exported_model_in_their_units(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    targets = NumberTargets(columns=("year", "share"), mean=(2000.0, -0.5), std=(15.0, 0.01))
+    path = models.write(folder / "model.safetensors", models.MLP, targets=targets)
+    written = export(path, "pt2")
+    assert "in standard deviations of the targets" in capsys.readouterr().out
+    images = np.random.default_rng(1).integers(0, 256, (3, 8, 8, 3), dtype=np.uint8)
+    found = FORMATS["pt2"].load(written, 1)(images)
+    np.testing.assert_allclose(found, models.in_float32(path)(torch.from_numpy(images)).numpy(), rtol=1e-6)
+    assert np.abs((found - targets.mean) / targets.std).max() < 5
 
 
 @pytest.mark.parametrize("name", EACH_FORMAT)
