@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from pipeline.core.section import Column
 from pipeline.prepare.params import SourceSettings
@@ -18,18 +18,11 @@ class LabelSettings(SourceSettings):
     task: Literal["classification", "regression"]
     """What the labels are: `classification` for one class a sample, `regression` for a number, or one in each of several columns."""
     label_column: LabelColumns | None
-    """The column with the label: its name in the first line or, in a file without a line of names, its number from 1. For a regression, it may be a
-    list of columns."""
+    """The column with the label: its name in the first line or, in a file without a line of names, its number from 1. For a regression, it may be a list of
+    columns; for classes, a list of columns of 0 and 1, where the name of that with the 1 is the label."""
 
     RECOMMENDED: ClassVar = {"task": "classification"}
     ADDED: ClassVar = {"task": "classification"}
-
-    @field_validator("label_column")
-    @classmethod
-    def refuse_several_classes(cls, columns: LabelColumns | None, info: ValidationInfo) -> LabelColumns | None:
-        if isinstance(columns, tuple) and info.data.get("task") == "classification":
-            raise ValueError("must be one column: write `task: regression` if the labels are numbers")
-        return columns
 
     @property
     def label_columns(self) -> Columns:

@@ -43,7 +43,8 @@ class Settings(LabelSettings, ImageFileSettings):
     """The column with the path of each image, or with the images themselves: its name in the first line or, in a file without a line of names,
     its number from 1."""
     label_column: LabelColumns
-    """The column with the label of each image, in the same way as `image_column`. For a regression, it may be a list of columns."""
+    """The column with the label of each image, in the same way as `image_column`. For a regression, it may be a list of columns; for classes, a list
+    of columns of 0 and 1, where the name of that with the 1 is the label."""
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""

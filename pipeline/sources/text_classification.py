@@ -71,15 +71,16 @@ class Settings(LabelSettings, TextSettings):
     """The column with the text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON lines.
     Null for files by class."""
     label_column: LabelColumns | None
-    """The column with the label, in the same way as `text_column`. For a regression, it may be a list of columns."""
+    """The column with the label, in the same way as `text_column`. For a regression, it may be a list of columns; for classes, a list of columns of 0
+    and 1, where the name of that with the 1 is the label."""
     split_column: Column | None
     """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
     there is none."""
     encoding: Encoding
     """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
     on_corrupt: Literal["fail", "skip"]
-    """How to handle a row or line with an empty text: `fail` stops the stage and lists them; `skip` leaves them out, and says how many. A file that is
-    one text must not be empty."""
+    """How to handle a row or line with an empty text, or a row with the names of the columns again: `fail` stops the stage and lists them; `skip`
+    leaves them out, and says how many. A file that is one text must not be empty."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/texts",

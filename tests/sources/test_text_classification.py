@@ -230,7 +230,7 @@ REFUSED = {
         "a.tsv",
         GOOD.encode() + b"good\tcaf\xe9\n",
         {},
-        'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=NAME`, where NAME is what reads it right: cp1252 for "\u00e9",',
+        'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=cp1252` for "\u00e9",',
     ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),
@@ -282,7 +282,21 @@ def test_rows_with_an_empty_text_are_left_out_and_counted(tmp_path, capsys, name
     assert sum(len(rows.targets) for rows in prepared.splits.values()) == 8
     assert prepared.spec.targets.classes == ("bad", "good")
     places = f"{paths[0]}:1, {paths[0]}:2"
-    assert f"2 rows with an empty text left out (source.on_corrupt): {places}" in capsys.readouterr().out
+    assert f"2 rows without a text left out (source.on_corrupt): {places}" in capsys.readouterr().out
+
+
+def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
+    columns = {"text_column": "text", "label_column": ["b", "a"]}
+    path = write(tmp_path / "a.csv", "text,a,b,c\n" + "x y,1,0.0,0\nz y,0,1.0,0\n" * 4)
+    prepared = run(path, tmp_path, **columns)
+    assert prepared.spec.targets.classes == ("a", "b")
+    assert sorted(np.concatenate([rows.targets for rows in prepared.splits.values()]).tolist()) == [0] * 4 + [1] * 4
+    for row, written in {"x,1,1,0": "b: 1, a: 1", "x,0,0,1": "only 0", "x,1,2,0": "b: 2, a: 1"}.items():
+        write(path, f"text,a,b,c\nx y,1,0,0\nz y,0,1,0\n{row}\n")
+        with pytest.raises(
+            Refusal, match=rf"a.csv:4: has not one 1 and else 0 in the columns of source.label_column \({written}\): write one 1"
+        ):
+            run(path, tmp_path, **columns)
 
 
 def test_a_label_that_train_lacks_is_refused(tmp_path):

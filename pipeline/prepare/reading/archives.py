@@ -4,6 +4,7 @@ import bz2
 import gzip
 import lzma
 import os
+import shlex
 import stat
 import tarfile
 import zipfile
@@ -57,6 +58,22 @@ def open_tree(root: Path) -> Tree:
         if start.startswith(b"PK"):
             return Zip(root, version_of(root))
     return Tar(root, next((opener for magic, opener in DECOMPRESSORS.items() if start.startswith(magic)), open))
+
+
+def unpacked(root: Path) -> tuple[str, Path]:
+    """Return the beginning of advice to unpack an archive into a folder beside it, and this folder; "" and `root` if it is a folder."""
+    suffix = next((suffix for suffix in SUFFIXES if root.name.lower().endswith(suffix)), "")
+    if root.is_dir() or not suffix:
+        return "", root
+    folder = root.with_name(root.name[: -len(suffix)])
+    module = "zipfile" if suffix == ".zip" else "tarfile"
+    return f"unpack it with `{shlex.join(['python', '-m', module, '-e', str(root), str(folder)])}`, and ", folder
+
+
+def alone(root: Path, which: str, folders: Sequence[str]) -> str:
+    """Return the advice to read one of `folders` in the folder or archive `root` alone. `which` refers to them, such as `that folder`."""
+    before, around = unpacked(root)
+    return f"{before}read {which} alone with {' or '.join(shlex.quote(f'data={around / folder}') for folder in folders)}"
 
 
 def with_absolute_path(tree: Tree) -> Tree:

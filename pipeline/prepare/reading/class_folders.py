@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading.archives import MAX_DEPTH
+from pipeline.prepare.reading.archives import MAX_DEPTH, alone
 from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, canonical, joined
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
@@ -92,10 +92,11 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     unused = [name for name, parts in files if parts[0] in unlabelled]
     files = [(name, parts) for name, parts in files if parts[0] not in unlabelled]
     depth = 3 if splits else 2
-    stray = next((name for name, parts in files if len(parts) < depth and name.lower().endswith(IMAGE_SUFFIXES)), None)
-    if stray is not None:
+    stray = [name for name, parts in files if len(parts) < depth and name.lower().endswith(IMAGE_SUFFIXES)]
+    if stray:
+        more, them = (f", like {counted(len(stray) - 1, 'other image')}", "them") if stray[1:] else ("", "it")
         raise Refusal(
-            f"source.root: {place}: {shown(stray)}: is not in a class folder: arrange the files as {EXPECTED_LAYOUT}, or remove it"
+            f"source.root: {place}: {shown(stray[0])}: is not in a class folder{more}: arrange the files as {EXPECTED_LAYOUT}, or remove {them}"
         )
     classes = class_names(
         {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}, splits, place
@@ -140,9 +141,11 @@ def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], pl
     inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
     common = sorted(set.intersection(*inside)) if len(inside) > 1 else []
     if len(common) > 1 or any(map(is_split, common)):
+        tops = {"/".join(visible_parts(name)[: 1 - len(parts)]) for name, parts in files if len(parts) > 2}
         raise Refusal(
             f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
-            f"so it is not clear which are the classes: read one of these folders alone, or arrange the files as {EXPECTED_LAYOUT}"
+            f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(tops))}, "
+            f"or arrange the files as {EXPECTED_LAYOUT}"
         )
 
 

@@ -51,13 +51,8 @@ class NotDecoded(Refusal):
 
     def advising(self, command: str) -> str:
         """Return the message with the end of the command by which a user names another encoding, such as `--encoding `."""
-        ways = ", ".join(f'{name} for "{shown(text)}"' for name, text in self.readings.items())
-        where = (
-            f", where NAME is what reads it right: {ways}, or another encoding that Python knows"
-            if ways
-            else ", an encoding that Python knows"
-        )
-        return f"{self.problem}: name its encoding by `{command}NAME`{where}"
+        ways = [f'{name}` for "{shown(text)}"' for name, text in self.readings.items()] or ["NAME`"]
+        return f"{self.problem}: name its encoding by `{command}{', `'.join(ways)}, or with another one that Python knows"
 
 
 def marked(content: bytes) -> str | None:

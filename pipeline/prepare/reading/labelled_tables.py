@@ -220,5 +220,5 @@ def unused(path: Path, column: object, labels: Sequence[Column]) -> str:
 def without_empty(rows: list[LabelledRow], notes: list[str]) -> tuple[list[LabelledRow], list[str]]:
     """Return the rows that have a text, and `notes` with a sentence about the others."""
     empty = [row.place for row in rows if not row.text]
-    sentence = f"{counted(len(empty), 'row')} with an empty text left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}"
+    sentence = f"{counted(len(empty), 'row')} without a text left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}"
     return [row for row in rows if row.text], [*notes, sentence] if empty else notes

@@ -88,9 +88,11 @@ SAMPLED_CHARACTERS = 2**16
 """The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
+ONE, ZERO = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false")
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
-FILL_OR_SKIP = "write a text, remove the row, or leave out all such rows with source.on_corrupt=skip"
+REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corrupt=skip"
+FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
 LABEL, SPLIT, IMAGE = "label_column", "split_column", "image_column"
 Columns = Mapping[str, Column]
@@ -120,32 +122,39 @@ def read(
     """Return the labelled texts of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
     `columns` has LABEL, or several keys that begin with it, and optionally SPLIT; any other key is that of the text, without which the texts are "".
-    All are names, or all numbers. With `keep_empty`, a row with an empty text is returned with nothing else. Raises Refusal if the file cannot be parsed or has no
-    rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the line if a row has more or fewer columns than the
-    first row, and with all lines if texts, labels or splits are invalid.
+    All are names, or all numbers. With `keep_empty`, a row with an empty text, or with the names of the columns, is returned with nothing else.
+    Raises Refusal if the file cannot be parsed or has no rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the
+    line if a row has more or fewer columns than the first row, and with all lines if texts, labels or splits are invalid, or if a row has the
+    names of the columns again, as in joined files.
     """
     place = f"source.root: {shown(path)}"
     of_labels, split = label_columns(columns), columns.get(SPLIT)
     text_key = next((key for key in columns if not key.startswith(LABEL) and key != SPLIT), None)
     labels = labels or ClassLabels(of_labels)
     found = records(path, columns, encoding=encoding)
-    names = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
+    stored = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
     if empty := next((label for label in of_labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
         raise MissingColumn(
             f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
         )
+    names = {*columns.values()} if text_key and isinstance(of_labels[0], str) else set()
     rows, problems = list[Row](), dict[int, Refusal]()
     for line, fields in found:
         try:
             text = fields[columns[text_key]] if text_key else ""
-            if text_key and keep_empty and is_empty(text):
+            are_names = bool(names) and {*map(str, fields.values())} == names
+            if text_key and keep_empty and (are_names or is_empty(text)):
                 rows.append(Row(line, "", ""))
+                continue
+            if are_names:
+                text = "has the names of the columns in place of values"
+                problems[line] = Refusal(text, remedy=REMOVE_OR_SKIP, place=f"{place}:{line}")
                 continue
             if text_key:
                 is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
                 text = checked_text(str(text) if is_number else text, f"{place}:{line}", FILL_OR_SKIP)
             cells = [fields[label] for label in of_labels]
-            known = [names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else cell for cell in cells]
+            known = [stored[cell] if isinstance(cell, int) and 0 <= cell < len(stored) else cell for cell in cells]
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
             rows.append(Row(line, text, labels.checked(known, f"{place}:{line}"), part))
         except Refusal as error:

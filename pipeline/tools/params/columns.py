@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.core.raw_dataset import TRAIN
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, lines, parquet, tables
@@ -22,6 +22,7 @@ MOST_ROWS = 20_000
 MOST_LABELS = 1000
 SAMPLED_PATHS = 200
 MOST_LISTED = 8
+MOST_OFFERED = 3
 IMAGES, LABELS, TEXTS, SPLITS = "image_column", "label_column", "text_column", "split_column"
 """The keys of the section `source` that name a column."""
 TASK, REGRESSION = "task", "regression"
@@ -72,7 +73,7 @@ def table_of(found: list[Any], place: str) -> Table:
     if len(found) < 2:
         raise Refusal(f"{place}: has no rows: add some")
     first, *others = found
-    others = sampled(others)
+    others = sampled([row for row in others if row != first] or others)  # joined files repeat a line of names, which `prepare` refuses
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
     if has_names(first, columns):
         return Table({name: values for name, values in zip(first, columns, strict=True) if name})
@@ -253,11 +254,13 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
     names: list[Name] = [*table.columns, *table.holds_images]
     if key in given:
         column: Name = given[key]
-        if column not in names:
+        several = [*given[key]] if isinstance(given[key], list) else [column]
+        if absent := [name for name in several if name not in names]:
             raise Refusal(
-                f"source.{key}={shown(column, 60)}: {shown(path)} has no such column: {suggestion(column, tuple(map(str, names)))}"
+                f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {suggestion(absent[0], tuple(map(str, names)))}"
             )
-        if key == LABELS and given.get(TASK) != REGRESSION and (value := fraction(table.columns.get(column, []))) is not None:
+        is_of_classes = key == LABELS and given.get(TASK) != REGRESSION and several == [column]
+        if is_of_classes and (value := fraction(table.columns.get(column, []))) is not None:
             raise Question(
                 path,
                 f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: to train a regression, add "
@@ -268,17 +271,18 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         return found[0]
     if found:
         ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
-        several = key == LABELS and all({str(value) for value in table.columns[name]} == {"0", "1"} for name in found)
-        hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if several else ""
-        if several and all(sum(map(int, row)) == 1 for row in zip(*(table.columns[name] for name in found), strict=False)):
-            hint = "; each row has a 1 in one of them, so they may be one class: write the name of that column into a new column"
+        binary = [name for name in found if key == LABELS and {*map(str, table.columns[name])} in ({"0", "1"}, {"0.0", "1.0"})]
+        hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if binary == found else ""
+        rows = zip(*(table.columns[name] for name in binary), strict=False)
+        if binary and isinstance(binary[0], str) and all(sum(map(float, row)) == 1 for row in rows):
+            way = shlex.quote(f"source.{LABELS}={json.dumps(binary, ensure_ascii=False)}")
+            hint = f"; each row has a 1 in one of {counted(len(binary), 'column')}, so they may be one class: add {way}"
         if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
             hint += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
         raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
-    listing = listed([f"{shown(name, 60)} ({kind(table, name)})" for name in names], MOST_LISTED)
-    raise Refusal(
-        f"data={path}: no column looks like {WORDS[key]}: its columns are {listing}: if one of them holds them, add source.{key}=NAME"
-    )
+    varied = sorted(names, key=lambda name: -len({*map(str, table.columns.get(name, ()))}))
+    ways = " or ".join(f"{assignment(key, name)} ({kind(table, name)})" for name in varied[:MOST_OFFERED])
+    raise Refusal(f"data={path}: no column looks like {WORDS[key]}: if one of {counted(len(names), 'column')} holds them, add {ways}")
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import split
-from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.images import is_deep
 from pipeline.prepare.reading.labelled_tables import visible_files
@@ -92,7 +93,7 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
     `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the source that reads the most kinds of files that are there.
     """
     if not root.exists():
-        raise Refusal(f"data={root}: there is no such file or folder: correct the path")
+        raise absent(root)
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
     try:
@@ -124,6 +125,16 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
     lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
     lines += [f"not used: {listed(rest, MOST_CLASSES)}"] if (rest := unused_texts(root, names, found[name])) else []
     return replace(found[name], lines=(*found[name].lines, *lines))
+
+
+def absent(root: Path) -> Refusal:
+    """Return the refusal of a path that does not exist, or that leads into an archive."""
+    archive = next((folder for folder in root.parents if folder.is_file()), root)
+    before, folder = archives.unpacked(archive)
+    if archive == root or not before:
+        return Refusal(f"data={root}: there is no such file or folder: correct the path")
+    way = shlex.quote(f"data={folder / root.relative_to(archive)}")
+    return Refusal(f"data={root}: is in the archive {archive}, which is only read as a whole: {before}write {way}")
 
 
 def attempts(root: Path, given: Mapping[str, Any]) -> tuple[dict[str, Finding], dict[str, Refusal]]:

@@ -55,10 +55,11 @@ def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | No
 
 def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
-    inside = defaultdict[str, set[str]](set)
-    for folders in (visible_parts(sample.name)[layout.outer : -1] for sample in layout.samples):
-        below = folders[1:] if SPLIT_NAMES.get(folders[0].lower()) in layout.targets else folders
-        inside[below[0]].add("/".join(below[1:2]))
+    inside, places = defaultdict[str, set[str]](set), dict[str, str]()
+    for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
+        depth = layout.outer + (SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets)
+        inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
+        places.setdefault(folders[depth], "/".join(folders[: depth + 1]))
     flat = [top for top, subfolders in inside.items() if subfolders == {""}]
     deep = [top for top, subfolders in inside.items() if len(subfolders - {""}) > 1 and "" not in subfolders]
     if flat and deep:
@@ -66,7 +67,7 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
         raise Question(
             root,
             f"{shown(flat[0])}/ has images, but {shown(deep[0])}/ has only folders ({shown(subfolders)}), so it is not clear which are the "
-            f"classes: read that folder alone, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}",
+            f"classes: {archives.alone(root, 'that folder', [places[deep[0]]])}, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}",
         )
 
 
@@ -80,8 +81,8 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
         if tables.suffix_of(root):
             return of_single_table(root, given)
         if {"image", "table"} <= kinds:
-            module = "zipfile" if root.suffix.lower() == ".zip" else "tarfile"
-            raise Refusal(f"data={root}: has a table, which is read only from a folder: `python -m {module} -e {root} FOLDER` unpacks it")
+            before, folder = archives.unpacked(root)
+            raise Refusal(f"data={root}: has a table, which is read only from a folder: {before}write {shlex.quote(f'data={folder}')}")
         return None
     if given.get("table") is not None:
         options: Options[Path | None] = {Path(given["table"]): [root / given["table"]]}
@@ -91,7 +92,13 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
     found = attempted(
         options,
         lambda name, paths: table_values(root, name, paths, by_stem, given),
-        lambda names: f"{len(names)} tables list images: add " + " or ".join(columns.assignment("table", name or "null") for name in names),
+        lambda names: (
+            f"{len(names)} tables list images: add "
+            + " or ".join(
+                columns.assignment("table", name or "null") + ("" if name else f" ({shown(options[name][0].relative_to(root))})")
+                for name in names
+            )
+        ),
         root,
     )
     if not found and options and "image" in kinds:
@@ -215,14 +222,7 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
         )
     options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
     try:
-        values = attempted(
-            options,
-            lambda place, paths: text_values(place, paths, given),
-            lambda places: (
-                f"{len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
-            ),
-            root,
-        )
+        values = of_tables(root, options, given)
     except Question:
         raise
     except Refusal:
@@ -238,6 +238,25 @@ def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | 
     layout = class_layout(root, TEXT_SUFFIXES)
     return (
         COLUMNS_OF_FILES if layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples) else None
+    )
+
+
+def of_tables(root: Path, options: Options[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the values for the only one of `options` with labelled texts, tables by their places. The key `table` names one in an archive."""
+    if root.is_dir() or root in options:
+        return attempted(
+            options,
+            lambda place, paths: text_values(place, paths, given),
+            lambda places: (
+                f"{len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
+            ),
+            root,
+        )
+    return attempted(
+        {place.relative_to(root): paths for place, paths in options.items()},
+        lambda name, paths: with_table(text_values(root, paths, given), name),
+        lambda names: f"{len(names)} tables have labelled texts: add " + " or ".join(columns.assignment("table", name) for name in names),
+        root,
     )
 
 

@@ -166,11 +166,26 @@ def test_the_command_that_names_an_encoding_works_when_pasted(refused: Refused) 
     Path("data/a.csv").write_bytes(content.encode("gbk"))
     [message] = refused("set", "data=data/a.csv", "train.epochs=3")
     [command] = re.findall("`python -m pipeline (.*?)`", message)
-    [name] = re.findall(r'(\w+) for "\u5f88', message)
-    assert main(shlex.split(command.replace("NAME", name))) == 0
+    [name] = re.findall(r'(\w+)` for "\u5f88', message)
+    assert main(shlex.split(command.partition("encoding=")[0] + f"encoding={name}")) == 0
     written = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data
     assert (written["source"]["encoding"], written["train"]["epochs"]) == ("gbk", 3)
     assert "is no encoding that Python knows" in refused("set", "data=data/a.csv", "source.encoding=gbkk")[0]
+
+
+def test_a_table_in_an_archive_is_named_by_the_key_table_so_that_the_root_exists() -> None:
+    table = csv("a.csv", rows())
+    write_zip(Path("data/all.zip"), {"notes/a.csv": Path(table).read_bytes()})
+    found = source("data=data/all.zip")
+    assert (found["root"], found["table"]) == ("data/all.zip", "notes/a.csv")
+
+
+def test_what_is_in_an_archive_is_read_after_the_command_that_unpacks_it(refused: Refused) -> None:
+    write_zip(Path("data/my all.zip"), {"notes/a.csv": b""})
+    [message] = refused("set", "data=data/my all.zip/notes/a.csv")
+    assert message.endswith(
+        "unpack it with `python -m zipfile -e 'data/my all.zip' 'data/my all'`, and write 'data=data/my all/notes/a.csv'"
+    )
 
 
 def test_arrays_and_plain_text_are_found() -> None:
@@ -249,11 +264,11 @@ def write_bad() -> dict[str, str]:
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/none": "there is no such file or folder",
         "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
-        "data=data/prices.csv": "no column looks like the labels: its columns are id (12 different values), "
-        "label (numbers with fractions, such as 0.5), about (texts)",
+        "data=data/prices.csv": "no column looks like the labels: if one of 3 columns holds them, add source.label_column=id (12 different values) "
+        "or source.label_column=label (numbers with fractions, such as 0.5) or source.label_column=about (texts)",
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
-        "data=data/ratings.csv": "add source.text_column=NAME; and 2 columns may hold the labels: add source.label_column=label (2 different",
+        "data=data/ratings.csv": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "no column looks like the texts",
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",

@@ -29,7 +29,7 @@ Files = dict[str, bytes]
 LABELS = ("cat", "dog")
 NUMBERS = range(12)
 HEIC = b"\0\0\0\x18ftypheic" + bytes(40)
-ADDED = re.compile(r"(?:add|or|with) ('source[^']+'|source[.=][^ ,;:\s]+)")
+ADDED = re.compile(r"(?:add|or|with|write) ('(?:source|data=)[^']+'|(?:source[.=]|data=)[^ ,;:\s]+)")
 
 
 def picture(number: int, kind: str = "PNG") -> bytes:
@@ -206,6 +206,7 @@ LAYOUTS: dict[str, Files] = {
         for name, data in {"images/labels.csv": listing(path="{}.png"), **images(numbers=[*NUMBERS])}.items()
     },
     "`all.zip` with `labels.csv`": {"labels.csv": listing(), **images()},
+    "`all.zip` with `cat/1.png`, `dogs/old/1.png`, `dogs/new/2.png`": by_class("cat", "dogs/old", "dogs/new"),
     "`all.zip` with names like `cat\\1.png`": {name.replace("/", "\\"): data for name, data in by_class("cat", "dog").items()},
     "`data/train-00000-of-00002.parquet`, names of classes inside": {
         "README.md": b"about",
@@ -243,6 +244,8 @@ LAYOUTS: dict[str, Files] = {
         "a.csv": table("title,body,kind,age", *((text(n), text(-n), LABELS[n % 2], ("old", "new", "used")[n % 3]) for n in NUMBERS)),
     },
     "`all.zip` with `train.csv` and `test.csv` of texts": {"train.csv": texts(), "test.csv": texts(numbers=range(4))},
+    "`all.zip` with `notes/a.csv` and `notes/b.csv` of texts": {f"notes/{name}.csv": texts() for name in "ab"},
+    "`a.csv` with the names of its columns again in a line": {"a.csv": texts() + texts()},
     "`a.csv` with `;`, tabs or a bar": {"a.csv": texts(sep="|")},
     "`a.csv` that begins with `sep=`": {"a.csv": b"sep=;\n" + texts(sep=";")},
     "`a.csv.gz`": {"a.csv.gz": gzip.compress(texts())},
@@ -302,16 +305,11 @@ LAYOUTS: dict[str, Files] = {
         **{f"a.{label}": LINES for label in ("pos", "neg")},
     },
     "`labels.txt` with a label in each line": {"labels.txt": CLASSES},
-    "`fold1/good/a.txt`, `fold2/good/b.txt`": {f"fold{n}/{name}/{n}.txt": LINES for n in (1, 2) for name in ("good", "bad")},
+    "`fold1/good/a.txt`, `fold2/good/b.txt`": by_class("fold1/good", "fold1/bad", "fold2/good", "fold2/bad", suffix="txt", content=LINES),
     "`a.npz` with `x_train`, `y_train`, `x_test`, `y_test`": {"a.npz": arrays("x_train", "y_train", "x_test", "y_test")},
     "`a.npz` with `train_images`, `train_labels`": {"a.npz": arrays("train_images", "train_labels")},
     "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
 }
-FOLLOWED: dict[str, list[str]] = {
-    "cat, dog), so it is not clear which are the classes: read one of these folders alone": ["data=data/x/fold1"],
-    "new, old), so it is not clear which are the classes: read that folder alone": ["data=data/x/dogs"],
-}
-"""What users do who follow advice that names no key, as the next words of `set`."""
 
 
 def documented() -> dict[str, tuple[str, str]]:
@@ -364,15 +362,13 @@ def followed(path: str, printed: str) -> list[list[str]]:
         target = Path(path).with_name(Path(renamed[2] or renamed[1]).name)
         shutil.copy(path, target)
         return [[f"data={target}"], *([["data=" + path, "source=text"]] if "source=text" in printed else [])]
-    if unpacked := re.search(r"`python (-m \S+ -e \S+) FOLDER` unpacks", printed):
-        subprocess.run([sys.executable, *shlex.split(unpacked[1]), "data/unpacked"], check=True)
-        return [["data=data/unpacked"]]
-    if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)NAME`", printed):
-        return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+) for "', printed)]
+    if unpacked := re.search(r"unpack it with `python ([^`]+)`", printed):
+        subprocess.run([sys.executable, *shlex.split(unpacked[1])], check=True)
+    if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)\w+`", printed):
+        return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+)` for "', printed)]
     if "train_text.txt beside" in printed:
         Path("data/x/train_text.txt").write_bytes(LINES)
         Path(path).rename("data/x/train_labels.txt")
         return [["data=data/x"]]
     questions = [[shlex.split(word)[0] for word in ADDED.findall(question)] for question in printed.split("; and ")]
-    named = [[f"data={path}", *words] for words in product(*questions) if words]
-    return named + [words for advice, words in FOLLOWED.items() if advice in printed]
+    return [[*words] if words[0].startswith("data=") else [f"data={path}", *words] for words in product(*questions) if words]
