@@ -51,8 +51,8 @@ class NotDecoded(Refusal):
 
     def advising(self, command: str) -> str:
         """Return the message with the end of the command by which a user names another encoding, such as `--encoding `."""
-        ways = [f'{name}` for "{shown(text)}"' for name, text in self.readings.items()] or ["NAME`"]
-        return f"{self.problem}: name its encoding by `{command}{', `'.join(ways)}, or with another one that Python knows"
+        ways = ", `".join(f'{name}` for "{shown(text)}"' for name, text in self.readings.items())
+        return f"{self.problem}: name its encoding by `{command}{f'{ways}, or another one' if ways else 'NAME`, an encoding'} that Python knows"
 
 
 def marked(content: bytes) -> str | None:

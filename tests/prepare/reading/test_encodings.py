@@ -27,7 +27,7 @@ def test_the_encoding_whose_text_reads_right_reads_the_file(tmp_path: Path, name
     with pytest.raises(Refusal, match=r"a\.csv:2: is not UTF-8 ") as caught:
         tables.read_text(path)
     foreign = re.findall(r"[^\x00-\x7f].*", TEXTS[name])[0][:10]
-    assert f'{name} for "{foreign}' in str(caught.value)
+    assert f'{name}` for "{foreign}' in str(caught.value)
     assert tables.read_text(path, encoding=name) == "text,label\n" + TEXTS[name]
 
 

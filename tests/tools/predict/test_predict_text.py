@@ -90,7 +90,7 @@ def test_a_line_that_is_no_text_is_named_and_the_others_are_predicted(text_model
         "error: mixed.txt:2: is empty: write a text",
         (
             'error: mixed.txt:3: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252` for "\u00e9", `cp1250` for "\u00e9", '
-            '`cp1251` for "\u0439", or with another one that Python knows'
+            '`cp1251` for "\u0439", or another one that Python knows'
         ),
         "error: mixed.txt:4: has no tokens: write a text",
         "error: mixed.txt:5: has more than 100 bytes: divide the line",
