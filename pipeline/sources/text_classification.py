@@ -96,19 +96,22 @@ class Settings(LabelSettings, TextSettings):
 
     @field_validator("split_column")
     @classmethod
-    def matches_the_label(cls, split: Column | None, info: ValidationInfo) -> Column | None:
+    def split_matches_the_label(cls, split: Column | None, info: ValidationInfo) -> Column | None:
         if split is not None and kinds_of(info.data.get("label_column")) != {type(split)}:
             raise ValueError("must be of the same kind as label_column: both a name, or both a number")
         return split
 
-    @field_validator("label_column")
+    @field_validator("text_column")
     @classmethod
-    def matches_the_text(cls, label: LabelColumns | None, info: ValidationInfo) -> LabelColumns | None:
-        if "text_column" in info.data and kinds_of(label) != {type(info.data["text_column"])}:
-            raise ValueError("must be of the same kind as text_column: both a name, both a number, or both null")
-        if label is not None and info.data.get("text_column") in (label if isinstance(label, tuple) else (label,)):
-            raise ValueError("must be another column than text_column")
-        return label
+    def matches_the_label(cls, text: Column | None, info: ValidationInfo) -> Column | None:
+        if "label_column" not in info.data:
+            return text
+        label = info.data["label_column"]
+        if kinds_of(label) != {type(text)}:
+            raise ValueError("must be of the same kind as label_column: both a name, both a number, or both null")
+        if text is not None and text in (label if isinstance(label, tuple) else (label,)):
+            raise ValueError("must be another column than label_column")
+        return text
 
     def open(self, *, workers: int) -> RawDataset:
         if paths := self.tables():

@@ -352,8 +352,8 @@ def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path)
         ({**BYTE, "min_count": 2}, "source.min_count: must be null for the tokenizer `byte`"),
         ({"tokenizer": "bpe", "vocabulary": 259}, "source.vocabulary: must be at least 260 for the tokenizer `bpe`"),
         ({"max_length": 0}, "source.max_length: should be"),
-        ({"label_column": "label"}, "source.label_column: must be of the same kind as text_column"),
-        ({"label_column": 2}, "source.label_column: must be another column than text_column"),
+        ({"label_column": "label"}, "source.text_column: must be of the same kind as label_column"),
+        ({"label_column": 2}, "source.text_column: must be another column than label_column"),
         ({"text_column": 0}, "source.text_column"),
     ],
 )

@@ -18,6 +18,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
 
 LONGEST_LABEL = 255
+ONE, ZERO = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false")
 MOST_NAMED = 10
 """How many labels a message lists."""
 
@@ -66,10 +67,10 @@ class Labels:
 
 
 class ClassLabels(Labels):
-    """Labels that are the name or number of a class, in one column."""
+    """Labels that are the name or number of a class in one column, or the name of the one of several columns that has a 1."""
 
     def checked(self, cells: Sequence[Any], place: str) -> str:
-        return class_label(cells[0], place)
+        return class_label(marked(self.columns, cells, place) if self.columns[1:] else cells[0], place)
 
     def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
         """Return the rows with their classes, in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
@@ -107,6 +108,19 @@ def by_split(rows: Sequence[LabelledRow], values: Sequence[Any], dtype: type[np.
     """Return the values of the rows of each split as an array."""
     splits = np.array([row.split for row in rows])
     return {split: np.array(values, dtype)[splits == split] for split in SPLITS if split in splits}
+
+
+def marked(columns: Sequence[str], cells: Sequence[Any], place: str) -> str:
+    """Return the name of the column whose cell is 1. Raises Refusal unless it is one, and all other cells are 0. `place` is that of the row."""
+    written = [f"{shown(name)}: {shown(str(cell))}" for name, cell in zip(columns, cells, strict=True) if str(cell) not in ZERO]
+    ones = [name for name, cell in zip(columns, cells, strict=True) if str(cell) in ONE]
+    if len(ones) != 1 or written[1:]:
+        raise Refusal(
+            f"has not one 1 and else 0 in the columns of source.label_column ({listed(written, MOST_NAMED) or 'only 0'})",
+            remedy="write one 1, or remove the row",
+            place=place,
+        )
+    return ones[0]
 
 
 def class_label(label: object, place: str) -> str:

@@ -264,8 +264,7 @@ def write_bad() -> dict[str, str]:
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/none": "there is no such file or folder",
         "data=data/a.csv source.label_column=kind": "data/a.csv has no such column: choose one of id, label, about",
-        "data=data/prices.csv": "no column looks like the labels: if one of 3 columns holds them, add source.label_column=id (12 different values) "
-        "or source.label_column=label (numbers with fractions, such as 0.5) or source.label_column=about (texts)",
+        "data=data/prices.csv": "no column has classes, but label has numbers: to train a regression, add source.task=regression",
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/ratings.csv": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
