@@ -51,7 +51,10 @@ class Cost(NamedTuple):
 
 
 def counted(params: TrainParams, spec: Spec) -> Cost | None:
-    """Return what a training costs on the nominal CPU: a function of model and data alone. Return None if it cannot be counted."""
+    """Return what a training costs on the nominal CPU: a function of model and data alone.
+
+    Return None if it cannot be counted, because the model needs pretrained weights, or values that tensors on the device meta do not have.
+    """
     network = networks.build_on_meta(params.model, spec)
     if network is None:
         return None
@@ -67,8 +70,11 @@ def counted(params: TrainParams, spec: Spec) -> Cost | None:
     preprocessing = networks.preprocessing(spec.inputs, channels_last=False).to("meta")
     model = Model(network, preprocessing).eval()
     inputs = torch.empty((1, *spec.inputs.row_shape), dtype=getattr(torch, np.dtype(spec.inputs.dtype).name), device="meta")
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(inputs)
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(inputs)
+    except Exception:  # whatever a model of one's own raises: if a training raises it too, that reports it with place and remedy
+        return None
     num_weights = sum(each.numel() for each in network.parameters())
     sample_s = (1 + BACKWARD) * (counter.get_total_flops() / FLOPS + num_values / VALUES)
     return Cost(sample_s, STEP_S + num_weights / WEIGHTS)
