@@ -200,7 +200,8 @@ def predict(
     """Yield the pair (outputs, targets) for each batch. The samples that only fill up a batch are left out.
 
     Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
-    the iterator ends or is closed. With `graphs`, the forward pass is replayed, and the next iteration overwrites the outputs.
+    the iterator ends or is closed. With `graphs`, the forward pass is replayed, and the next iteration overwrites the outputs. Raises Refusal
+    if the model does not return a row for each sample.
     """
 
     def forward(inputs: Tensor) -> Tensor:
@@ -212,6 +213,11 @@ def predict(
     try:
         for batch, real in batches:
             outputs = graphs.run(("forward", model), [batch.inputs], forward) if graphs else forward(batch.inputs)
+            if outputs.shape[:1] != batch.inputs.shape[:1]:
+                raise Refusal(
+                    f"model.name: this model returns outputs of shape {tuple(outputs.shape)} for a batch of {len(batch.inputs)}: its forward must "
+                    "keep the dimension of the samples, so call, for example, `flatten(1)` instead of `squeeze()`"
+                )
             targets = None if batch.targets is None else batch.targets[:real]
             del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
             yield outputs[:real].float(), targets

@@ -87,6 +87,14 @@ def test_one_input_need_not_be_in_a_list_and_an_array_of_images_is_several(write
     assert len(list(model.predict("cat.png"))) == 1
 
 
+def test_a_model_that_drops_the_dimension_of_one_sample_is_refused(write_model: WriteModel) -> None:
+    model = load_model(str(write_model()))
+    model.network.register_forward_hook(lambda *given: given[-1].squeeze())
+    assert len(list(model.predict(np.zeros((2, 8, 8), np.uint8)))) == 2
+    with pytest.raises(Refusal, match=r"outputs of shape \(3,\) for a batch of 1: .* call, for example, `flatten\(1\)`"):
+        list(model.predict(Image.new("L", (8, 8))))
+
+
 def noise() -> bytes:
     """Return a JPEG of some kilobytes."""
     file = io.BytesIO()
