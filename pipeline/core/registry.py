@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import traceback
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
@@ -41,7 +42,7 @@ class Registry:
         accept the name.
         """
         module = self.module(name)
-        path, settings = f"{module.__name__.replace('.', '/')}.py", getattr(module, "Settings", None)
+        path, settings = self.path(name), getattr(module, "Settings", None)
         if settings is None:
             raise Refusal(f"{path}: has no class `Settings`: define it, as docs/extending.md explains")
         field = getattr(settings, "model_fields", {}).get("name")
@@ -50,6 +51,16 @@ class Registry:
             found = f"has another name ({', '.join(map(str, accepted))})" if accepted else "has no name of its own"
             raise Refusal(f'{path}: its class `Settings` {found}: write `name: Literal["{name}"]`')
         return settings
+
+    def path(self, name: str) -> str:
+        """Return the file of the choice `name`, from the top folder on."""
+        return f"{self.package.replace('.', '/')}/{name}.py"
+
+    def failure(self, name: str, error: Exception) -> tuple[str, str]:
+        """Return where `error` was raised in the module of the choice `name`, `FILE:LINE` or the file alone, and its message on one line."""
+        path = self.path(name)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(path)]
+        return f"{path}:{lines[-1]}" if lines else path, (" ".join(str(error).split()) or type(error).__name__)[:200]
 
     def module(self, name: str) -> Any:
         """Return the module `name`. Raises KeyError for a name that is not in `names`."""

@@ -25,6 +25,7 @@ from pipeline.inference import model_file, networks, precision, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inference.measuring import refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
@@ -134,6 +135,7 @@ def judge(
     task = EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     measured = intervals.MeasuredWithIntervals(params.evaluate, spec, num_samples=len(split), batch_size=batch_size)
+    refuse_unfit(measured.measured.metrics, spec.targets, "evaluate.metrics", device)
     model.to(device)
     captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):

@@ -1,23 +1,28 @@
 """Measures the metrics of `pipeline/inference/metrics/` over a whole split: parts of it on the device, batch by batch, and the value on the host at the end."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Direction, Spec, Targets
+from pipeline.inference.batch import IGNORED
 from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Exchange = Callable[["Tensor"], "Tensor"]
 MOST_BYTES = 2**32
 """The largest size of all rows that a metric keeps on the device."""
+TRIED, TRIED_BATCH, TRIED_TOKENS = 12, 5, 3
+"""The number of samples with which a metric is tried, of a batch of them, and of the tokens of a sample of text."""
 
 
 class Metric:
@@ -49,16 +54,20 @@ class Metric:
             name = cls.__module__.rpartition(".")[2]
             raise Refusal(f"{key}: {name} needs a task with classes, but this task has none: remove it")
 
-    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":  # noqa: ARG002  # for the metrics
         """Return what `value` needs of a batch, on the device, without host synchronisation. Targets that are IGNORED (-100) must not count.
 
         `outputs` are (n, ..., num_outputs), `targets` (n, ...) are numbers of classes or tokens.
         """
-        raise NotImplementedError
+        raise self.missing_method("part(self, outputs, targets)")
 
-    def value(self, whole: NDArray[Any]) -> float:
+    def value(self, whole: NDArray[Any]) -> float:  # noqa: ARG002  # for the metrics
         """Return the metric, on the host. It is NaN if the samples do not determine it."""
-        raise NotImplementedError
+        raise self.missing_method("value(self, whole)")
+
+    def missing_method(self, method: str) -> Refusal:
+        file = f"{type(self).__module__.replace('.', '/')}.py"
+        return Refusal(f"{file}: its class `Metric` has no method `{method}`: define it, as docs/extending.md explains")
 
 
 class FromCounts(Metric):
@@ -75,8 +84,8 @@ class FromCounts(Metric):
     def value(self, whole: Integers) -> float:
         return self.of(*whole)
 
-    def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
-        raise NotImplementedError
+    def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:  # noqa: ARG002  # for the metrics
+        raise self.missing_method("of(self, support, predicted, hits)")
 
 
 class FromProbabilities(Metric):
@@ -97,8 +106,8 @@ class FromProbabilities(Metric):
         powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
         return self.of(whole[:, -1].astype(np.int64), powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
 
-    def of(self, classes: Integers, probabilities: Floats) -> float:
-        raise NotImplementedError
+    def of(self, classes: Integers, probabilities: Floats) -> float:  # noqa: ARG002  # for the metrics
+        raise self.missing_method("of(self, classes, probabilities)")
 
 
 def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats) -> float:
@@ -112,7 +121,22 @@ def mean_of_classes(score: Callable[..., float], classes: Integers, probabilitie
 
 
 def directions(names: Iterable[str]) -> dict[str, Direction]:
-    return {name: METRICS.module(name).Metric.direction for name in names}
+    return {name: metric_named(name).direction for name in names}
+
+
+def metric_named(name: str) -> type[Metric]:
+    """Return the class of the metric `name`. Raises Refusal if its module does not define one with a direction."""
+    metric = getattr(METRICS.module(name), "Metric", None)
+    if not (isinstance(metric, type) and issubclass(metric, Metric)):
+        raise Refusal(
+            f"{METRICS.path(name)}: has no class `Metric`, a subclass of `measuring.Metric`: define it, as docs/extending.md explains"
+        )
+    if (direction := getattr(metric, "direction", None)) not in get_args(Direction):
+        raise Refusal(
+            f"{METRICS.path(name)}: `direction` of its class `Metric` is {direction!r}: "
+            'write `direction: ClassVar[Direction] = "max"` if larger values are better, else "min"'
+        )
+    return metric
 
 
 def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
@@ -120,13 +144,51 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
 
     Raises Refusal if one does not exist for the targets, or has the name of another score.
     """
-    found = {name: METRICS.module(name).Metric for name in names}
+    found = {name: metric_named(name) for name in names}
     taken = {"samples", *spec.targets.metrics} - spec.targets.only_validated
     for name, metric in found.items():
         if name in taken:
-            raise Refusal(f"{key}: {name} is the name of a score that this task always has: rename pipeline/inference/metrics/{name}.py")
+            raise Refusal(f"{key}: {name} is the name of a score that this task always has: rename {METRICS.path(name)}")
         metric.refuse_misfit(spec.targets, spec.num_outputs, key)
     return {name: metric(spec.num_outputs) for name, metric in found.items()}
+
+
+def refuse_unfit(metrics: Mapping[str, Metric], targets: type[Targets] | Targets, key: str, device: "torch.device | str" = "cpu") -> None:
+    """Try each metric with random outputs, for random targets and for equal ones. Raises Refusal if it fails, or depends on the cut into batches.
+
+    `key` is the parameter that names the metrics.
+    """
+    import torch  # late: reading a direction needs no torch
+
+    def value(metric: Metric, outputs: "Tensor", targets: "Tensor", size: int) -> float:
+        parts = [metric.part(*pair) for pair in zip(torch.split(outputs, size), torch.split(targets, size), strict=True)]
+        whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
+        return float(metric.value(whole.cpu().numpy()))
+
+    for name, metric in metrics.items():
+        generator = torch.Generator().manual_seed(0)
+        shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *targets.row_shape)
+        outputs = torch.randn(*shape[: 1 + targets.per_token], metric.num_outputs, generator=generator).to(device)
+        most = metric.num_outputs if targets.has_classes or targets.per_token else 2
+        integers = issubclass(targets.dtype, np.integer)
+        random = torch.randint(most, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
+        if targets.per_token:
+            random[:, -1] = IGNORED
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what is not determined for these samples
+                found = [[value(metric, outputs, each.to(device), size) for size in (TRIED, TRIED_BATCH)] for each in (random, random * 0)]
+        except Refusal as refusal:
+            raise Refusal(f"{key}: {refusal}") from None
+        except Exception as error:  # whatever the module of a user raises
+            place, reason = METRICS.failure(name, error)
+            raise Refusal(f"{key}: {place}: fails: {type(error).__name__}: {reason}: correct it, as docs/extending.md explains") from error
+        whole_split, in_batches = np.transpose(found)
+        if not np.allclose(whole_split, in_batches, equal_nan=True):
+            raise Refusal(
+                f"{key}: {METRICS.path(name)}: gives another value if the split is cut into other batches: let `part` return whole numbers to add up, "
+                "or with `keeps_rows = True` a row for each sample"
+            )
 
 
 class Measured:
@@ -169,5 +231,5 @@ class Measured:
                 wholes[measure] = in_turn(torch.stack(equal)).flatten(0, 1)[: self.num_samples].cpu().numpy()
             else:
                 wholes[measure] = gathered(parts[0][None]).sum(dim=0).cpu().numpy()
-        found = {name: metric.value(wholes[metric.measure]) for name, metric in self.metrics.items()}
+        found = {name: float(metric.value(wholes[metric.measure])) for name, metric in self.metrics.items()}
         return {name: value for name, value in found.items() if math.isfinite(value)}

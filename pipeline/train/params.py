@@ -10,7 +10,7 @@ from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES, MODELS
 from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueOf
-from pipeline.inference.params import LossSettings, MetricNames, ModelSettings, Precision
+from pipeline.inference.params import METRICS, LossSettings, MetricNames, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
 from pipeline.train.transform_params import TRANSFORMS, TransformSettings
 
@@ -300,10 +300,13 @@ class LoopSettings(Section):
             raise Refusal("train.compile: `graphs` works with one process only: write `train.compile: default`")
 
     def refuse_unknown_metric(self, metrics: Iterable[str]) -> None:
-        """Raise Refusal if `metric` is not among the metrics of the task."""
-        known = [f"valid/{name}" for name in metrics]
-        if self.metric not in known:
-            raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: choose one of {', '.join(known)}")
+        """Raise Refusal if `metric` is not among `metrics`, those of a validation."""
+        known, name = [f"valid/{name}" for name in metrics], self.metric.removeprefix("valid/")
+        if self.metric in known:
+            return
+        if name in METRICS.names:
+            raise Refusal(f"train.metric: no validation measures {name}: add it to train.metrics, or choose one of {', '.join(known)}")
+        raise Refusal(f"train.metric: there is no metric {untrusted.shown(self.metric, 60)}: choose one of {', '.join(known)}")
 
     def num_steps(self, num_samples: int) -> int:
         """Return the number of optimizer steps of the whole training; `num_samples` is the size of the train split.

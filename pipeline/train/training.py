@@ -20,7 +20,7 @@ from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Share
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
-from pipeline.inference.measuring import Measured, directions
+from pipeline.inference.measuring import Measured, directions, refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
@@ -318,7 +318,7 @@ class Training:
         batches = partial(loader.scoring, split, batch_size=batch_size, share=self.state.lanes.share)
         named, spec = (*sorted(self.prepared.spec.targets.only_validated), *self.params.train.metrics), self.prepared.spec
         measured = partial(Measured, dict.fromkeys(named), spec, key="train.metrics", num_samples=len(split), batch_size=batch_size)
-        measured()  # refuses a metric that does not fit before the first step
+        refuse_unfit(measured().metrics, spec.targets, "train.metrics", self.machine.device)  # before the first step
 
         def validate() -> dict[str, float]:
             predictions = predict(self.state.scored, batches(), precision=self.state.precision, device=self.machine.device, graphs=graphs)

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from sklearn import metrics as expected
 import pipeline.inference.metrics
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.classification import ClassTargets
 from pipeline.inference.measuring import Measured
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
+from pipeline.tools.check.command import refuse_unmeasurable
 from tests import project
 from tests.imports import TOP
 from tests.specs import image_spec, text_spec
@@ -59,7 +62,7 @@ def exchanged(ranks: list[Measured]) -> dict[str, float]:
     return ranks[0].values(lambda rows: torch.cat([rows, *sent]), lambda rows: torch.stack([rows, *sent], dim=1).flatten(0, 1))
 
 
-@pytest.mark.parametrize("name", METRICS.names)
+@pytest.mark.parametrize("name", REFERENCES)
 def test_a_metric_is_that_of_scikit_learn_for_every_division_into_batches_and_processes(name: str) -> None:
     generator = np.random.default_rng(0)
     for case in range(20):
@@ -149,14 +152,87 @@ def test_a_metric_that_does_not_fit_is_refused() -> None:
         measured(["cohen_kappa", "auroc"], 5, num_samples=10**9)
 
 
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Return a function that adds a metric of this name, with this code."""
+    folder = tmp_path / "pipeline/inference/metrics"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(pipeline.inference.metrics, "__path__", [*pipeline.inference.metrics.__path__, str(folder)])
+
+    def add(name: str, code: str) -> None:
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        monkeypatch.setitem(METRICS.__dict__, "names", (*METRICS.names, name))
+        sys.modules.pop(f"pipeline.inference.metrics.{name}", None)
+
+    return add
+
+
+HEAD = "from pipeline.inference import measuring\nclass Metric(measuring.FromCounts):\n    direction = 'max'\n"
+OF = "    def of(self, support, predicted, hits):\n"
+PART = "    def part(self, outputs, targets):\n        return (outputs.argmax(-1) == targets).float().mean()\n"
+BROKEN = {
+    "another class": (HEAD.replace("Metric", "Metrics"), r"has no class `Metric`, a subclass of `measuring\.Metric`: define it, "),
+    "another base class": ("class Metric:\n    direction = 'max'\n", "has no class `Metric`, a subclass of "),
+    "no direction": (
+        HEAD.replace("direction", "directions"),
+        '`direction` of its class `Metric` is None: write `direction: .* = "max"` if',
+    ),
+    "a word for a direction": (HEAD.replace("max", "higher"), "`direction` of its class `Metric` is 'higher': write "),
+    "a misspelt method": (HEAD, r"its class `Metric` has no method `of\(self, support, predicted, hits\)`: define it, as docs/ext"),
+    "an error": (HEAD + OF + "        return hits[4]", "5: fails: IndexError: index 4 is out of bounds .*: correct it, as docs/extending"),
+    "an error without one class": (HEAD + OF + "        return 1 / int(support[1])", "5: fails: ZeroDivisionError: division by zero"),
+    "no number": (HEAD + OF + "        return None", "fails: TypeError: "),
+    "a mean of batches": (
+        HEAD + PART + "    def value(self, whole):\n        return whole",
+        "gives another value if the split is cut into",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_metric_is_refused_with_its_file_and_the_remedy(own: Callable[[str, str], None], case: str) -> None:
+    code, message = BROKEN[case]
+    own("own", code)
+    with pytest.raises(Refusal, match=rf"^(train\.metrics: )?pipeline/inference/metrics/own\.py:\s?{message}"):
+        refuse_unmeasurable(["own"], ClassTargets, 3, "train.metrics")
+
+
+def test_check_and_each_stage_try_a_metric_first(own: Callable[[str, str], None], tmp_path: Path, monkeypatch, capsys) -> None:
+    own("own", HEAD + OF + "        return hits[10]")
+    folder = project.make(tmp_path / "project", {"evaluate.metrics": ["own"]})
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    for verb, key, verbs in (("check", "evaluate", ()), ("evaluate", "evaluate", ("prepare", "train")), ("train", "train", ())):
+        project.run(folder, *verbs)
+        project.write_params(folder, {f"{key}.metrics": ["own"]})
+        capsys.readouterr()
+        assert main([verb]) == 2
+        output = capsys.readouterr()
+        assert f"{key}.metrics: pipeline/inference/metrics/own.py:5: fails: IndexError: index 10" in output.err
+        assert "valid/" not in output.out
+
+
+def test_a_metric_that_only_an_evaluation_measures_cannot_select_weights(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(project.make(tmp_path, {"train.metric": "valid/auroc", "evaluate.metrics": ["auroc"]}))
+    assert main(["check"]) == 2
+    assert "train.metric: no validation measures auroc: add it to train.metrics, or choose one of valid/loss, " in capsys.readouterr().err
+
+
+def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own: Callable[[str, str], None]) -> None:
+    own("top_2_accuracy", (TOP / "pipeline/inference/metrics/top_5_accuracy.py").read_text(encoding="utf-8"))
+    found = measured(["top_2_accuracy"], 3, num_samples=3)
+    found.add(torch.tensor([[3.0, 2.0, 1.0]]).expand(3, 3), torch.arange(3))
+    assert found.values() == {"top_2_accuracy": pytest.approx(2 / 3)}
+    with pytest.raises(Refusal, match=r"^train\.metrics: top_2_accuracy needs more than 2 classes"):
+        measured(["top_2_accuracy"], 2)
+
+
 def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"`pipeline/inference/metrics/worst_recall\.py`.*?```python\n(.*?class Metric\(.*?)```", text, re.DOTALL)
-    (tmp_path / "worst_recall.py").write_text(example, encoding="utf-8")
-    monkeypatch.setattr(pipeline.inference.metrics, "__path__", [*pipeline.inference.metrics.__path__, str(tmp_path)])
-    monkeypatch.setitem(METRICS.__dict__, "names", (*METRICS.names, "worst_recall"))
+    own("worst_recall", example)
     names = ["worst_recall", "auroc"]
     changes = {"train.metrics": names, "train.metric": "valid/worst_recall", "train.export_weights": "best", "evaluate.metrics": names}
     folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train", "evaluate")

@@ -1,4 +1,4 @@
-"""The share of targets that are among the five most likely classes, or tokens of a language model."""
+"""The share of targets that are among the most likely classes, or tokens of a language model: as many as the name of this file says."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from pipeline.inference.scores import Integers
 if TYPE_CHECKING:
     from torch import Tensor
 
-K = 5
+K = int(__name__.split("_")[-2])
 
 
 class Metric(measuring.Metric):
@@ -20,7 +20,7 @@ class Metric(measuring.Metric):
     @classmethod
     def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:  # noqa: ARG003  # tokens are classes here
         if num_outputs is not None and num_outputs <= K:
-            raise Refusal(f"{key}: top_5_accuracy needs more than {K} classes, but this data has {num_outputs}: remove it")
+            raise Refusal(f"{key}: top_{K}_accuracy needs more than {K} classes, but this data has {num_outputs}: remove it")
 
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the number of hits and of targets, (2,). Of equal outputs, that of the lower class is the likelier."""

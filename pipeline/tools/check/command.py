@@ -18,7 +18,6 @@ from pipeline.core.stage import refuse_other_source
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.params import EvaluateParams, EvaluateSettings
-from pipeline.inference.params import METRICS
 from pipeline.prepare.params import PrepareParams, SourceSettings, data_name
 from pipeline.tools import checkout_lock
 from pipeline.tools.check import dvc_locks
@@ -224,9 +223,14 @@ def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int
 
 
 def refuse_unmeasurable(metrics: Iterable[str], targets: "type[Targets]", num_classes: int | None, key: str) -> None:
-    """Raise Refusal if a metric that the parameter `key` names does not exist for the targets."""
+    """Raise Refusal if a metric that the parameter `key` names does not exist for the targets, or fails when it is tried."""
+    from pipeline.inference import measuring  # late: it imports NumPy
+
     for name in metrics:
-        METRICS.module(name).Metric.refuse_misfit(targets, num_classes, key)
+        metric = measuring.metric_named(name)
+        metric.refuse_misfit(targets, num_classes, key)
+        if num_classes is not None:
+            measuring.refuse_unfit({name: metric(num_classes)}, targets, key)
 
 
 def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:
