@@ -92,7 +92,8 @@ def rows(definitions: dict[str, Any], section: str, entry: dict[str, Any]) -> di
     for variants, member in zip(names, members, strict=True):
         for key, field in member.items():
             value = ", ".join(f"`{name}`" for each in names for name in each) if key == "name" else values(field)
-            row = (f"{section}.{key}", value, field.get("description") or entry.get("description", ""))
+            meaning = field.get("description") or (entry.get("description", "") if key == "name" else "")
+            row = (f"{section}.{key}", value, meaning)
             if key not in common:
                 found.setdefault(row, []).extend(variants)
             elif member is members[0]:

@@ -42,6 +42,12 @@ def test_no_key_is_described_twice_in_the_same_words() -> None:
     assert len(rows) == len(set(rows))
 
 
+def test_a_key_without_a_docstring_does_not_get_the_text_of_its_section() -> None:
+    own = {"Own": {"properties": {"name": {"const": "own"}, "key": {"type": "number"}}}}
+    found = reference.rows(own, "list", {"oneOf": [{"$ref": "#/$defs/Own"}], "description": "Chooses the keys."})
+    assert list(found) == [("list.name", "`own`", "Chooses the keys."), ("list.key", "number", "")]
+
+
 def test_the_schema_takes_every_preset_and_no_key_more() -> None:
     written = json.loads((TOP / reference.SCHEMA).read_text(encoding="utf-8"))
     assert written["additionalProperties"] is False
