@@ -23,6 +23,7 @@ MOST_GRAPHS = 64
 LITTLE_MEMORY = "too little memory"
 WAIT = "called a synchronizing CUDA operation"
 """PyTorch's warning of an operation that makes the host wait for the GPU."""
+GENERATORS = ("torch", "Python's random", "numpy.random")
 PROTOTYPE = "Synchronization debug mode is a prototype"
 
 
@@ -179,7 +180,7 @@ def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str | N
 
 
 def host_randomness() -> tuple[bytes, object, str]:
-    """Return the states of the random generators of PyTorch on the CPU, Python and NumPy, to compare them."""
+    """Return the states of the GENERATORS on the CPU, to compare them."""
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 

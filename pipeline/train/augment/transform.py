@@ -1,7 +1,6 @@
 """Applies the transforms that parameters name, gives them random numbers of each sample, and refuses those that would break a promise."""
 
 import math
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -11,17 +10,21 @@ from torch import Tensor
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
-from pipeline.inference.cuda_graphs import host_randomness, watched
+from pipeline.inference.cuda_graphs import GENERATORS, host_randomness, watched
 from pipeline.train.augment.pixels import BYTE, Draws, RandomSource, rounded
-from pipeline.train.transform_params import TextTransformSettings, TransformSettings, Uniform
+from pipeline.train.transform_params import TRANSFORMS, TextTransformSettings, TransformSettings, Uniform
 
 SEEDS = 2**63
 BITS = 24
 """A random number is a multiple of 2^-24: float32 has each of them exactly."""
 STEP, MIXING = -0x61C8864680B583EB, ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15))
 """The constants of SplitMix64 (Steele, Lea and Flood, 2014), as signed integers."""
-TRIED, TRIED_VALUES = 64, 2**21
-"""The number of samples with which a transform is tried before a training, and of their values; four samples at least."""
+TRIED, TRIED_VALUES, FINITE_VALUES = 64, 2**21, 2**18
+"""The number of samples with which a transform is tried before a training, and of their values; four samples at least. Of small samples there are
+more, up to FINITE_VALUES, in which NaN and infinity are looked for."""
+HOST = (
+    "needs values on the host: use no item(), no boolean indexing and no NumPy, and create tensors with `device=` of those that are given"
+)
 
 
 class RandomNumbers:
@@ -75,7 +78,7 @@ class Transform:
 
     def refuse_unfit(self, samples: Tensor, change: Callable[[Tensor, Uniform], Tensor]) -> None:
         """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, needs the host, or gives a sample other values among others than alone."""
-        file = f"pipeline/train/augment/transforms/{self.settings.name}.py"
+        file = TRANSFORMS.path(self.settings.name)
         generator = torch.Generator().manual_seed(0)
         seeds = torch.randint(SEEDS - 1, (len(samples),), generator=generator).to(samples.device)
 
@@ -85,36 +88,38 @@ class Transform:
             except Refusal:
                 raise
             except Exception as error:  # whatever the module of a user raises
-                lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(file)]
-                place, reason = f"{file}:{lines[-1]}" if lines else file, " ".join(str(error).split()) or type(error).__name__
+                place, reason = TRANSFORMS.failure(self.settings.name, error)
                 if device == "meta":
-                    raise self.refusal(
-                        f"{place}: needs values on the host ({reason[:200]}): use no item(), no boolean indexing and no NumPy, and create tensors with "
-                        "`device=` of those that are given"
-                    ) from None
-                raise self.refusal(f"{place}: fails: {type(error).__name__}: {reason[:200]}") from error
+                    raise self.refusal(f"{place}: {HOST} ({reason})") from None
+                raise self.refusal(f"{place}: fails: {type(error).__name__}: {reason}") from error
 
         before = host_randomness()
-        whole = changed(slice(None))
-        if not isinstance(whole, Tensor) or (whole.shape, whole.dtype, whole.device) != (samples.shape, samples.dtype, samples.device):
+        whole = changed(slice(TRIED))
+        if not isinstance(whole, Tensor) or (whole.shape, whole.dtype, whole.device) != (
+            samples[:TRIED].shape,
+            samples.dtype,
+            samples.device,
+        ):
             found = f"{whole.dtype} of the shape {[*whole.shape]} on {whole.device}" if isinstance(whole, Tensor) else type(whole).__name__
             raise self.refusal(
-                f"{file}: returns {found}: return {samples.dtype} of the shape {[*samples.shape]} on {samples.device}, as it was given"
+                f"{file}: returns {found}: return {samples.dtype} of the shape {[*samples[:TRIED].shape]} on {samples.device}, as it was given"
             )
-        if not whole.isfinite().all():
+        if not changed(slice(None)).isfinite().all():
             raise self.refusal(f"{file}: gives NaN or infinity for some samples, such as black or white images: avoid to divide by 0")
-        if host_randomness() != before or not torch.equal(whole, changed(slice(None))):
+        drawn = next((name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now), "")
+        if drawn or not torch.equal(whole, changed(slice(TRIED))):
+            found = f"draws random numbers from {drawn}" if drawn else "gives other values in a second call with the same `uniform`"
             raise self.refusal(
-                f"{file}: draws random numbers of its own, which a resumed training would not repeat: use those of `uniform`"
+                f"{file}: {found}, which a resumed training would not repeat: draw from `uniform` alone, and keep nothing between calls"
             )
-        if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(samples))])):
+        if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(whole))])):
             raise self.refusal(
                 f"{file}: gives a sample other values in a batch than alone: let each sample depend on itself only. Also `**`, exp2 and sigmoid, and sums over "
                 "several dimensions, may round differently in other batches: use exp, log and sqrt, and sum whole numbers in float64"
             )
-        changed(slice(None), "meta")
-        if samples.is_cuda and (reason := watched(lambda: changed(slice(None)))[1]):
-            raise self.refusal(f"{file}: {reason}: use no boolean indexing, and create tensors with `device=` of those that are given")
+        changed(slice(TRIED), "meta")
+        if samples.is_cuda and (reason := watched(lambda: changed(slice(TRIED)))[1]):
+            raise self.refusal(f"{file}: {HOST} ({reason})")
 
     def refuse_strange(self, tokens: Tensor, text: TextInputs) -> None:
         """Raise Refusal if a change of `tokens` (n, length) gives what is no token of `text`."""
@@ -136,7 +141,8 @@ def transforms_of(settings: Sequence[TransformSettings]) -> list[Transform]:
 def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInputs, device: torch.device) -> None:
     """Try each transform with samples of noise, among them equal pixels or tokens. Raises Refusal if one would break a promise."""
     generator = torch.Generator().manual_seed(0)
-    count = min(TRIED, max(4, TRIED_VALUES // math.prod(inputs.row_shape)))
+    size = math.prod(inputs.row_shape)
+    count = max(min(TRIED, max(4, TRIED_VALUES // size)), FINITE_VALUES // size)
     for transform in transforms:
         settings = transform.settings
         if isinstance(inputs, TextInputs):
@@ -148,7 +154,7 @@ def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInpu
             transform.refuse_strange(tokens.to(device), inputs)
         else:
             height, width, channels = inputs.row_shape
-            images = torch.rand(count, channels, height, width, generator=generator)
+            images = torch.randint(BYTE + 1, (count, channels, height, width), generator=generator) / BYTE
             images[0], images[1], images[2] = 0, 1, 0.5
             transform.refuse_unfit(images.to(device), settings.changed)
 

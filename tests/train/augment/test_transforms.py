@@ -1,11 +1,13 @@
 """Transforms: the built-in ones beside torchvision's, the random numbers, and what is refused before a training."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -140,17 +142,29 @@ class Own(TransformSettings):
         return found
 
 
+COUNTER = itertools.count()
 BROKEN = {
     "neighbours": (lambda images, _: images - images.mean(0), "gives a sample other values in a batch than alone"),
     "another rounding": (
         lambda images, uniform: images * torch.exp2(uniform())[:, None, None, None],
         "gives a sample other values in a batch",
     ),
-    "a generator of its own": (lambda images, _: images + torch.rand(len(images), 1, 1, 1), "draws random numbers of its own"),
-    "one number for all": (lambda images, _: images * float(torch.rand(())), "draws random numbers of its own"),
+    "a generator of its own": (
+        lambda images, _: images + torch.rand(len(images), 1, 1, 1),
+        "draws random numbers from torch, ",
+    ),
+    "one number for all": (lambda images, _: images * float(np.random.rand()), "draws random numbers from numpy.random, "),
+    "a counter": (lambda images, _: images * next(COUNTER), "gives other values in a second call with the same `uniform`, "),
     "item": (lambda images, uniform: images * uniform().max().item() * 0 + images, r"needs values on the host"),
     "boolean indexing": (lambda images, uniform: images + 0 * images[uniform() < 2].sum(), "needs values on the host"),
-    "a tensor on the host": (lambda images, _: images * torch.ones(3, 1, 1), "needs values on the host .* `device=`"),
+    "a tensor on the host": (
+        lambda images, _: images * torch.ones(3, 1, 1),
+        r"needs values on the host: .* `device=` .* \(Tensor on device",
+    ),
+    "a rare NaN": (
+        lambda images, uniform: images / (uniform(1, *images.shape[2:]) > 1e-4),
+        "gives NaN or infinity for some samples",
+    ),
     "NaN": (lambda images, _: images / images.amax((1, 2, 3), keepdim=True), "gives NaN or infinity for some samples"),
     "another size": (
         lambda images, _: images[:, :, :-1],
