@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional
@@ -190,7 +191,7 @@ def test_a_transform_that_breaks_a_promise_is_refused_before_a_training(case: st
 def test_built_in_transforms_keep_all_promises_or_are_refused(name: str, channels: int) -> None:
     inputs = ImageInputs(height=28, width=29, channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
     chosen = settings(transforms=(transform(name, **TRANSFORMED[name]),))
-    if channels == 1 and name in ("grayscale", "hue"):
+    if chosen.transforms[0].channels == (3,) and channels == 1:
         with pytest.raises(Refusal, match=rf"^augment\.transforms\.0: {name} needs images of 3 channels, these have 1: remove it"):
             chosen.refuse_misfit(*inputs.row_shape)
     else:
@@ -230,9 +231,9 @@ def test_a_radius_that_needs_larger_images_is_refused() -> None:
         settings(transforms=(blurred,)).refuse_misfit(8, 9, 3)
 
 
-def test_the_transform_of_the_docs_is_trained_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"`pipeline/train/augment/transforms/gamma\.py`.*?```python\n(.*?class Settings\(Trans.*?)```", text, re.DOTALL)
+def test_the_transform_of_the_docs_is_trained_with_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A transform\n")[2]
+    example, showing, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "gamma.py").write_text(example, encoding="utf-8")
     package = pipeline.train.augment.transforms
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
@@ -240,3 +241,16 @@ def test_the_transform_of_the_docs_is_trained_with(tmp_path: Path, monkeypatch: 
     changes = {"augment.transforms": [{"name": "gamma", "strength": 0.5}, {"name": "vertical_flip", "probability": 0.5}]}
     folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train")
     assert (folder / "models/model.safetensors").exists()
+    monkeypatch.chdir(folder)
+    exec(showing, {})  # noqa: S102  # the example of our own docs
+    pixels = np.asarray(Image.open("gamma.png"))
+    assert (pixels[:, :8] == np.load("data/prepared/train-inputs.npy")[:8].reshape(64, 8)).all()
+    assert (pixels[:, :8] != pixels[:, 8:]).any()
+
+
+def test_the_mean_of_the_docs_is_the_same_in_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    (mean,) = re.findall(r"`(\(\(images .*?\.float\(\))`", (TOP / "docs/extending.md").read_text(encoding="utf-8"))
+    mean_of = eval(f"lambda images: {mean}", {"torch": torch})  # noqa: S307  # the line of our own docs
+    assert mean_of(torch.full((2, 3, 4, 5), 0.2)).flatten().tolist() == pytest.approx([0.2, 0.2])
+    monkeypatch.setattr(Own, "function", staticmethod(lambda images, _: images - mean_of(images)), raising=False)
+    refuse_unfit(transforms_of([Own()]), ImageInputs(height=61, width=47, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3), CPU)
