@@ -154,7 +154,8 @@ def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInpu
             transform.refuse_strange(tokens.to(device), inputs)
         else:
             height, width, channels = inputs.row_shape
-            images = torch.randint(BYTE + 1, (count, channels, height, width), generator=generator) / BYTE
+            images = torch.rand(count, channels, height, width, generator=generator)
+            images[::2] = rounded(images[::2] * BYTE) / BYTE  # as stored images; the others are as after another transform
             images[0], images[1], images[2] = 0, 1, 0.5
             transform.refuse_unfit(images.to(device), settings.changed)
 

@@ -248,9 +248,9 @@ def test_the_transform_of_the_docs_is_trained_with_and_shown(tmp_path: Path, mon
     assert (pixels[:, :8] != pixels[:, 8:]).any()
 
 
-def test_the_mean_of_the_docs_is_the_same_in_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mean_of_the_docs_is_a_mean_and_keeps_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     (mean,) = re.findall(r"`(\(\(images .*?\.float\(\))`", (TOP / "docs/extending.md").read_text(encoding="utf-8"))
     mean_of = eval(f"lambda images: {mean}", {"torch": torch})  # noqa: S307  # the line of our own docs
     assert mean_of(torch.full((2, 3, 4, 5), 0.2)).flatten().tolist() == pytest.approx([0.2, 0.2])
     monkeypatch.setattr(Own, "function", staticmethod(lambda images, _: images - mean_of(images)), raising=False)
-    refuse_unfit(transforms_of([Own()]), ImageInputs(height=61, width=47, channels=3, mean=(0.5,) * 3, std=(0.2,) * 3), CPU)
+    refuse_unfit(transforms_of([Own()]), COLOUR.inputs, CPU)
