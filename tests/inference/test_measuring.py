@@ -17,8 +17,10 @@ from sklearn import metrics as expected
 import pipeline.inference.metrics
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import ClassTargets
-from pipeline.inference.measuring import Measured
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.inference.measuring import Measured, metric_named, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
 from pipeline.tools.check.command import refuse_unmeasurable
@@ -195,6 +197,30 @@ def test_a_broken_metric_is_refused_with_its_file_and_the_remedy(own: Callable[[
     own("own", code)
     with pytest.raises(Refusal, match=rf"^(train\.metrics: )?pipeline/inference/metrics/own\.py:\s?{message}"):
         refuse_unmeasurable(["own"], ClassTargets, 3, "train.metrics")
+
+
+class Numbers(Targets):
+    dtype = np.float32
+    row_shape = (1,)
+
+
+SQUARES = """
+    keeps_rows = True
+    def part(self, outputs, targets):
+        return (outputs - targets) ** 2
+    def value(self, whole):
+        return whole.mean()
+"""
+
+
+def test_good_metrics_of_every_task_pass_the_trial(own: Callable[[str, str], None]) -> None:
+    own("squares", HEAD.replace("FromCounts", "Metric") + SQUARES)
+    for targets, num_outputs, names in (
+        (ClassTargets, 7, REFERENCES),
+        (NextTokenTargets, 50_000, ["top_5_accuracy"]),
+        (Numbers, 1, ["squares"]),
+    ):
+        refuse_unfit({name: metric_named(name)(num_outputs) for name in names}, targets, "train.metrics")
 
 
 def test_check_and_each_stage_try_a_metric_first(own: Callable[[str, str], None], tmp_path: Path, monkeypatch, capsys) -> None:
