@@ -167,7 +167,8 @@ def refuse_unfit(metrics: Mapping[str, Metric], targets: type[Targets] | Targets
 
     for name, metric in metrics.items():
         generator = torch.Generator().manual_seed(0)
-        shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *targets.row_shape)
+        row = targets.row_shape if isinstance(targets, Targets) else ()  # a class alone describes targets with classes, one for each sample
+        shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *row)
         outputs = torch.randn(*shape[: 1 + targets.per_token], metric.num_outputs, generator=generator).to(device)
         most = metric.num_outputs if targets.has_classes or targets.per_token else 2
         integers = issubclass(targets.dtype, np.integer)
