@@ -17,9 +17,9 @@ from sklearn import metrics as expected
 import pipeline.inference.metrics
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.measuring import Measured, metric_named, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
@@ -199,11 +199,6 @@ def test_a_broken_metric_is_refused_with_its_file_and_the_remedy(own: Callable[[
         refuse_unmeasurable(["own"], ClassTargets, 3, "train.metrics")
 
 
-class Numbers(Targets):
-    dtype = np.float32
-    row_shape = (1,)
-
-
 SQUARES = """
     keeps_rows = True
     def part(self, outputs, targets):
@@ -218,7 +213,7 @@ def test_good_metrics_of_every_task_pass_the_trial(own: Callable[[str, str], Non
     for targets, num_outputs, names in (
         (ClassTargets, 7, REFERENCES),
         (NextTokenTargets, 50_000, ["top_5_accuracy"]),
-        (Numbers, 1, ["squares"]),
+        (NumberTargets.example(), 1, ["squares"]),
     ):
         refuse_unfit({name: metric_named(name)(num_outputs) for name in names}, targets, "train.metrics")
 

@@ -79,6 +79,6 @@ def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(tmp_path
 
 
 def test_a_source_of_an_unknown_task_is_refused() -> None:
-    source = SimpleNamespace(name="plane", task="regresion")
+    source = SimpleNamespace(name="plane", targets_kind="regresion")
     with pytest.raises(Refusal, match=r"source\.name: .*plane.*regresion.*classification"):
         check.targets_of(source)
