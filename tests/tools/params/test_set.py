@@ -27,6 +27,7 @@ SETTINGS = {
         "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
     "texts": ["model=transformer", "model=ngrams", "model=recurrent source=text_classification"],
+    "numbers": [f"model=ngrams source.task=regression evaluate=regression loss={name}" for name in ("huber", "mae", "mse", "quantile")],
     "code": ["model=recurrent model.width=64 model.embedding_width=32"],
 }
 SLOW = [
@@ -134,9 +135,14 @@ def test_repro_changes_no_parameter_while_another_container_trains(steps: list[s
     ],
 )
 def test_recommended_values_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, assignments: str) -> None:
-    project.make(tmp_path, setting=setting)
+    project.make(tmp_path, setting="texts" if setting == "numbers" else setting)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    if setting == "numbers":
+        table = Path(project.TABLE).read_text(encoding="utf-8")
+        for label, number in {"colour": "0.25", "fruit": "-1.5", "metal": "3"}.items():
+            table = table.replace(f"{label}\t", f"{number}\t")
+        Path(project.TABLE).write_text(table, encoding="utf-8")
     data = TEXTS if "source=text_classification" in assignments else ()
     assert main(["set", *assignments.split(), *data, *SHORT]) == 0
     assert main(["prepare"]) == 0
