@@ -140,7 +140,7 @@ def test_recommended_values_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     if setting == "numbers":
         table = Path(project.TABLE).read_text(encoding="utf-8")
-        for label, number in {"colour": "0.25", "fruit": "-1.5", "metal": "3"}.items():
+        for label, number in {"colour": "0.5", "fruit": "1", "metal": "1.5"}.items():
             table = table.replace(f"{label}\t", f"{number}\t")
         Path(project.TABLE).write_text(table, encoding="utf-8")
     data = TEXTS if "source=text_classification" in assignments else ()
