@@ -112,7 +112,10 @@ class Targets(Description):
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored targets."""
     has_classes: ClassVar[bool] = False
-    """True if a target is one of several classes. If False, label smoothing, mixup and CutMix are refused."""
+    """True if a target is one of several classes."""
+    has_labels: ClassVar[bool] = False
+    """True if a target (outputs,) has 1 for each label of the sample, and 0 for each other one. Neither with classes nor with labels, mixup and CutMix are
+    refused; without classes, label smoothing is."""
     per_token: ClassVar[bool] = False
     """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
@@ -137,6 +140,10 @@ class Targets(Description):
     def output_names(self) -> tuple[str, ...]:
         """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
+
+    def has_targets_of(self, other: "Targets") -> bool:
+        """Return True if stored targets that `other` describes mean the same as those of this description."""
+        return self == other
 
     def num_outputs(self, inputs: Inputs) -> int:
         """Return how many outputs a model must have for each target. For a classification, this is the number of classes.

@@ -125,7 +125,7 @@ def judge(
     for the unmodified inputs. Raises Refusal if there is no test split, if the settings do not fit the data or the machine, or if a logit
     or a loss is not finite.
     """
-    spec = prepared.spec
+    spec = prepared.spec.model_copy(update={"targets": manifest.spec.targets})  # a model has its own thresholds of labels
     params.evaluate.refuse_other_task(spec.targets.kind)
     params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
     split, device = prepared.split(TEST), machine.device
@@ -183,7 +183,7 @@ def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -
     `expected` describes the data that the model was trained on, and `found` describes the prepared data. Mean and standard deviation of
     images may differ; the tokenizers of texts and the white of images must be equal. `model` and `data` are paths for the message.
     """
-    if not expected.inputs.reads_samples_of(found.inputs) or expected.targets != found.targets:
+    if not expected.inputs.reads_samples_of(found.inputs) or not expected.targets.has_targets_of(found.targets):
         more = "" if shown(expected) != shown(found) else ", in another form, such as that of another tokenizer or another source.white"
         raise Refusal(f"{model}: was trained on {shown(expected)}, but {data} has {shown(found)}{more}: run `dvc repro`")
 

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Direction, Spec, Targets
+from pipeline.core.tasks.multi_label import HALF
+from pipeline.inference import scores
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
@@ -36,6 +38,8 @@ class Metric:
     """The better direction: "max" or "min"."""
     keeps_rows: ClassVar[bool] = False
     """False if a part is a tensor of whole numbers, of the same shape for all batches, to be added up. True if it has a row of float32 for each sample."""
+    of_labels: ClassVar[bool] = False
+    """True if the metric exists also for samples with several labels: `targets` are then 0 or 1 (n, labels), and the outputs are their logits."""
 
     def __init__(self, num_outputs: int) -> None:
         self.num_outputs = num_outputs
@@ -50,9 +54,9 @@ class Metric:
         """Raise Refusal if the metric does not exist for these targets. `num_outputs` is None if it is not known yet. `key` is the parameter that
         names the metric.
         """
-        if not targets.has_classes:
-            name = cls.__module__.rpartition(".")[2]
-            raise Refusal(f"{key}: {name} needs a task with classes, but this task has none: remove it")
+        if not (targets.has_classes or (targets.has_labels and cls.of_labels)):
+            needs = "exactly one class a sample" if targets.has_labels else "a task with classes, but this task has none"
+            raise Refusal(f"{key}: {cls.__module__.rpartition('.')[2]} needs {needs}: remove it")
 
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":  # noqa: ARG002  # for the metrics
         """Return what `value` needs of a batch, on the device, without host synchronisation. Targets that are IGNORED (-100) must not count.
@@ -71,11 +75,14 @@ class Metric:
 
 
 class FromCounts(Metric):
-    """A metric of three counts for each class, (classes,): its samples, the samples that are predicted as it, and the correct ones of these."""
+    """A metric of three counts for each class or label, (classes,): its samples, the samples that are predicted as it, and the correct ones of these."""
 
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         import torch  # late: reading a direction needs no torch
 
+        if targets.shape == outputs.shape:
+            actual, named = targets > HALF, outputs > 0
+            return torch.stack([marks.sum(dim=0) for marks in (actual, named, actual & named)])
         predicted, classes = outputs.argmax(-1), targets.clamp(min=0)
         every, correct = (targets >= 0).long(), (predicted == targets).long()
         tallies = ((classes, every), (predicted, every), (classes, correct))
@@ -89,34 +96,40 @@ class FromCounts(Metric):
 
 
 class FromProbabilities(Metric):
-    """A metric of the classes (n,) and the probabilities (n, classes) in float64 of all samples: the outputs of the split are kept until its end."""
+    """A metric of the classes (n,) and the probabilities (n, classes) in float64 of all samples: the outputs of the split are kept until its end.
+
+    With `of_labels`, it gets 0 or 1 (n, labels) in place of classes, if samples have several labels.
+    """
 
     keeps_rows = True
 
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         import torch  # late: reading a direction needs no torch
 
-        return torch.cat([outputs.float(), targets[:, None].float()], dim=1)  # float32 has all whole numbers below 2^24
+        return torch.cat([outputs.float(), targets.float().reshape(len(targets), -1)], dim=1)  # float32 has all whole numbers below 2^24
 
     def value(self, whole: NDArray[np.float32]) -> float:
         whole = whole[whole[:, -1] >= 0]
-        logits = whole[:, :-1].astype(np.float64)
+        logits, targets = whole[:, : self.num_outputs].astype(np.float64), whole[:, self.num_outputs :].astype(np.int64)
         if not np.isfinite(logits).all():
             return math.nan
+        if targets.shape == logits.shape:
+            return self.of(targets, scores.sigmoid(logits)) if len(whole) else math.nan
         powers = np.exp(logits - logits.max(axis=1, keepdims=True, initial=-np.inf))
-        return self.of(whole[:, -1].astype(np.int64), powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
+        return self.of(targets[:, 0], powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
 
     def of(self, classes: Integers, probabilities: Floats) -> float:  # noqa: ARG002  # for the metrics
         raise self.missing_method("of(self, classes, probabilities)")
 
 
 def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats) -> float:
-    """Return the mean over the classes of `score(is_of_class, probability)`, or with two classes that of the second.
+    """Return the mean over the classes of `score(is_of_class, probability)`, or with two classes that of the second. `classes` (n, classes) are labels.
 
     Classes that all samples have, or none, are left out: they have no such score. NaN if no class is left.
     """
-    every = range(probabilities.shape[1]) if probabilities.shape[1] > 2 else (1,)
-    found = [score(of_class, probabilities[:, k]) for k in every if 0 < (of_class := classes == k).sum() < len(classes)]
+    marks = classes if classes.ndim > 1 else (classes[:, None] == np.arange(probabilities.shape[1]))
+    every = (1,) if classes.ndim == 1 and probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    found = [score(marks[:, k], probabilities[:, k]) for k in every if 0 < marks[:, k].sum() < len(classes)]
     return float(np.mean(found)) if found else math.nan
 
 
@@ -202,7 +215,7 @@ class Measured:
         # metrics with the same function `part` share its parts
         self.measures = {metric.measure: metric for metric in self.metrics.values()}
         self.parts: dict[Callable[..., Tensor], list[Tensor]] = {measure: [] for measure in self.measures}
-        size_bytes = 4 * num_samples * (spec.num_outputs + 1)
+        size_bytes = 4 * num_samples * (spec.num_outputs + (spec.num_outputs if spec.targets.has_labels else 1))
         if size_bytes > MOST_BYTES and (kept := [name for name, metric in self.metrics.items() if metric.keeps_rows]):
             raise Refusal(
                 f"{key}: {kept[0]} keeps all outputs of the {num_samples} samples, {size_bytes} bytes, more than {MOST_BYTES}: remove it, "

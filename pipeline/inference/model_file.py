@@ -103,14 +103,20 @@ def export(path: Path, weights: Tensors, manifest: Manifest) -> None:
     tensor_file.save(path, weights, manifest.model_dump(mode="json"))
 
 
-def load(path: Path) -> tuple[Model, Manifest]:
+def load(path: Path, *, complete: bool = False) -> tuple[Model, Manifest]:
     """Rebuild a model for inference, on the CPU, from its model file alone. Return the model and the metadata of the file.
+
+    With `complete`, the model ends with the last layer of its task, if there is one (`networks.postprocessing`), as for predictions. Scores are those of
+    the outputs of the network.
 
     Raises Refusal if the file is damaged, is not a model file, or describes a model that the code of this checkout cannot build.
     """
     weights, metadata = tensor_file.load(path, header_bytes=HEADER_BYTES)
     manifest = describe(metadata, path)
-    return rebuild(weights, manifest, path), manifest
+    model = rebuild(weights, manifest, path)
+    if complete:
+        model.postprocessing = networks.postprocessing(manifest.spec.targets)
+    return model, manifest
 
 
 def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
@@ -138,7 +144,6 @@ def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
                 preprocessing(settings.normalized(spec.inputs), channels_last=manifest.channels_last),
                 bf16_weights=bf16_weights,
                 channels_last=manifest.channels_last,
-                postprocessing=networks.postprocessing(spec.targets),
             )
             networks.load(model.network, weights)
     except RuntimeError as error:

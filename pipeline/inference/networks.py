@@ -41,8 +41,8 @@ def postprocessing(targets: Targets) -> nn.Module | None:
 class Model(nn.Module):
     """Preprocesses stored inputs, and maps them to outputs. In classification, the outputs are logits (n, classes).
 
-    A training compares the outputs of the network itself with the targets. A model file is opened with `postprocessing`, a last layer after the network, if the
-    task has one: the outputs of a regression are then numbers in the units of the targets.
+    A training and an evaluation compare the outputs of the network itself with the targets. For predictions, a model file is opened with `postprocessing`, a
+    last layer after the network, if the task has one: the outputs of a regression are then numbers in the units of the targets.
 
     Stored inputs are the inputs in the prepared data, for example uint8 images.
 
@@ -60,7 +60,6 @@ class Model(nn.Module):
         *,
         bf16_weights: bool = False,
         channels_last: bool = False,
-        postprocessing: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if bf16_weights:
@@ -69,7 +68,7 @@ class Model(nn.Module):
         self.channels_last = channels_last
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
-        self.postprocessing = postprocessing
+        self.postprocessing: nn.Module | None = None
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

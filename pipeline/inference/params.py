@@ -1,11 +1,12 @@
 """The sections `model` and `loss`: the base classes of the settings of every architecture and of every loss; and the metrics that parameters name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
+from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES, Registry
 from pipeline.core.section import Section
@@ -142,6 +143,9 @@ class LossSettings(Section):
         """Return True if this is a loss of such targets."""
         raise NotImplementedError
 
+    def refuse_missing_splits(self, splits: Iterable[str]) -> None:
+        """Raise Refusal if a setting needs a split that is not among `splits`. This base class does nothing."""
+
     def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
         """Return the loss, summed over all targets.
 
@@ -218,6 +222,52 @@ class ClassLossSettings(LossSettings):
         import torch
 
         return float(self.summed(torch.zeros(1, num_outputs, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), None))
+
+
+class LabelLossSettings(LossSettings):
+    """The settings and methods that every loss of labels has. Outputs are logits, and targets 0 or 1 or, if samples are mixed, shares between (n, labels)."""
+
+    positive_weights: Literal["none", "balanced"]
+    """The weight of a label that a sample has: `none` for 1, as that of a label that it lacks. With `balanced`, it is the number of train samples
+    without the label, divided by that of those with it, so that both count alike in total."""
+
+    threshold: Literal["tuned"] | Annotated[float, Field(gt=0, lt=1)]
+    """The probability above which a label is predicted, which the model file keeps: a number such as 0.5, or `tuned` for that of each label with
+    the highest F1 on the validation split, which the exported weights give. Validations count with 0.5."""
+
+    RECOMMENDED: ClassVar = {"positive_weights": "none", "threshold": 0.5}
+
+    @classmethod
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+        return targets.has_labels
+
+    def refuse_missing_splits(self, splits: Iterable[str]) -> None:
+        if self.threshold == "tuned" and VALID not in splits:
+            raise Refusal("loss.threshold: tuned needs a validation split: set source.valid above 0, or write 0.5")
+
+    def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":  # noqa: ARG002  # the targets have as many columns
+        """Return the weight of each label (labels,) where a sample has it; None if all are 1."""
+        if self.positive_weights == "none":
+            return None
+        import numpy as np
+        import torch  # late: parameters are read without torch
+
+        present = targets.sum(axis=0, dtype=np.int64)
+        return torch.tensor((len(targets) - present) / present, dtype=torch.float32)  # some samples have each label: `refuse_unlearnable`
+
+    def of_present(self, logits: "Tensor") -> "Tensor":
+        """Return the loss of each label (n, labels) for samples that have it. With the negative logits, it is that of samples that lack it."""
+        raise NotImplementedError
+
+    def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
+        present = self.of_present(outputs)
+        return self.of_present(-outputs).lerp(present if weights is None else present * weights, targets).sum()
+
+    def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # the mean over the labels
+        """Return the loss of a label for a model that has learned nothing: one that gives each the probability 1/2."""
+        import torch  # late: parameters are read without torch
+
+        return float(self.of_present(torch.zeros((), dtype=torch.float64)))
 
 
 class NumberLossSettings(LossSettings):

@@ -26,9 +26,39 @@ def macro_f1(support: Integers, predicted: Integers, hits: Integers) -> float:
     return float(f1(support, predicted, hits).mean())
 
 
+def micro_f1(hits: float, named: float) -> float:
+    """Return the F1 of all labels together, from the numbers of labels that are both predicted and actual, and of labels that are predicted plus those
+    that are actual. It is 0 if there are none.
+    """
+    return 2 * hits / named if named else 0.0
+
+
+def best_thresholds(targets: Integers, probabilities: Floats) -> list[float]:
+    """Return for each label the probability above which predicting it has the highest F1; 0.5 for a label that no sample has.
+
+    `targets` are 0 or 1, and have the shape (samples, labels) of `probabilities`. A threshold lies in the middle between two probabilities that it
+    divides; of several, the highest is returned.
+    """
+    found = list[float]()
+    for actual, values in zip(targets.T, probabilities.T, strict=True):
+        order = np.argsort(-values, kind="stable")
+        ranked, hits = values[order], np.cumsum(actual[order])
+        ends = np.append(ranked[1:], 0.0)  # the highest probability that is not predicted
+        scores = np.where(ranked > ends, 2 * hits / (np.arange(1, len(values) + 1) + hits[-1]), 0)
+        best = int(scores.argmax())
+        found.append(float(ranked[best] + ends[best]) / 2 if hits[-1] else 0.5)
+    return found
+
+
 def share(part: Integers, whole: Integers) -> Floats:
     """Return `part / whole` elementwise. Where `whole` is 0, `part` is 0 too, and the result is 0."""
     return part / np.maximum(whole, 1)
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Return the probability that each logit means, without overflow, and exact where it is small."""
+    probabilities: Floats = np.exp(-np.logaddexp(0, -logits))
+    return probabilities
 
 
 @dataclass(frozen=True)

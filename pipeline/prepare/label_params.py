@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.core.section import Column
 from pipeline.prepare.params import SourceSettings
@@ -15,14 +15,25 @@ LabelColumns = Column | Annotated[tuple[Column, ...], Field(min_length=1, max_le
 class LabelSettings(SourceSettings):
     """The settings of sources whose labels may be in the columns of tables."""
 
-    task: Literal["classification", "regression"]
-    """What the labels are: `classification` for one class a sample, `regression` for a number, or one in each of several columns."""
+    task: Literal["classification", "regression", "multi_label"]
+    """What the labels are: `classification` for one class a sample, `regression` for a number, or one in each of several columns, and
+    `multi_label` for any number of labels a sample: a list in one column, or 0 and 1 in a column for each label."""
     label_column: LabelColumns | None
-    """The column with the label: its name in the first line or, in a file without a line of names, its number from 1. For a regression, it may be a list of
-    columns; for classes, a list of columns of 0 and 1, where the name of that with the 1 is the label."""
+    """The column with the label: its name in the first line or, in a file without a line of names, its number from 1. For a regression, or for
+    several labels a sample, it may be a list of columns; for classes, a list of columns of 0 and 1, where the name of that with the 1 is the label."""
+    label_delimiter: Annotated[str, Field(min_length=1, max_length=10)] | None
+    """What separates the labels of a sample in its cell, such as `;` in `red;blue`. Null if the cell is a list of JSON or Parquet, or if there is a column for
+    each label."""
 
-    RECOMMENDED: ClassVar = {"task": "classification"}
-    ADDED: ClassVar = {"task": "classification"}
+    RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None}
+    ADDED: ClassVar = {"task": "classification", "label_delimiter": None}
+
+    @field_validator("label_delimiter")
+    @classmethod
+    def refuse_undivided(cls, delimiter: str | None, info: ValidationInfo) -> str | None:
+        if delimiter is not None and (info.data.get("task") != "multi_label" or isinstance(info.data.get("label_column"), tuple)):
+            raise ValueError("is for lists of labels in one column, with `task: multi_label`: write null")
+        return delimiter
 
     @property
     def label_columns(self) -> Columns:
@@ -33,4 +44,4 @@ class LabelSettings(SourceSettings):
 
     @property
     def labels(self) -> Labels:
-        return LABELS[self.task](list(self.label_columns.values()))
+        return LABELS[self.task](list(self.label_columns.values()), self.label_delimiter)

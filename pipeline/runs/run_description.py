@@ -29,7 +29,6 @@ PARAMS = PrepareParams.model_fields | TrainParams.model_fields
 CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
 MOST_CHANGES = 4
-PER_CLASS = "per_class"
 DESCRIBED = ("loss", "objective", "perplexity", "accuracy")
 MOST_LISTED = 100
 """Longer lists in the description of a dataset are replaced by their length: MLflow sends all descriptions to its table of runs."""
@@ -261,8 +260,8 @@ def add_evaluation(run: Run, paths: Paths, info: RunInfo, *, step: int, scores: 
     run.describe(f"{recorded.result_line(scores)}; {info.subject}")
     for path in files.members(paths.evaluation_plots):
         run.artifact(path, folder="plots/evaluate")
-    if PER_CLASS in scores:
-        run.text("per_class.csv", class_scores(scores[PER_CLASS]), folder="tables")
+    if parts := recorded.parts(scores):
+        run.text(f"{parts}.csv", class_scores(scores[parts], recorded.PARTS[parts]), folder="tables")
     if paths.dvc_lock.exists():
         run.artifact(paths.dvc_lock)
 
@@ -272,10 +271,10 @@ def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
 
     With many classes, they would make the other metrics hard to find in MLflow.
     """
-    overall = {name: value for name, value in scores.items() if name != PER_CLASS}
+    overall = {name: value for name, value in scores.items() if name not in recorded.PARTS}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 
 
-def class_scores(per_class: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the scores per class as CSV, with a header and one row per class."""
-    return files.as_csv(["class", *next(iter(per_class.values()))], [(name, *scores.values()) for name, scores in per_class.items()])
+def class_scores(per_class: Mapping[str, Mapping[str, Any]], part: str = "class") -> str:
+    """Return the scores per class as CSV, with a header and one row per class. `part` is the name of the first column."""
+    return files.as_csv([part, *next(iter(per_class.values()))], [(name, *scores.values()) for name, scores in per_class.items()])

@@ -28,5 +28,5 @@ def build(path: Path) -> "tuple[nn.Module, Spec]":
     """Load a model file. Return what MLflow logs: the module, and the description of its inputs and outputs."""
     from pipeline.inference import model_file  # late: torch takes seconds to import, and only the model needs it
 
-    module, manifest = model_file.load(path)
+    module, manifest = model_file.load(path, complete=True)
     return module, manifest.spec

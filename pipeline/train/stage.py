@@ -203,6 +203,7 @@ def write_results(training: Training, exported: tuple[Tensors, int], paths: Path
     """
     weights, step = exported
     files.sweep(paths.model.parent)
-    model_file.export(paths.model, weights, training.manifest(step, identity.digests, identity.fingerprint))
+    manifest = training.manifest(step, identity.digests, identity.fingerprint).model_copy(update={"spec": training.decided(weights)})
+    model_file.export(paths.model, weights, manifest)
     history.write_history(paths.history, training.progress.rows, training.columns)
     history.write_metrics(paths.metrics / "train.json", training.progress, step, training.columns)

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import Registry
+from pipeline.core.spec import Spec
 from pipeline.core.untrusted import reason
-from pipeline.inference import torch_errors
+from pipeline.inference import model_file, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Share
 from pipeline.inference.cuda_graphs import Graphs
@@ -79,6 +81,7 @@ class Training:
         """
         settings, targets = params.train, prepared.spec.targets
         settings.refuse_missing_validation(prepared.splits)
+        params.loss.refuse_missing_splits(prepared.splits)
         known = {**targets.metrics, **directions(settings.metrics)}
         settings.refuse_unknown_metric(known)
         if params.augment:
@@ -299,6 +302,22 @@ class Training:
             inputs=dict(inputs),
             fingerprint=dict(fingerprint),
         )
+
+    def decided(self, weights: Tensors) -> Spec:
+        """Return the description of the data for the model file of `weights`: that of the prepared data, with what the objective decides.
+
+        Only the first process calls this.
+        """
+
+        def validated() -> tuple[torch.Tensor, torch.Tensor]:
+            model = model_file.rebuild(weights, self.manifest(0, {}, {}), Path("the exported weights")).to(self.machine.device)
+            split = loader.SplitTensors(self.prepared.splits[VALID], self.machine.device)
+            batches = loader.scoring(split, batch_size=min(self.params.train.micro_batch_size, len(split)))
+            found = list(predict(model, batches, precision=self.state.precision, device=self.machine.device))
+            return torch.cat([outputs for outputs, _ in found]), torch.cat([targets for _, targets in found if targets is not None])
+
+        spec = self.prepared.spec
+        return spec.model_copy(update={"targets": self.objective.decided(spec.targets, validated)})
 
     @cached_property
     def own_manifest(self) -> torch.Tensor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pipeline.core.inputs.text import AnyDescription, TokenizerDescription
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import Dataset, Journal, RunInfo
@@ -259,3 +260,12 @@ def test_other_input_is_refused_with_the_remedy() -> None:
             "send raw images, integers from 0 to 255 of shape (n, 4, 4, 1): the model normalises them itself"
         )
         assert f"the input contains {found}" in str(refused.value)
+
+
+def test_a_model_of_several_labels_answers_those_above_their_thresholds() -> None:
+    from pipeline.runs.mlflow.served_model import labels
+
+    targets = LabelTargets(labels=("dog", "night", "snow"), thresholds=(0.5, 0.3, 0.9))
+    described = saved_model.described(tiny.SPEC.model_copy(update={"targets": targets}))
+    answered = labels(np.array([0.51, 0.31, 0.89]), described["names"], described["thresholds"], top_k=1)
+    assert answered == {"labels": ["dog", "night"], "top": [{"label": "snow", "probability": 0.89}]}

@@ -37,6 +37,7 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "table": None,
         "image_column": "image",
         "task": "classification",
+        "label_delimiter": None,
         "label_column": "label",
         "split_column": None,
         "encoding": "utf-8",

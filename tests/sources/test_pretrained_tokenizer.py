@@ -91,6 +91,7 @@ def params(root: Path, **changes: Any) -> PrepareParams:
             "table": None,
             "text_column": 2,
             "task": "classification",
+            "label_delimiter": None,
             "label_column": 1,
             "split_column": None,
             "encoding": "utf-8",

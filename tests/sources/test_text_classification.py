@@ -37,6 +37,7 @@ def params(root, **changes):
         "folds": None,
         "fold": 0,
         "task": "classification",
+        "label_delimiter": None,
         "duplicates": "keep",
         "table": None,
         "split_column": None,
@@ -136,7 +137,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
 
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
     path, texts = tmp_path / "a.parquet", ['"fine", he said', "rain"]
-    pq.write_table(pa.table({"more": [[1], [2]], "label": [0, 1], "text": texts}), path)
+    pq.write_table(pa.table({"more": [{"a": 1}, {"a": 2}], "label": [0, 1], "text": texts}), path)
     assert [(row.line, row.text, row.label) for row in tables.read(path, NAMED)] == [(1, texts[0], "0"), (2, texts[1], "1")]
     with pytest.raises(Refusal, match="the column more has nested values"):
         tables.read(path, {**NAMED, "text_column": "more"})
@@ -291,11 +292,13 @@ def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
     prepared = run(path, tmp_path, **columns)
     assert prepared.spec.targets.classes == ("a", "b")
     assert sorted(np.concatenate([rows.targets for rows in prepared.splits.values()]).tolist()) == [0] * 4 + [1] * 4
-    for row, written in {"x,1,1,0": "b: 1, a: 1", "x,0,0,1": "only 0", "x,1,2,0": "b: 2, a: 1"}.items():
+    for row, message in {
+        "x,1,1,0": r"has a 1 in 2 columns of source.label_column \(b, a\): write one 1",
+        "x,0,0,1": r"has a 1 in 0 columns of source.label_column \(only 0\): write one 1",
+        "x,1,2,0": 'has "2" in the column b: write 1 if',
+    }.items():
         write(path, f"text,a,b,c\nx y,1,0,0\nz y,0,1,0\n{row}\n")
-        with pytest.raises(
-            Refusal, match=rf"a.csv:4: has not one 1 and else 0 in the columns of source.label_column \({written}\): write one 1"
-        ):
+        with pytest.raises(Refusal, match=f"a.csv:4: {message}"):
             run(path, tmp_path, **columns)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import FailFast, Field, field_validator
+from pydantic import AfterValidator, FailFast, Field
 
 from pipeline.core import spec, untrusted
 from pipeline.core.refusal import Refusal
@@ -13,6 +13,25 @@ from pipeline.core.refusal import Refusal
 NAMES_BYTES = 3 * 2**19
 """Upper bound for the class names. It leaves room for a tokenizer and for the tensor names in the spec.MOST_BYTES of a model file's header."""
 MOST_NAMED = 5
+
+
+def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of classes or labels. Raises ValueError if two are equal."""
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two of them are named {untrusted.shown(repeated, 60)}: rename one")
+    return names
+
+
+def refuse_long(names: tuple[str, ...], key: str, place: str) -> None:
+    """Raise Refusal if the names of the classes or labels, the `key` of the targets, are too long in total for `spec.json` and the header of the
+    model file. `place` names the dataset in the message.
+    """
+    size_bytes = spec.stored_bytes(names, part="targets", key=key)
+    if size_bytes > NAMES_BYTES:
+        raise Refusal(
+            f"source.root: {place} has {len(names)} {key} whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: shorten the names"
+        )
 
 
 class ClassTargets(spec.Targets):
@@ -24,15 +43,7 @@ class ClassTargets(spec.Targets):
     only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})
 
     kind: Literal["classification"] = "classification"
-    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2)]
-
-    @field_validator("classes")
-    @classmethod
-    def are_distinct(cls, classes: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(classes)) < len(classes):
-            repeated = next(name for name in classes if classes.count(name) > 1)
-            raise ValueError(f"two classes are named {untrusted.shown(repeated, 60)}: rename one")
-        return classes
+    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(distinct)]
 
     @classmethod
     def example(cls) -> Self:
@@ -68,12 +79,7 @@ class ClassTargets(spec.Targets):
 
         `place` names the dataset in the message.
         """
-        size_bytes = spec.stored_bytes(self.classes, part="targets", key="classes")
-        if size_bytes > NAMES_BYTES:
-            raise Refusal(
-                f"source.root: {place} has {self.num_classes} classes whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: "
-                "shorten the names"
-            )
+        refuse_long(self.classes, "classes", place)
         counts = np.bincount(targets, minlength=self.num_classes).tolist()
         empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
         if empty:

@@ -21,8 +21,10 @@ Row = Mapping[str, object]
 """A row of the training history. Its values may be text or numbers."""
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
-HEADLINES = ("perplexity", "accuracy", "rmse", "r2", "loss")
+HEADLINES = ("perplexity", "accuracy", "rmse", "r2", "average_precision", "loss")
 """The scores that may be the main score of a task: the first that exists is."""
+PARTS = {"per_class": "class", "per_label": "label"}
+"""The scores of the parts of a task, by the name of a part."""
 LONGEST_CLASS = 40
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
@@ -101,10 +103,17 @@ def beside_main_score(scores: Mapping[str, Any]) -> str:
         text += f"; always guessing the mean: {scores['mean_guess_rmse']:.4f}"
     if "majority_class_accuracy" in scores:
         text += f"; always guessing the most frequent class: {scores['majority_class_accuracy']:.4f}"
-    if "per_class" in scores:
-        name, lowest = min(((name, each["f1"]) for name, each in scores["per_class"].items()), key=itemgetter(1))
-        text += f"; lowest F1: {lowest:.4f} (class {untrusted.shown(name, LONGEST_CLASS)})"
+    if "random_average_precision" in scores:
+        text += f"; at random: {scores['random_average_precision']:.4f}"
+    if part := parts(scores):
+        name, lowest = min(((name, each["f1"]) for name, each in scores[part].items()), key=itemgetter(1))
+        text += f"; lowest F1: {lowest:.4f} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"
     return text
+
+
+def parts(scores: Mapping[str, Any]) -> str | None:
+    """Return the key of PARTS that `scores` has; None if it has none."""
+    return next((key for key in PARTS if key in scores), None)
 
 
 def read_table(path: Path, stage: str) -> list[dict[str, str]]:

@@ -27,18 +27,19 @@ class Evaluator:
         self.parts: list[tuple[Floats, Floats]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add the outputs and the targets (n, columns), both in the units of the targets."""
+        """Add the outputs (n, columns), standardised numbers, and the targets (n, columns) in their own units."""
         self.parts.append((outputs.double().cpu().numpy(), targets.cpu().numpy()))
 
     @cached_property
     def numbers(self) -> tuple[Floats, Floats]:
-        """Return the outputs and the targets (samples, columns) of all samples.
+        """Return the outputs and the targets (samples, columns) of all samples, both in the units of the targets.
 
         Raises Refusal if no samples were added, or if an output is not finite.
         """
         if not self.parts:
             raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
         outputs, targets = (np.concatenate(part) for part in zip(*self.parts, strict=True))
+        outputs = outputs * np.array(self.targets.std) + np.array(self.targets.mean)
         if damaged := np.count_nonzero(~np.isfinite(outputs).all(axis=1)):
             raise Refusal(
                 f"the model's outputs are not finite for {damaged} of {len(outputs)} samples: "

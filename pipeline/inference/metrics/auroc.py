@@ -9,6 +9,7 @@ from pipeline.inference.scores import Floats, Integers
 
 class Metric(measuring.FromProbabilities):
     direction: ClassVar[Direction] = "max"
+    of_labels: ClassVar[bool] = True
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         from sklearn.metrics import roc_auc_score  # late: the import takes a second

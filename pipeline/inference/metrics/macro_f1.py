@@ -9,6 +9,7 @@ from pipeline.inference.scores import Integers
 
 class Metric(measuring.FromCounts):
     direction: ClassVar[Direction] = "max"
+    of_labels: ClassVar[bool] = True
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
         return scores.macro_f1(support, predicted, hits)

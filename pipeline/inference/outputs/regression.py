@@ -9,6 +9,7 @@ from pipeline.core.tasks.regression import NumberTargets
 class Postprocessing(nn.Module):
     """Returns the numbers (n, columns) in the units of the targets, in float32, for `outputs` (n, columns), which are standardised numbers."""
 
+    unit = "standard deviations of the targets"
     mean: Tensor
     std: Tensor
 
@@ -16,6 +17,11 @@ class Postprocessing(nn.Module):
         super().__init__()
         for name in ("mean", "std"):
             self.register_buffer(name, torch.tensor(getattr(targets, name), dtype=torch.float32), persistent=False)
+
+    @property
+    def scale(self) -> Tensor:
+        """The `unit` in which differences of outputs are measured."""
+        return self.std
 
     def forward(self, outputs: Tensor) -> Tensor:
         return outputs.float() * self.std + self.mean

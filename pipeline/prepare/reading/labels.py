@@ -1,5 +1,6 @@
 """Turns the labels of rows into targets: a class for each kind of labels that tables have."""
 
+import ast
 import json
 import math
 from collections.abc import Sequence
@@ -10,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import SPLITS, TRAIN
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import described
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
 
 LONGEST_LABEL = 255
-ONE, ZERO = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false")
 MOST_NAMED = 10
 """How many labels a message lists."""
 
@@ -48,10 +49,10 @@ class Labelled(NamedTuple):
 
 
 class Labels:
-    """The labels of a task, in the columns `columns` of tables: see `ClassLabels` and `NumberLabels`."""
+    """The labels of a task, in the columns `columns` of tables: see `ClassLabels`, `NumberLabels` and `SeveralLabels`. `delimiter` is for the last."""
 
-    def __init__(self, columns: Sequence[str | int]) -> None:
-        self.columns = tuple(map(str, columns))
+    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        self.columns, self.delimiter = tuple(map(str, columns)), delimiter
 
     def checked(self, cells: Sequence[Any], place: str) -> Any:
         """Return the label that the cells of a row in the label columns mean. Raises Refusal if there is none. `place` is the file and the line."""
@@ -74,10 +75,7 @@ class ClassLabels(Labels):
 
     def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
         """Return the rows with their classes, in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
-        found = {row.label for row in rows}
-        names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
-        in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
-        classes = in_file if found <= set(names) else joined(found)
+        classes = named({row.label for row in rows}, stored)
         known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
         if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
             others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})
@@ -101,10 +99,44 @@ class NumberLabels(Labels):
         return Labelled(rows, NumberTargets(columns=self.columns), targets, tuple(notes))
 
 
-LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels}
+class SeveralLabels(Labels):
+    """Labels of which a sample may have any number: a list of them in one column, or a truth value in each of several columns, named by them.
+
+    A list is one of JSON or Parquet, or a text in which the delimiter separates the labels. An empty cell means none.
+    """
+
+    def checked(self, cells: Sequence[Any], place: str) -> frozenset[str]:
+        if len(self.columns) > 1:
+            return frozenset(name for cell, name in zip(cells, self.columns, strict=True) if truth(cell, name, place))
+        return frozenset(class_label(label, place) for label in labels_of_cell(cells[0], self.delimiter))
+
+    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
+        if len(self.columns) > 1:
+            names = ClassNames(self.columns, {name: number for number, name in enumerate(self.columns)}, ())
+        else:
+            names = named({label for row in rows for label in row.label}, stored)
+        if len(names.names) < 2:
+            raise Refusal(
+                f"source.root: {root}: its samples have {counted(len(names.names), 'label')} ({', '.join(map(shown, names.names))}), but this "
+                "task needs two at least: write `task: classification` if each sample has one class, or the source.label_delimiter"
+            )
+        marks = np.zeros((len(rows), len(names.names)), np.uint8)
+        for mark, row in zip(marks, rows, strict=True):
+            mark[[names.numbers[label] for label in row.label]] = 1
+        return Labelled(rows, LabelTargets(labels=names.names), by_split(rows, marks, np.uint8), (*names.notes, *notes))
 
 
-def by_split(rows: Sequence[LabelledRow], values: Sequence[Any], dtype: type[np.generic]) -> dict[str, NDArray[Any]]:
+LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels, "multi_label": SeveralLabels}
+
+
+def named(found: set[str], stored: Sequence[str]) -> ClassNames:
+    """Return the names of the labels `found` in the order of `stored`, if all are there, or else as `joined` orders them."""
+    names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
+    in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
+    return in_file if found <= set(names) else joined(found)
+
+
+def by_split(rows: Sequence[LabelledRow], values: Sequence[Any] | NDArray[Any], dtype: type[np.generic]) -> dict[str, NDArray[Any]]:
     """Return the values of the rows of each split as an array."""
     splits = np.array([row.split for row in rows])
     return {split: np.array(values, dtype)[splits == split] for split in SPLITS if split in splits}
@@ -112,11 +144,10 @@ def by_split(rows: Sequence[LabelledRow], values: Sequence[Any], dtype: type[np.
 
 def marked(columns: Sequence[str], cells: Sequence[Any], place: str) -> str:
     """Return the name of the column whose cell is 1. Raises Refusal unless it is one, and all other cells are 0. `place` is that of the row."""
-    written = [f"{shown(name)}: {shown(str(cell))}" for name, cell in zip(columns, cells, strict=True) if str(cell) not in ZERO]
-    ones = [name for name, cell in zip(columns, cells, strict=True) if str(cell) in ONE]
-    if len(ones) != 1 or written[1:]:
+    ones = [name for name, cell in zip(columns, cells, strict=True) if truth(cell, name, place)]
+    if len(ones) != 1:
         raise Refusal(
-            f"has not one 1 and else 0 in the columns of source.label_column ({listed(written, MOST_NAMED) or 'only 0'})",
+            f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})",
             remedy="write one 1, or remove the row",
             place=place,
         )
@@ -138,6 +169,38 @@ def class_label(label: object, place: str) -> str:
             place=place,
         )
     return name
+
+
+def labels_of_cell(cell: object, delimiter: str | None) -> Sequence[Any]:
+    """Return the labels in a cell: a list, also one that is written as JSON or Python does, or a text, whose parts the delimiter separates."""
+    if isinstance(cell, str) and cell.lstrip().startswith("["):
+        for read in (json.loads, ast.literal_eval):
+            try:
+                found = read(cell.strip())
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            cell = found if isinstance(found, list) else cell
+            break
+    if cell is None or cell == "":
+        return []
+    if isinstance(cell, str) and delimiter:
+        return [part for part in map(str.strip, cell.split(delimiter)) if part]
+    return cell if isinstance(cell, list) else [cell]
+
+
+TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
+
+
+def truth(cell: object, column: str, place: str) -> bool:
+    """Return True if a cell of `column` means that a sample has the label. Raises Refusal if it is no truth value. `place` is its file and line."""
+    found = TRUTH.get(canonical(str(cell)).lower())
+    if found is None:
+        raise Refusal(
+            f"has {shown(json.dumps(cell, default=str), 60)} in the column {shown(column, 60)}",
+            remedy="write 1 if the sample has this label, else 0",
+            place=place,
+        )
+    return found
 
 
 def number(cell: object, column: str, place: str) -> float:

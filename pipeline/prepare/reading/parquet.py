@@ -55,9 +55,11 @@ def is_image_column(column: Any) -> bool:
 
 
 def is_plain(column: Any) -> bool:
-    """Return True if a column of this Arrow type holds single values, or structs with a path, and no lists or other structs."""
+    """Return True if a column of this Arrow type holds single values, lists of these, or structs with a path, and no other structs."""
     from pyarrow import types
 
+    if types.is_list(column) or types.is_large_list(column):
+        return not types.is_nested(column.value_type)
     return not types.is_nested(column) or (types.is_struct(column) and column.get_field_index(PATH) >= 0)
 
 
@@ -81,8 +83,9 @@ def class_names(path: Path, column: Any) -> list[str]:
     with opened(path) as file:
         stored = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
     try:
-        names = json.loads(stored)["info"]["features"][column]["names"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        feature = json.loads(stored)["info"]["features"][column]
+        names = feature.get("feature", feature)["names"]  # of a list, or of single values
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []
 
@@ -99,7 +102,7 @@ def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, An
             if not is_plain(schema.field(column).type):
                 raise Refusal(
                     f"source.root: {shown(path)}: the column {shown(column)} has nested values ({shown(schema.field(column).type, 60)}): "
-                    "choose a column of texts or whole numbers, or store it as one"
+                    "choose a column of texts, whole numbers or lists of these, or store it as one"
                 )
         number = held_bytes = 0
         for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):

@@ -8,7 +8,7 @@ import json
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,7 +132,7 @@ def read(
     text_key = next((key for key in columns if not key.startswith(LABEL) and key != SPLIT), None)
     labels = labels or ClassLabels(of_labels)
     found = records(path, columns, encoding=encoding)
-    stored = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
+    classes = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
     if empty := next((label for label in of_labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
         raise MissingColumn(
             f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
@@ -154,13 +154,18 @@ def read(
                 is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
                 text = checked_text(str(text) if is_number else text, f"{place}:{line}", FILL_OR_SKIP)
             cells = [fields[label] for label in of_labels]
-            known = [stored[cell] if isinstance(cell, int) and 0 <= cell < len(stored) else cell for cell in cells]
+            known = [[stored(item, classes) for item in cell] if isinstance(cell, list) else stored(cell, classes) for cell in cells]
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
             rows.append(Row(line, text, labels.checked(known, f"{place}:{line}"), part))
         except Refusal as error:
             problems[line] = error
     refuse_rows(problems, len(found), place)
     return rows
+
+
+def stored(cell: Any, names: Sequence[str]) -> Any:
+    """Return the name for a number of a class that a Parquet file stores `names` for; any other cell as it is."""
+    return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else cell
 
 
 def label_columns(columns: Columns) -> list[Column]:

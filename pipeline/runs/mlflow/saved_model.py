@@ -21,6 +21,7 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.runs.journal import MODEL, architecture
 from pipeline.runs.mlflow.store import MODEL_TAG
@@ -117,7 +118,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
 def described(spec: Spec) -> dict[str, Any]:
     """Return what `served_model.py` needs to know about inputs and outputs."""
     inputs, tokenizer = spec.inputs, None
-    names = list(spec.targets.output_names) if spec.targets.has_classes else []
+    names = list(spec.targets.output_names) if spec.targets.has_classes or spec.targets.has_labels else []
     if isinstance(inputs, TextInputs):
         described = inputs.tokenizer
         tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
@@ -132,6 +133,7 @@ def described(spec: Spec) -> dict[str, Any]:
         "tokenizer": tokenizer,
         "per_token": spec.targets.per_token,
         "names": names,
+        **({"thresholds": spec.targets.thresholds} if isinstance(spec.targets, LabelTargets) else {}),
     }
 
 
@@ -250,8 +252,9 @@ def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
     names, outputs = spec.targets.output_names, f"logits of shape (n, {spec.num_outputs})"
     if names and not spec.targets.has_classes:
-        outputs = f"numbers of shape (n, {spec.num_outputs}): {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
-        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}."
+        outputs = f"{'probabilities' if spec.targets.has_labels else 'numbers'} of shape (n, {spec.num_outputs}): {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
+        more = ' With `params` `{"return": "probabilities"}`: the labels of each input.' if spec.targets.has_labels else ""
+        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}.{more}"
     if spec.targets.per_token:
         outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
     elif names:

@@ -25,7 +25,9 @@ DIGITS = 7
 
 
 class ServedModel(PythonModel):
-    """A model whose `predict` maps arrays or texts to logits (n, outputs), or to the names of the most likely outputs and their probabilities.
+    """A model whose `predict` maps arrays or texts to outputs (n, outputs), or to the names of the most likely outputs and their probabilities.
+
+    Outputs are logits or, of a model for several labels a sample, probabilities.
 
     The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
     0.5 would become 0.
@@ -36,7 +38,7 @@ class ServedModel(PythonModel):
         self.exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
         description = json.loads(Path(context.artifacts[DESCRIPTION]).read_bytes())
         self.inputs = Texts(description) if description["tokenizer"] else Arrays(description)
-        self.names = description["names"]
+        self.names, self.thresholds = description["names"], description.get("thresholds")
 
     def predict(  # type: ignore[override]  # MLflow warns about other annotations
         self, model_input: np.ndarray, params: dict[str, Any] | None = None
@@ -51,6 +53,8 @@ class ServedModel(PythonModel):
             return logits
         if not self.names:
             raise refusal("this model has no classes, so it has no probabilities: leave out `return`")
+        if self.thresholds is not None:
+            return [labels(row, self.names, self.thresholds, chosen["top_k"]) for row in logits.astype(np.float64)]
         return [record(row, self.names, chosen["top_k"]) for row in logits.astype(np.float64)]
 
 
@@ -129,6 +133,18 @@ def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[st
     best = np.argsort(-logits, kind="stable")[:top_k]
     top = [{"class": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in best]
     return {**top[0], "top": top}
+
+
+def labels(probabilities: NDArray[np.float64], names: list[str], thresholds: list[float], top_k: int) -> dict[str, Any]:
+    """Return the labels whose probabilities are above their thresholds, the most likely first, and the `top_k` most likely ones.
+
+    Raises MlflowException if a probability is not finite.
+    """
+    if not np.isfinite(probabilities).all():
+        raise MlflowException("the model's outputs are not finite: its training diverged, so train it again")
+    order = np.argsort(-probabilities, kind="stable").tolist()
+    top = [{"label": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in order[:top_k]]
+    return {"labels": [names[number] for number in order if probabilities[number] > thresholds[number]], "top": top}
 
 
 def refuse_unknown_params() -> None:

@@ -125,6 +125,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     prepare = problems.gather(load, document, PrepareParams)
     train = problems.gather(load_without_torch, document, TrainParams)
     evaluate = problems.gather(load, document, EvaluateParams)
+    splits = set[str]()
     if prepare and (dataset := problems.gather(describe_dataset, prepare)):
         splits, num_classes = dataset
         if train:
@@ -141,6 +142,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     params = problems.gather(load, document, TrainParams)
     if params:
         problems.gather(params.loss.refuse_misfit, targets_of(prepare.source))
+        problems.gather(params.loss.refuse_missing_splits, splits)
         if params.augment:
             problems.gather(params.augment.refuse_other_transforms, prepare.source.inputs)
         problems.gather(refuse_unfit_network, params, prepare.source)
@@ -216,7 +218,11 @@ def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int
     refuse_unmeasurable(train.train.metrics, targets, num_classes, "train.metrics")
     if train.augment is not None:
         train.augment.refuse_other_inputs(source.inputs, per_token=targets.per_token)
-    if not targets.has_classes and isinstance(train.augment, AugmentSettings) and (train.augment.mixup or train.augment.cutmix):
+    if (
+        not (targets.has_classes or targets.has_labels)
+        and isinstance(train.augment, AugmentSettings)
+        and (train.augment.mixup or train.augment.cutmix)
+    ):
         raise Refusal(
             "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,14 +43,15 @@ class Unequal(Exception):
 class Difference:
     """Describes how far the outputs of an exported program are from those of the model.
 
-    `largest` is the largest absolute difference of an output, in units of `scale`: the standard deviations of numbers, or 1 for logits.
-    `num_other_classes` counts the outputs whose most probable class differs; None if the outputs are numbers.
+    `largest` is the largest absolute difference of an output, in units of `scale`: the standard deviations of numbers, or 1 for logits and probabilities.
+    `num_other_classes` counts the outputs whose most probable class differs; None if the outputs are no classes, and have a `unit`.
     """
 
     scale: NDArray[np.float32] | float = 1.0
     num_other_classes: int | None = 0
     largest: float = 0.0
     num_outputs: int = 0
+    unit: str = ""
 
     @property
     def within_tolerance(self) -> bool:
@@ -60,7 +61,7 @@ class Difference:
     def __str__(self) -> str:
         largest = f"largest difference {self.largest:.2g} (allowed: {TOLERANCE:.0e})"
         if self.num_other_classes is None:
-            return f"{largest}, in standard deviations of the targets"
+            return f"{largest}, in {self.unit}"
         return f"{largest}, the same class for {self.num_outputs - self.num_other_classes} of {self.num_outputs} outputs"
 
     def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
@@ -109,7 +110,7 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     """
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
-    members = [Member(str(path), *model_file.load(path)) for path in models]
+    members = [Member(str(path), *model_file.load(path, complete=True)) for path in models]
     for path, (_, member, _) in zip(models, members, strict=True):
         # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
         member.float().bf16_weights = False
@@ -150,7 +151,7 @@ def samples(spec: Spec, paths: Paths) -> tuple[NDArray[Any], str]:
     if not (paths.prepared / "spec.json").exists():
         return random, f"{NUM_RANDOM} random samples, because there is no {paths.prepared}"
     prepared = Prepared.open(paths.prepared)
-    is_other = not spec.inputs.reads_samples_of(prepared.spec.inputs) or prepared.spec.targets != spec.targets
+    is_other = not spec.inputs.reads_samples_of(prepared.spec.inputs) or not spec.targets.has_targets_of(prepared.spec.targets)
     if is_other or TEST not in prepared.splits:
         return random, f"{NUM_RANDOM} random samples, because {paths.prepared} has no test split of the model's dataset"
     inputs = prepared.split(TEST).inputs
@@ -242,7 +243,7 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
     ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
     """
     last = model.postprocessing
-    difference = Difference() if last is None else Difference(cast("torch.Tensor", last.std).numpy(), None)
+    difference = Difference() if last is None else Difference(np.asarray(last.scale), None, unit=str(last.unit))
     with progress("export", len(rows), "samples") as advance:
         for batch in advance.each(batches(rows, variable_length=variable_length), len):
             with torch.inference_mode():

@@ -13,6 +13,8 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.class_names import canonical
+from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import is_certain, split_of_value
 from pipeline.tools.params.texts import num_words
@@ -25,7 +27,9 @@ MOST_LISTED = 8
 MOST_OFFERED = 3
 IMAGES, LABELS, TEXTS, SPLITS = "image_column", "label_column", "text_column", "split_column"
 """The keys of the section `source` that name a column."""
-TASK, REGRESSION = "task", "regression"
+TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
+DELIMITER, DELIMITERS = "label_delimiter", (";", "|", ",", " ")
+LONGEST_LABEL = 60
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits"}
 Name = str | int
 
@@ -94,7 +98,9 @@ def read_parquet(path: Path) -> Table:
     plain = [name for name in known if name not in images and parquet.is_plain(schema.field(name).type)]
     rows = sampled([row for _, row in parquet.rows(path, plain)])
     return Table(
-        {name: [row[name] for row in rows] for name in plain}, images, frozenset(name for name in plain if parquet.class_names(path, name))
+        {name: [row[name] for row in rows] for name in plain},
+        images,
+        frozenset(name for name in plain if parquet.class_names(path, name) and not any(isinstance(row[name], list) for row in rows)),
     )
 
 
@@ -173,13 +179,40 @@ def means_splits(table: Table, name: Name) -> bool:
     return len(found) > 1 and TRAIN in found
 
 
-def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[Name | None] = ()) -> Any:
-    """Return the column of the labels, or the columns of a regression that `given` lists. `others` hold something else. Raises Refusal like `chosen`."""
-    if given.get(TASK) == REGRESSION:
-        if isinstance(given.get(LABELS), list):
-            return [chosen(path, table, LABELS, {**given, LABELS: name}, ()) for name in given[LABELS]]
-        return chosen(path, table, LABELS, given, number_columns(table, others))
-    fitting = label_columns(table, others)
+def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[Name | None] = ()) -> dict[str, Any]:
+    """Return the values of the section `source` for the labels: their column, or the columns that `given` lists, and what is particular about the task.
+
+    `others` hold something else. Raises Refusal like `chosen`.
+    """
+    task, wanted = given.get(TASK), given.get(LABELS)
+    if isinstance(wanted, list):
+        names = [chosen(path, table, LABELS, {TASK: REGRESSION, LABELS: name}, ()) for name in wanted]
+        if task is None and not all(is_mark(table.columns.get(name, ())) for name in names):
+            raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {assignment(TASK, REGRESSION)}")
+        return {TASK: task or (CLASSES if are_exclusive(table, names) else SEVERAL), LABELS: names}
+    if task == REGRESSION:
+        return {LABELS: chosen(path, table, LABELS, given, number_columns(table, others))}
+    fitting, lists = label_columns(table, others), list_columns(table, others)
+    marks = [name for name, values in table.columns.items() if name not in others and is_mark(values)]
+    if task == SEVERAL and wanted is None and not lists and len(marks) > 1:
+        return {LABELS: marks}
+    if task is None and wanted is None and len(marks) > 1 and set(fitting) <= set(marks) and not lists and not are_exclusive(table, marks):
+        ways = " or ".join(assignment(LABELS, name) for name in marks[:MOST_LISTED])
+        raise Question(
+            path,
+            f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}; if one of them is "
+            f"the class, add {ways}",
+        )
+    possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
+    if task is None and possible:
+        refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
+    if task == SEVERAL or (task is None and possible):
+        name = chosen(path, table, LABELS, {**given, TASK: SEVERAL}, [*possible])
+        signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
+        if name not in lists and DELIMITER not in given and signs:
+            ways = " or ".join(assignment(DELIMITER, sign) for sign in (*signs, "null"))
+            raise Question(path, f"it is not clear what separates the labels in the column {shown(name, 60)}: add {ways}")
+        return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
     if LABELS not in given and not fitting and TASK not in given and (numbers := number_columns(table, others)):
         ways = " or ".join(assignment(LABELS, name) for name in numbers[:MOST_LISTED])
         raise Question(
@@ -187,7 +220,71 @@ def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[
             f"no column has classes, but {listed([*map(str, numbers)], MOST_LISTED)} {'have' if numbers[1:] else 'has'} numbers: to train a regression, add {assignment(TASK, REGRESSION)}"
             + (f" {ways}" if numbers[1:] else ""),
         )
-    return chosen(path, table, LABELS, given, fitting)
+    return {LABELS: chosen(path, table, LABELS, given, fitting)}
+
+
+def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: Sequence[Name]) -> None:
+    """Raise Question unless the only labels are in one column of `lists`, whose samples may have several. Those of `fitting` may be classes."""
+    if len(lists) == 1 and not fitting:
+        return
+    name = next(iter(lists))
+    values = table.columns[name]
+    example = next((value for value in values if len(labels_of_cell(value, lists[name])) > 1), values[0])
+    several = " or ".join(f"{assignment(TASK, SEVERAL)} {assignment(LABELS, each)}" for each in [*lists][:MOST_LISTED])
+    classes = " or ".join(f"{assignment(TASK, CLASSES)} {described(each, table.columns[each], LABELS)}" for each in fitting[:MOST_LISTED])
+    raise Question(
+        path,
+        f"samples may have several labels, such as {shown(example, 60)} in the column {shown(name, 60)}: add {several}"
+        + (f"; for one class a sample, add {classes}" if classes else ""),
+    )
+
+
+def list_columns(table: Table, others: Iterable[Name | None] = ()) -> dict[Name, str]:
+    """Return the columns with several labels a sample, and for each its delimiter, or "" if its cells are lists. `others` hold something else."""
+    found = {name: delimiter_of(values) for name, values in table.columns.items() if name not in others}
+    return {name: delimiter for name, delimiter in found.items() if delimiter is not None}
+
+
+def delimiter_of(values: Sequence[Any]) -> str | None:
+    """Return what separates the labels in each cell; "" if the cells are lists of labels, and None if they are something else.
+
+    Each label must occur in three cells on average, and twice in none, and there must be as many different cells as labels: some labels occur alone, or with
+    several others. For words, there must be twice as many; texts are not divided, nor numbers with a decimal comma.
+    """
+    known = [value for value in values if value not in (None, "")]
+    if known and all(labels_of_cell(value, None) != [value] for value in known):
+        return "" if are_labels([labels_of_cell(value, None) for value in known]) else None
+    if not known or not all(isinstance(value, str) for value in known):
+        return None
+    for sign in DELIMITERS:
+        if not any(sign in value for value in known):
+            continue
+        cells = [labels_of_cell(value, sign) for value in known]
+        most, num_labels = max(map(len, cells)), len({label for cell in cells for label in cell})
+        are_decimals = sign == "," and most == 2 and all(label.isdigit() for cell in cells for label in cell)
+        fewest = 2 * num_labels if sign == " " else num_labels  # names of classes, such as `good` and `very good`, share words
+        if most > 1 and fewest <= len(set(known)) and are_labels(cells) and not are_decimals:
+            return None if sign == " " and is_text(values) else sign
+    return None
+
+
+def are_labels(cells: Sequence[Sequence[Any]]) -> bool:
+    """Return True if the items of the lists can be labels: short, each at most once in a list, and in three lists on average."""
+    items = [item for cell in cells for item in cell]
+    if not all(isinstance(item, str | int) and len(str(item)) <= LONGEST_LABEL for item in items):
+        return False
+    return 2 <= len(set(items)) <= min(MOST_LABELS, len(items) // 3) and all(len(set(cell)) == len(cell) for cell in cells)
+
+
+def is_mark(values: Sequence[Any]) -> bool:
+    """Return True for truth values, such as 0 and 1, if both occur."""
+    return {TRUTH.get(canonical(str(value)).lower()) for value in set(map(str, values))} == {False, True}
+
+
+def are_exclusive(table: Table, marks: Sequence[Name]) -> bool:
+    """Return True if each row has a 1 in exactly one of the columns `marks`."""
+    rows = zip(*(table.columns[name] for name in marks), strict=False)
+    return all(sum(bool(TRUTH.get(canonical(str(value)).lower())) for value in row) == 1 for row in rows)
 
 
 def number_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
@@ -224,7 +321,7 @@ def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def texts(table: Table) -> list[Name]:
-    return [name for name, values in table.columns.items() if is_text(values)]
+    return [name for name, values in table.columns.items() if is_text(values) and delimiter_of(values) is None]
 
 
 def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
@@ -232,9 +329,9 @@ def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found
     split = split_column(path, table, given)
     answers, questions, refusals = {SPLITS: split}, list[str](), list[Refusal]()
     others = (*([given[key]] if key in given else found), split)
-    for wanted, answer in ((key, lambda: chosen(path, table, key, given, found)), (LABELS, lambda: labels(path, table, given, others))):
+    for answer in (lambda: {key: chosen(path, table, key, given, found)}, lambda: labels(path, table, given, others)):
         try:
-            answers[wanted] = answer()
+            answers |= answer()
         except Question as error:
             questions += error.questions
         except Refusal as error:
@@ -259,7 +356,7 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
             raise Refusal(
                 f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {suggestion(absent[0], tuple(map(str, names)))}"
             )
-        is_of_classes = key == LABELS and given.get(TASK) != REGRESSION and several == [column]
+        is_of_classes = key == LABELS and given.get(TASK, CLASSES) == CLASSES and several == [column]
         if is_of_classes and (value := fraction(table.columns.get(column, []))) is not None:
             raise Question(
                 path,
@@ -271,12 +368,11 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         return found[0]
     if found:
         ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
-        binary = [name for name in found if key == LABELS and {*map(str, table.columns[name])} in ({"0", "1"}, {"0.0", "1.0"})]
-        hint = "; several columns of 0 and 1 may be several labels of one sample, which no source reads" if binary == found else ""
-        rows = zip(*(table.columns[name] for name in binary), strict=False)
-        if binary and isinstance(binary[0], str) and all(sum(map(float, row)) == 1 for row in rows):
-            way = shlex.quote(f"source.{LABELS}={json.dumps(binary, ensure_ascii=False)}")
-            hint = f"; each row has a 1 in one of {counted(len(binary), 'column')}, so they may be one class: add {way}"
+        marks = [name for name in found if key == LABELS and is_mark(table.columns[name])]
+        hint = ""
+        if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
+            way = shlex.quote(f"source.{LABELS}={json.dumps(marks, ensure_ascii=False)}")
+            hint = f"; each row has a 1 in one of {counted(len(marks), 'column')}, so they may be one class: add {way}"
         if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
             hint += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
         raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")

@@ -219,7 +219,8 @@ def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
     if kind_of(name) == "image":
         return any(split_in(part) == TEST for part in name.split("/")[:-1])
     try:
-        return not columns.label_columns(columns.read(root / name, encoding=encoding)) if root.is_dir() else False
+        table = columns.read(root / name, encoding=encoding) if root.is_dir() else None
+        return table is not None and not (columns.label_columns(table) or columns.list_columns(table))
     except Refusal:
         return tables.suffix_of(Path(name)) == ".json"  # which is often no table
 
@@ -242,10 +243,16 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     counts = Counter(targets[TRAIN].tolist()) if dataset.task.has_classes else Counter[int]()
     class_counts = tuple(counts[number] for number in range(len(dataset.task.output_names))) if counts else ()
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
-    lines += [f"{key}: {shown(values[key], 60)}" for key in (IMAGES, TEXTS, LABELS, SPLITS_COLUMN) if values.get(key) is not None]
+    lines += [
+        f"{key}: {shown(values[key], 60)}"
+        for key in (IMAGES, TEXTS, LABELS, columns.DELIMITER, SPLITS_COLUMN)
+        if values.get(key) is not None
+    ]
     if counts:
         lines.append(described_classes(dataset.task.output_names, class_counts))
         lines += absent_classes(dataset, assigned[TRAIN])
+    elif dataset.task.has_labels:
+        lines.append(described_labels(dataset.task.output_names, targets[TRAIN]))
     else:
         lines += described_numbers(dataset.task.output_names, targets[TRAIN])
     texts: list[str] = []
@@ -339,6 +346,15 @@ def described_classes(names: tuple[str, ...], counts: tuple[int, ...]) -> str:
     ordered = sorted(zip(counts, names, strict=True), reverse=True)
     shares = [f"{shown(name, 40)} {count} ({count / max(1, sum(counts)):.1%})" for count, name in ordered]
     return f"{len(names)} classes: {listed(shares, MOST_CLASSES)}"
+
+
+def described_labels(names: Sequence[str], targets: NDArray[np.uint8]) -> str:
+    """Return a line about the labels of the targets (samples, labels) of train, the most frequent first."""
+    counts = targets.sum(axis=0, dtype=np.int64)
+    ordered = sorted(zip(counts.tolist(), names, strict=True), reverse=True)
+    frequent = listed([f"{shown(name, 40)} {count} ({count / len(targets):.1%})" for count, name in ordered], MOST_CLASSES)
+    none = int((targets.sum(axis=1) == 0).sum())
+    return f"{len(names)} labels, {counts.sum() / len(targets):.2f} a sample on average, and {none} samples without: {frequent}"
 
 
 def described_numbers(names: Sequence[str], numbers: NDArray[np.float64]) -> list[str]:

@@ -203,8 +203,7 @@ def table_values(
             "write as data=PATH the folder that has both"
         )
     split = columns.split_column(path, table, given)
-    label = columns.labels(path, table, given, (image, split))
-    return {"root": root, "table": name, IMAGES: image, LABELS: label, SPLITS: split}
+    return {"root": root, "table": name, IMAGES: image, **columns.labels(path, table, given, (image, split)), SPLITS: split}
 
 
 def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -19,6 +19,15 @@ SMALLER = 128
 """The side in pixels to which large images are resized for the fastest model."""
 
 
+OF_LABELS = {
+    "loss": "binary_cross_entropy",
+    "evaluate": "multi_label",
+    "loss.threshold": "tuned",
+    "train.metric": "valid/average_precision",
+}
+"""The values for several labels a sample."""
+
+
 def num_samples(finding: Finding) -> dict[str, int]:
     """Return about how many samples train and valid will have. Those of a corpus are rows of ROW characters."""
     if finding.source["name"] == CORPUS:
@@ -50,7 +59,7 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     if not counts:
         assert finding.task is not None
         metric = "r2" if len(finding.task.output_names) > 1 else "rmse"  # of columns with different units, no mean of errors means anything
-        values |= {"loss": "mse", "evaluate": "regression", "train.metric": f"valid/{metric}"}
+        values |= OF_LABELS if finding.task.has_labels else {"loss": "mse", "evaluate": "regression", "train.metric": f"valid/{metric}"}
         return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
     if max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}

@@ -48,7 +48,7 @@ def load_model(model: str | Path, *, device: str | None = None, column: Column |
     if device is not None and not re.fullmatch(DEVICE, device):
         raise Refusal(f"device: {DEVICE_NAMES}, not {device!r}")
     with find.located(str(model), Paths(), environment) as found:
-        network, manifest = model_file.load(found.path)
+        network, manifest = model_file.load(found.path, complete=True)
     workers = environment.workers or limits.usable_cpus()
     return LoadedModel(network, manifest, machine.choose_device(device or environment.device), workers=workers, column=column)
 

@@ -47,13 +47,22 @@ def run(subjects: list[str], output: str) -> None:
 LONGEST_NAME = 60
 HUB_TASKS = {
     ("image", "classification"): "image-classification",
+    ("image", "multi_label"): "image-classification",
     ("text", "classification"): "text-classification",
+    ("text", "multi_label"): "text-classification",
     ("text", "language_modeling"): "text-generation",
 }
 """The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
 HUB_METRICS = {"macro_f1": "f1"}
 """The names of metrics on the Hugging Face Hub, where they differ from ours."""
-NOT_OF_MODEL = ("samples", "tokens", "majority_class_accuracy")
+NOT_OF_MODEL = (
+    "samples",
+    "tokens",
+    "majority_class_accuracy",
+    "majority_labels_micro_f1",
+    "majority_labels_exact_match",
+    "random_average_precision",
+)
 
 
 def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> tuple[Section, ...]:

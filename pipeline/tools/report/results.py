@@ -21,7 +21,6 @@ from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
 
-PER_CLASS = "per_class"
 SPLITS = ("test", "valid", "train")
 ROWS = 4096
 """Rows of tokens that are counted at a time."""
@@ -36,18 +35,20 @@ def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
     scores, targets = evidence.evaluation.scores, evidence.manifest.spec.targets
     if "majority_class_accuracy" in scores:
         yield "baseline: the most frequent class", Number(scores["majority_class_accuracy"], key(evidence, "majority_class_accuracy"))
+    if "random_average_precision" in scores:
+        yield "baseline: an order at random", Number(scores["random_average_precision"], key(evidence, "random_average_precision"))
     if "perplexity" in scores and targets.per_token:
         if evidence.prepared:
             yield "baseline: frequencies of tokens", Number(unigram_perplexity(evidence.prepared))
         yield "baseline: a uniform guess", Number(evidence.manifest.spec.num_outputs)
     if "mean_guess_rmse" in scores:
         yield "baseline: the mean", Number(scores["mean_guess_rmse"], key(evidence, "mean_guess_rmse"))
-    for name in ("loss", "macro_f1", "bits_per_character", "mae", "r2"):
+    for name in ("loss", "macro_f1", "micro_f1", "exact_match", "bits_per_character", "mae", "r2"):
         if name in scores:
             yield spoken(name), Number(scores[name], key(evidence, name))
     if worst := ranked_classes(scores):
         name, measured = worst[0]
-        yield f"lowest F1 (class {shown(name, recorded.LONGEST_CLASS)})", Number(measured["f1"])
+        yield f"lowest F1 ({recorded.PARTS[str(recorded.parts(scores))]} {shown(name, recorded.LONGEST_CLASS)})", Number(measured["f1"])
 
 
 def unigram_perplexity(prepared: Prepared) -> float:
@@ -107,7 +108,7 @@ def confidence_level(evidence: Evidence) -> float | None:
 def scores_table(evidence: Evidence) -> list[Table]:
     """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
     numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name != PER_CLASS}):
+    for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name not in recorded.PARTS}):
         numbers[name]["test"] = Number(value, key(evidence, name))
     for split in SPLITS[1:]:
         for name, number in of_training(evidence, split):
@@ -200,10 +201,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 def errors(evidence: Evidence) -> Section | None:
     rows = evidence.evaluation.predictions
-    if not rows:
-        return None
-    matrix, worst = confusions(rows, evidence.manifest.spec.targets.output_names), worst_classes(evidence)
-    return Section("Errors", (matrix, worst) if worst else (matrix,))
+    matrix = [confusions(rows, evidence.manifest.spec.targets.output_names)] if rows else []
+    blocks: list[Block] = [*matrix, *([worst] if (worst := worst_classes(evidence)) else [])]
+    return Section("Errors", tuple(blocks)) if blocks else None
 
 
 def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
@@ -219,22 +219,28 @@ def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
 
 
 def worst_classes(evidence: Evidence) -> Table | None:
-    """Return the classes with the lowest F1, the worst first."""
-    ranked = ranked_classes(evidence.evaluation.scores)
-    if not ranked:
+    """Return the classes or labels with the lowest F1, the worst first."""
+    scores_of_all = evidence.evaluation.scores
+    ranked, parts = ranked_classes(scores_of_all), recorded.parts(scores_of_all)
+    if not ranked or parts is None:
         return None
+    several = {"per_class": "classes", "per_label": "labels"}[parts]
     worst = ranked[:MOST_WORST]
     columns = tuple(worst[0][1])
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(Number(scores[column], key(evidence, f"{PER_CLASS}.{name}.{column}")) for column in columns)) for name, scores in worst
+        (name, *(Number(scores[column], key(evidence, f"{parts}.{name}.{column}")) for column in columns)) for name, scores in worst
     )
-    caption = f"The {len(worst)} worst of {len(ranked):,} classes by F1" if len(ranked) > len(worst) else "Classes, the worst by F1 first"
-    return Table(("class", *columns), rows, caption)
+    caption = (
+        f"The {len(worst)} worst of {len(ranked):,} {several} by F1"
+        if len(ranked) > len(worst)
+        else f"{several.capitalize()}, the worst by F1 first"
+    )
+    return Table((recorded.PARTS[parts], *columns), rows, caption)
 
 
 def ranked_classes(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the scores of each class, the class with the lowest F1 first; [] if the task has no classes."""
-    return sorted(scores.get(PER_CLASS, {}).items(), key=lambda item: float(item[1]["f1"]))
+    """Return the scores of each class, the class with the lowest F1 first; [] if the task has no classes or labels."""
+    return sorted(scores.get(recorded.parts(scores) or "", {}).items(), key=lambda item: float(item[1]["f1"]))
 
 
 def calibration(evidence: Evidence) -> Section | None:

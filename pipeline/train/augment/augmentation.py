@@ -12,7 +12,6 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
 from pipeline.train.augment.pixels import Pixels, RandomSource
 from pipeline.train.augment.transform import Transform, refuse_unfit, to_bytes, to_floats, transforms_of
@@ -158,15 +157,15 @@ def refuse_misfit(settings: TransformsSettings, spec: Spec) -> None:
 def chosen_mixing(settings: TransformsSettings, pixels: Pixels, spec: Spec) -> Mixing | None:
     """Return the configured mixup or CutMix or both, as one object; None if both are off.
 
-    `pixels` describes the images. Raises Refusal if one of the two is on and the targets are not classes.
+    `pixels` describes the images. Raises Refusal if one of the two is on and the targets are neither classes nor labels.
     """
     if not isinstance(settings, AugmentSettings) or not (settings.mixup or settings.cutmix):
         return None
-    if not isinstance(spec.targets, ClassTargets):
+    if not (spec.targets.has_classes or spec.targets.has_labels):
         raise Refusal(
-            f"augment: mixup and CutMix need classes, but the targets are of the kind {spec.targets.kind}: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
+            f"augment: mixup and CutMix need classes or labels, but the targets are of the kind {spec.targets.kind}: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )
-    return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.targets.num_classes)
+    return Mixing(settings.mixup, settings.cutmix, pixels, num_classes=spec.num_outputs)
 
 
 def chosen_window(settings: TransformsSettings, pixels: Pixels) -> Window:

@@ -237,13 +237,13 @@ class Mixing:
     def __call__(self, images: Tensor, partners: Tensor, classes: Tensor, partner_classes: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Mix `images` with `partners`, both (n, height, width, channels) uint8. Return the mixed images and their class probabilities.
 
-        `classes` and `partner_classes` are class numbers (n,). `draws` is what `draw` returned for these samples. The probabilities (n,
+        `classes` and `partner_classes` are class numbers (n,), or 0 or 1 for each label (n, labels). `draws` is what `draw` returned for these samples. The probabilities (n,
         classes) are float32.
         """
         weights = self.weights(draws)
         mixed = torch.lerp(images.float(), partners.float(), weights[..., None])
         share = divided(weights.sum((1, 2), dtype=torch.float64), self.image.height * self.image.width)[:, None]
-        own, other = ((indices[:, None] == self.classes).double() for indices in (classes, partner_classes))
+        own, other = ((each if each.ndim > 1 else each[:, None] == self.classes).double() for each in (classes, partner_classes))
         return rounded(mixed), (own + (other - own) * share).float()
 
     def weights(self, draws: Tensor) -> Tensor:

@@ -267,6 +267,10 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with empty texts": {"a.csv": texts() + b",cat\n ,dog\n"},
     "`a.csv` with the label `owl` in one row": {"a.csv": texts() + b"a red owl,owl\n"},
     "`a.csv` with a number such as 2.5 for each text": {"a.csv": texts(labels=[2.5, 0.25, 4, 3.75, 1])},
+    "`a.csv` with labels such as `cat;dog`": {"a.csv": texts(labels=(*LABELS, "cat;dog"))},
+    "`a.jsonl` with a list of labels for each text": {
+        "a.jsonl": "".join(json.dumps({"text": text(n), "labels": ([*LABELS], ["cat"], ["dog"])[n % 3]}) + "\n" for n in NUMBERS).encode()
+    },
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
         "train_text.txt": LINES,

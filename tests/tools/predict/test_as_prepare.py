@@ -33,6 +33,7 @@ COMMON = {
     "folds": None,
     "fold": 0,
     "task": "classification",
+    "label_delimiter": None,
     "duplicates": "keep",
     "table": None,
     "split_column": None,

@@ -52,11 +52,11 @@ class Ticks:
     def height(self) -> float:
         return self.width if self.upright else self.size / 72
 
-    def put(self, axes: Axes) -> None:
+    def put(self, axes: Axes, part: str) -> None:
         axes.set_xticks(self.shown, self.names, size=self.size, rotation=90 if self.upright else 0)
         axes.set_yticks(self.shown, self.names, size=self.size)
         left_out = f" (one in {self.shown.step} is named)" if self.shown.step > 1 else ""
-        axes.set(xlabel=f"predicted class{left_out}", ylabel=f"actual class{left_out}")
+        axes.set(xlabel=f"predicted {part}{left_out}", ylabel=f"actual {part}{left_out}")
 
 
 def plot_confusion(path: Path, *, targets: Integers, predicted: Integers, classes: Sequence[str]) -> None:
@@ -67,15 +67,23 @@ def plot_confusion(path: Path, *, targets: Integers, predicted: Integers, classe
     """
     counts = count(targets, predicted, len(classes))
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    title = f"Confusion on {counted(counts.sum(), 'test sample', ',')}, accuracy {np.trace(counts) / counts.sum():.2%}"
+    plot_counts(path, counts, shares, classes, title=title)
+
+
+def plot_counts(path: Path, counts: Integers, shares: Floats, classes: Sequence[str], *, title: str, part: str = "class") -> None:
+    """Plot a matrix of `counts`, with one row per actual class and one column per predicted class, and write the figure to `path`. `shares` are
+    the colours of the cells, and `part` is what the axes call a class.
+    """
     ticks = Ticks.of(classes)
     with canvas.figure(path, max(ticks.side + ticks.width + 1.7, 5.2), ticks.side + ticks.height + 1) as figure:
-        figure.suptitle(f"Confusion on {counted(counts.sum(), 'test sample', ',')}, accuracy {np.trace(counts) / counts.sum():.2%}")
+        figure.suptitle(title)
         axes = figure.add_subplot()
         # A power below 1, because errors of a few percent would be invisible beside a diagonal near 100%.
         image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.4, vmin=0, vmax=1), interpolation="nearest")
         canvas.bare(axes)
-        ticks.put(axes)
-        add_scale(figure, axes, image)
+        ticks.put(axes, part)
+        add_scale(figure, axes, image, part)
         if len(classes) <= MOST_COUNTED:
             write_counts(axes, counts, shares)
 
@@ -85,9 +93,9 @@ def count(targets: Integers, predicted: Integers, num_classes: int) -> Integers:
     return np.bincount(targets * num_classes + predicted, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
+def add_scale(figure: Figure, axes: Axes, image: AxesImage, part: str) -> None:
     scale = figure.colorbar(
-        image, ax=axes, label="share of the actual class (%)", fraction=0.05, shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
+        image, ax=axes, label=f"share of the actual {part} (%)", fraction=0.05, shrink=0.8, ticks=[0, 0.01, 0.05, 0.2, 0.5, 1]
     )
     scale.ax.set_yticklabels(["0", "1", "5", "20", "50", "100"])
     scale.ax.tick_params(length=0)

@@ -1,0 +1,58 @@
+"""Loss and metrics of samples with several labels."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pipeline.core.spec import Spec, Targets
+from pipeline.core.tasks.multi_label import HALF
+from pipeline.inference import scores
+from pipeline.inference.params import LabelLossSettings, LossSettings
+from pipeline.train.engine import objective
+
+
+class Objective(objective.Objective):
+    """The loss that `loss.name` chooses, the micro F1, and the share of samples all of whose labels are right.
+
+    Outputs are logits (n, labels); targets are 0 or 1, or shares (n, labels) from mixup or CutMix. A label is predicted if its probability is above 1/2;
+    of shares, those above 1/2 count as labels that the sample has.
+    """
+
+    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
+        super().__init__(spec.num_outputs, loss, weights)
+
+    def compared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and targets (n, labels), both in the same type: float32 at least."""
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+        return outputs, targets.to(outputs.dtype)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the binary cross-entropy of all labels in nats, summed."""
+        return functional.binary_cross_entropy_with_logits(*self.compared(outputs, targets), reduction="sum")
+
+    def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return the numbers of samples whose labels are all right (`exact`), of labels both predicted and actual (`hits`), and of labels predicted plus
+        labels actual (`named`).
+        """
+        predicted, actual = outputs > 0, targets > HALF
+        return {
+            "exact": (predicted == actual).all(dim=-1).sum(),
+            "hits": (predicted & actual).sum(),
+            "named": predicted.sum() + actual.sum(),
+        }
+
+    def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
+        """Return the micro F1 and the exact match. `sums` are the results of the method `sums`, added up over `num_targets` labels of samples."""
+        return {"micro_f1": scores.micro_f1(sums["hits"], sums["named"]), "exact_match": sums["exact"] * self.num_outputs / num_targets}
+
+    def decided(self, targets: Targets, validated: Callable[[], tuple[Tensor, Tensor]]) -> Targets:
+        """Return `targets` with the thresholds that `loss.threshold` chooses."""
+        assert isinstance(self.minimised, LabelLossSettings)
+        if isinstance(self.minimised.threshold, float):
+            return targets.model_copy(update={"thresholds": (self.minimised.threshold,) * self.num_outputs})
+        logits, actual = validated()
+        # the probabilities are those that the last layer of the model file gives
+        found = scores.best_thresholds(actual.long().cpu().numpy(), logits.float().sigmoid().double().cpu().numpy())
+        return targets.model_copy(update={"thresholds": tuple(found)})
