@@ -18,8 +18,24 @@ MEMBERS = {
 }
 BY_KIND = {
     "prepare": ("core/inputs", "core/tasks"),
-    "train": ("core/inputs", "core/tasks", "inference/inputs", "inference/metrics", "train/augment/transforms", "train/tasks"),
-    "evaluate": ("core/inputs", "core/tasks", "inference/inputs", "inference/metrics", "evaluate/settings", "evaluate/tasks"),
+    "train": (
+        "core/inputs",
+        "core/tasks",
+        "inference/inputs",
+        "inference/metrics",
+        "inference/outputs",
+        "train/augment/transforms",
+        "train/tasks",
+    ),
+    "evaluate": (
+        "core/inputs",
+        "core/tasks",
+        "inference/inputs",
+        "inference/metrics",
+        "inference/outputs",
+        "evaluate/settings",
+        "evaluate/tasks",
+    ),
 }
 """Folders with a module for each kind of inputs or each task in `spec.json`, or for each name in a list: a stage imports any of them."""
 TRACKING = ("pipeline/runs/",)
