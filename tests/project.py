@@ -64,6 +64,7 @@ SETTINGS = {
             "train.metric": "valid/perplexity",
         },
     ),
+    "table": Setting("table", {**LENGTH, "model.width": 16}),
     "code-lstm": Setting(
         "shakespeare-lstm",
         {

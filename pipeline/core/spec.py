@@ -1,7 +1,7 @@
 """Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInf
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS, Registry
 
+Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
 MOST_BYTES = 34 * 2**20
 """Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (at most 32 MiB) and the names of tensors."""
@@ -57,6 +58,11 @@ class Inputs(Description):
         raise NotImplementedError
 
     @property
+    def num_features(self) -> int | None:
+        """Return how many numbers the model's preprocessing makes of a sample, or None if a model of flat features cannot read them, as tokens."""
+        return None
+
+    @property
     def pad(self) -> int:
         """Return the number that fills the end of a stored sample, if samples of this kind are padded."""
         return 0
@@ -95,9 +101,7 @@ class Inputs(Description):
     def of(cls, spec: "Spec") -> Self:
         """Return the inputs of `spec`. Raises Refusal if they are not an instance of this class."""
         if not isinstance(spec.inputs, cls):
-            raise Refusal(
-                f"model.name: this model does not accept inputs of the kind {spec.inputs.kind}: choose another model, or another source"
-            )
+            raise other_inputs(spec.inputs)
         return spec.inputs
 
 
@@ -175,6 +179,18 @@ class Targets(Description):
         """
         return {}
 
+    def linear_scores(
+        self,
+        fit: Fit,  # noqa: ARG002  # for targets that a linear model can fit
+        train: NDArray[Any],  # noqa: ARG002
+        test: NDArray[Any],  # noqa: ARG002
+    ) -> dict[str, float]:
+        """Return the scores of a linear model of the inputs, by name. `train` and `test` are the targets of these splits.
+
+        `fit` fits numbers (train samples, n), and returns the fitted numbers of the test samples. The base class returns no scores.
+        """
+        return {}
+
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the stratum of each sample as a number, in an array (n,). A stratum is a group of samples, such as a class.
 
@@ -207,6 +223,19 @@ class Spec(BaseModel):
     def num_outputs(self) -> int:
         """Return how many outputs a model must have for each target. For a classification, this is the number of classes."""
         return self.targets.num_outputs(self.inputs)
+
+    @property
+    def num_features(self) -> int:
+        """Return how many numbers a model of flat features gets for each sample. Raises Refusal if the inputs, such as tokens, are no such numbers."""
+        if self.inputs.num_features is None:
+            raise other_inputs(self.inputs)
+        return self.inputs.num_features
+
+
+def other_inputs(inputs: Inputs) -> Refusal:
+    """Return the Refusal of a model that does not accept such inputs."""
+    such = ", such as mlp," if inputs.num_features else ","
+    return Refusal(f"model.name: this model does not accept inputs of the kind {inputs.kind}: choose another model{such} or another source")
 
 
 def stored_bytes(value: Any, *, part: str, key: str) -> int:

@@ -2,10 +2,13 @@
 
 import errno
 import os
+import re
 import stat
+import unicodedata
 from pathlib import Path
 
 MAX_SHOWN = 240
+WHOLE = re.compile(r"([+-]?\d+)\.0+")
 MOST_VALUES, MOST_KEYS = 900_000, 2**17
 """Enough for a description of data whose tokenizer has 262,144 tokens and twice as many merges."""
 
@@ -69,6 +72,13 @@ def reason(error: BaseException) -> str:
     """Return the first line of an error's message, made printable by `shown`. If the message is empty, return the name of the error's type."""
     lines = str(error).strip().splitlines()
     return shown(lines[0]) if lines else type(error).__name__
+
+
+def canonical(name: str) -> str:
+    """Return the name of a class or category without what cannot be seen in it: in Unicode's form NFC, and `1` for `1.0`."""
+    name = unicodedata.normalize("NFC", name.strip())
+    whole = WHOLE.fullmatch(name)
+    return whole[1] if whole else name
 
 
 def storable(name: str) -> str:

@@ -1,6 +1,7 @@
 """The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from pipeline.core import files, identity, untrusted
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.inputs.table import TableInputs
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
@@ -17,7 +19,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
-from pipeline.evaluate import intervals, tta
+from pipeline.evaluate import columns, intervals, tta
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.reports.metrics import SampleScores
@@ -99,6 +101,9 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     refuse_changes(reads_the_same)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
+    if isinstance(prepared.spec.inputs, TableInputs):
+        found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
+        recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
     # Last: `report` checks by this table that the others belong to the scores, and refuses those of an evaluation that was killed.
     predictions.write(paths.predictions, predictions.table(evaluator.sample_scores(), keys), origin=origin)
     observer.evaluation_ends(manifest, scores)
@@ -141,12 +146,23 @@ def judge(
     with torch_errors.with_remedies(size="evaluate.batch_size"):
         feed([evaluator, measured], model, split, device, precision=chosen, batch_size=batch_size, captures=captures)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
+        if isinstance(spec.inputs, TableInputs):
+            scores |= columns.linear_scores(prepared, split, networks.preprocessing(spec.inputs, channels_last=False))
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)
             views = tta.Averaged(model, requested)
             feed([augmented], views, split, device, precision=chosen, batch_size=batch_size, captures=captures)
             scores[f"accuracy_{requested}"] = augmented.scores()["accuracy"]
     return evaluator, scores
+
+
+def mean_loss(model: Model, manifest: Manifest, spec: Spec, machine: Machine, params: EvaluateParams, split: Split) -> float:
+    """Return the mean loss of the model on a split."""
+    evaluator: Evaluator = EVALUATIONS.module(spec.targets.kind).Evaluator(spec, params.evaluate)
+    batch_size, chosen = min(params.evaluate.batch_size, len(split)), precision.choose(manifest.precision, machine.device)
+    feed([evaluator], model, split, machine.device, precision=chosen, batch_size=batch_size, captures=False)
+    found = evaluator.sample_scores()
+    return float(found.loss.sum() / found.num_targets.sum())
 
 
 def feed(

@@ -145,12 +145,10 @@ class Settings(LabelSettings, TextSettings):
 
     def of_rows(self, labelled: Labelled) -> RawDataset:
         samples: dict[str, list[Sample]] = {split: [] for split in labelled.targets}
-        lines: dict[str, list[str]] = {split: [] for split in labelled.targets}
         for row in labelled.rows:
             samples[row.split].append(Sample(row.place, row.text))
-            name = row.path.relative_to(self.root).as_posix() if row.path != self.root else row.path.name
-            lines[row.split].append(f"{name}:{row.line}")
-        return self.dataset(labelled.task, labelled.targets, lambda: samples, lambda: lines, notes=labelled.notes)
+        keys = partial(labelled_tables.sample_keys, labelled, self.root)
+        return self.dataset(labelled.task, labelled.targets, lambda: samples, keys, notes=labelled.notes)
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.table import TableInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 
@@ -53,3 +54,25 @@ def test_a_spec_without_a_part_or_with_another_is_refused() -> None:
     for value in ({"inputs": INPUTS}, {"inputs": INPUTS, "targets": None}, {"inputs": INPUTS, "targets": TARGETS, "more": 1}):
         with pytest.raises(ValidationError):
             Spec.model_validate(value)
+
+
+def test_a_model_reads_other_tables_with_the_same_columns_and_categories() -> None:
+    number = {"kind": "number", "name": "size", "missing": False, "mean": 1.0, "std": 2.0}
+    category = {"kind": "category", "name": "city", "missing": False, "values": ("Oslo", "Lima"), "others": False}
+
+    def table(**changes: Any) -> TableInputs:
+        return TableInputs.model_validate(
+            {"columns": [{**number, **changes.get("number", {})}, {**category, **changes.get("category", {})}]}
+        )
+
+    model = table()
+    assert Spec.model_validate_json(Spec(inputs=model, targets=ClassTargets(**TARGETS)).model_dump_json()).inputs == model
+    for same in ({}, {"number": {"mean": 7.0, "missing": True}}, {"category": {"others": True}}):
+        assert model.reads_samples_of(table(**same))
+    for other in ({"number": {"name": "weight"}}, {"number": {"kind": "date"}}, {"category": {"values": ("Lima", "Oslo")}}):
+        assert not model.reads_samples_of(table(**other))
+        assert model.enlarged_if_other(table(**other))
+    assert model.enlarged_if_other(table(number={"mean": 7.0})) is None
+    more = model.enlarged_if_other(table(category={"others": True}))
+    assert more is not None
+    assert (model.num_features, more.num_features) == (3, 4), "a layer of another size shows that it belongs to the columns"

@@ -47,11 +47,12 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "fp16": ("digits", {**COMMON, "model": CONVNET, "optimizer": SGD, "train.precision": "fp16", "train.activation_checkpointing": True}),
     "texts": ("texts", TEXT),
     "code": ("code", {**TEXT, "train.metric": "valid/perplexity"}),
+    "table": ("table", TEXT),
 }
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"
 RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
-LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2))]
+LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2), ("table", 2))]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]

@@ -27,6 +27,7 @@ SMALL: list[dict[str, Any]] = [
         "whiten_images": 20,
         "whiten_eps": 5e-4,
     },
+    {"name": "linear", "weights": None},
     {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
 ]
 SHAPES = [(8, 8, 1), (9, 12, 3)]

@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.inputs.text import AnyDescription, TokenizerDescription
+from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.runs.events import DELIVERED
@@ -181,6 +183,7 @@ def test_the_copied_tokenizer_needs_no_pipeline(tmp_path: Path, description: Any
     package = saved_model.copy_tokenizer(tmp_path)
     code = f"""
 import sys
+from {package.name}.core.inputs.table import TableInputs
 from {package.name}.core.inputs.text import TextInputs
 from {package.name}.core.tokenizer import Tokenizer
 inputs = TextInputs(length=8, tokenizer={description.model_dump(mode="json")!r})
@@ -269,3 +272,38 @@ def test_a_model_of_several_labels_answers_those_above_their_thresholds() -> Non
     described = saved_model.described(tiny.SPEC.model_copy(update={"targets": targets}))
     answered = labels(np.array([0.51, 0.31, 0.89]), described["names"], described["thresholds"], top_k=1)
     assert answered == {"labels": ["dog", "night"], "top": [{"label": "snow", "probability": 0.89}]}
+
+
+def test_rows_of_a_table_are_read_by_the_names_of_their_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+
+    from pipeline.runs.mlflow.served_model import Rows
+
+    number = NumberColumn(kind="number", name="size", missing=False, mean=1.0, std=2.0)
+    date = NumberColumn(kind="date", name="when", missing=False, mean=0.0, std=1.0)
+    inputs = TableInputs(columns=(number, CategoryColumn(name="city", missing=True, values=("Oslo", "Lima"), others=False), date))
+    monkeypatch.syspath_prepend(saved_model.copy_tokenizer(tmp_path).parent)
+    rows = Rows(saved_model.described(Spec(inputs=inputs, targets=tiny.SPEC.targets)))
+    records = [
+        {"when": "1970-01-03", "more": 7, "city": "Lima", "size": 2},
+        {"when": None, "more": 7, "city": "Rome", "size": float("nan")},
+        {"when": "NaT", "more": 7, "city": None, "size": "3.5"},
+    ]
+    expected = [[2, 1, 2], [np.nan, 2, np.nan], [3.5, np.nan, np.nan]]
+    columns = {name: np.array([record[name] for record in records], object) for name in records[0]}
+    arrays = [{name: np.asarray(cell) for name, cell in record.items()} for record in records]  # as MLflow reads `inputs`
+    for given in (records, pandas.DataFrame(records), columns, arrays):
+        np.testing.assert_array_equal(rows.rows(given), expected)
+    example = saved_model.given_example(inputs, inputs.random_samples(2))
+    np.testing.assert_allclose(rows.rows(example), inputs.random_samples(2), atol=1e-5)  # dates have seconds
+    wrong = {
+        "row 0 of the input has no column 'city'": [{"size": 1, "when": None}],
+        "contains something else than rows": [1],
+        "has no rows": [],
+    }
+    for message, given in {
+        **wrong,
+        "row 0 of the input has big in the column size: write a number": [{**records[0], "size": "big"}],
+    }.items():
+        with pytest.raises(MlflowException, match=message):
+            rows.rows(given)

@@ -1,5 +1,6 @@
 """Describes images of one size, with the mean and standard deviation that normalise them."""
 
+from math import prod
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -51,6 +52,10 @@ class ImageInputs(spec.Inputs):
     def row_shape(self) -> tuple[int, int, int]:
         """Return height, width and channels."""
         return self.height, self.width, self.channels
+
+    @property
+    def num_features(self) -> int:
+        return prod(self.row_shape)
 
     def reads_samples_of(self, other: spec.Inputs) -> bool:
         """Return True if a model for these images can read the stored images that `other` describes: their white is the same, too."""

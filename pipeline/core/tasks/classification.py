@@ -89,6 +89,11 @@ class ClassTargets(spec.Targets):
         """Return the accuracy on `test` of always guessing the most frequent class of `train`; of several such classes, the first."""
         return {"majority_class_accuracy": float((test == np.bincount(train).argmax()).mean())}
 
+    def linear_scores(self, fit: spec.Fit, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, float]:
+        """Return the accuracy of the class whose 1 among zeros is fitted best."""
+        fitted = fit(np.eye(len(self.classes))[train])
+        return {"linear_accuracy": float((fitted.argmax(axis=1) == test).mean())}
+
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the class number of each sample, so that each class is a stratum: a random split takes the same share of each class."""
         return targets

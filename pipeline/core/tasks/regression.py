@@ -70,6 +70,10 @@ class NumberTargets(spec.Targets):
         """Return the RMSE on `test` of always guessing the mean of `train`, if there is one column. Several may have different units."""
         return {} if len(self.columns) > 1 else {"mean_guess_rmse": float(np.sqrt(np.square(test - train.mean(axis=0)).mean()))}
 
+    def linear_scores(self, fit: spec.Fit, train: Floats, test: Floats) -> dict[str, float]:
+        """Return the RMSE. Of several columns, it is the mean of their RMSEs."""
+        return {"linear_rmse": float(np.sqrt(np.square(test - fit(train)).mean(axis=0)).mean())}
+
     def standardized(self, targets: Floats) -> Floats:
         """Return `targets` (n, columns) in standard deviations from the mean: what a training compares the outputs of the network with."""
         numbers: Floats = (targets - np.array(self.mean)) / np.array(self.std)

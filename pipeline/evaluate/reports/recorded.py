@@ -84,6 +84,15 @@ def trained(path: Path, step: int) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and content.get("exported_step") == step else None
 
 
+BASELINES = {
+    "majority_class_accuracy": "always guessing the most frequent class",
+    "random_average_precision": "at random",
+    "mean_guess_rmse": "always guessing the mean",
+    **dict.fromkeys(("linear_accuracy", "linear_rmse"), "a linear model"),
+}
+"""What each score that is no score of the model is the score of."""
+
+
 def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 
@@ -97,14 +106,8 @@ def result_line(scores: Mapping[str, Any]) -> str:
 
 
 def beside_main_score(scores: Mapping[str, Any]) -> str:
-    """Return what the main score may hide: the score of a guess, and the lowest F1 of a class; "" if `scores` has neither."""
-    text = ""
-    if "mean_guess_rmse" in scores:
-        text += f"; always guessing the mean: {scores['mean_guess_rmse']:.4f}"
-    if "majority_class_accuracy" in scores:
-        text += f"; always guessing the most frequent class: {scores['majority_class_accuracy']:.4f}"
-    if "random_average_precision" in scores:
-        text += f"; at random: {scores['random_average_precision']:.4f}"
+    """Return what the main score may hide: the scores of guesses, and the lowest F1 of a class; "" if `scores` has neither."""
+    text = "".join(f"; {what}: {scores[name]:.4f}" for name, what in BASELINES.items() if name in scores)
     if part := parts(scores):
         name, lowest = min(((name, each["f1"]) for name, each in scores[part].items()), key=itemgetter(1))
         text += f"; lowest F1: {lowest:.4f} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.spec import Targets
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.archives import MAX_DEPTH, alone
-from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, canonical, joined
+from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, joined
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
 

@@ -1,25 +1,16 @@
 """Names of classes: what is one name in several spellings, and the order of the classes."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.file_tree import name_bytes
 
 MAX_NAME_LENGTH = 255
-WHOLE = re.compile(r"([+-]?\d+)\.0+")
 SIGNED = re.compile(r"\+(\d+)|-(0+)")
 """Numbers that are the same without their sign."""
 NUMBER = re.compile(r"-?\d{1,18}", re.ASCII)
-
-
-def canonical(name: str) -> str:
-    """Return the name of a class without what cannot be seen in it: in Unicode's form NFC, and `1` for `1.0`."""
-    name = unicodedata.normalize("NFC", name.strip())
-    whole = WHOLE.fullmatch(name)
-    return whole[1] if whole else name
 
 
 class ClassNames(NamedTuple):

@@ -199,7 +199,7 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
         for path in paths:
             try:
                 read = tables.read(path, columns, labels, encoding=encoding, keep_empty=skip_empty)
-                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split) for row in read]
+                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split, row.cells) for row in read]
             except MissingColumn as error:
                 if split != TEST:
                     raise
@@ -210,6 +210,15 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
     first = found[TRAIN][0]
     stored = parquet.class_names(first, of_labels[0]) if tables.suffix_of(first) == parquet.SUFFIX else []
     return labels.of(rows, notes, stored, root)
+
+
+def sample_keys(labelled: Labelled, root: Path) -> dict[str, list[str]]:
+    """Return the file, relative to `root`, and the line of each row of each split."""
+    keys: dict[str, list[str]] = {split: [] for split in labelled.targets}
+    for row in labelled.rows:
+        name = row.path.relative_to(root).as_posix() if row.path != root else row.path.name
+        keys[row.split].append(f"{name}:{row.line}")
+    return keys
 
 
 def unused(path: Path, column: object, labels: Sequence[Column]) -> str:

@@ -16,8 +16,8 @@ from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import described
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.untrusted import shown
-from pipeline.prepare.reading.class_names import ClassNames, canonical, joined
+from pipeline.core.untrusted import canonical, shown
+from pipeline.prepare.reading.class_names import ClassNames, joined
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10
@@ -32,6 +32,7 @@ class LabelledRow(NamedTuple):
     text: str
     label: Any
     split: str
+    cells: tuple[Any, ...] = ()
 
     @property
     def place(self) -> str:

@@ -78,6 +78,14 @@ def holds_images(path: Path, column: str) -> bool:
     return False
 
 
+def plain_columns(path: Path) -> list[str]:
+    """Return the names of the columns that hold single values, and neither images nor lists. Names that occur twice are left out."""
+    with opened(path) as file:
+        schema = file.schema_arrow
+    once = [name for name in schema.names if schema.names.count(name) == 1]
+    return [name for name in once if is_plain(schema.field(name).type) and not is_image_column(schema.field(name).type)]
+
+
 def class_names(path: Path, column: Any) -> list[str]:
     """Return the names of the classes whose numbers are in `column`, as the library `datasets` stores them, or [] if there are none."""
     with opened(path) as file:

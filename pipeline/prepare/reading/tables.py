@@ -88,13 +88,12 @@ SAMPLED_CHARACTERS = 2**16
 """The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
-ONE, ZERO = ("1", "1.0", "True", "true"), ("0", "0.0", "False", "false")
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
 REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corrupt=skip"
 FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
-LABEL, SPLIT, IMAGE = "label_column", "split_column", "image_column"
+LABEL, SPLIT, IMAGE, CELL = "label_column", "split_column", "image_column", "cell_column"
 Columns = Mapping[str, Column]
 """Columns to read, by the key of the section `source`, or the option of a command, that names each."""
 Record = tuple[int, Any]
@@ -102,12 +101,13 @@ Record = tuple[int, Any]
 
 
 class Row(NamedTuple):
-    """A labelled text and the number of its line, from 1. `split` is None if no column names it."""
+    """A labelled text, or the cells of several columns, and the number of its line, from 1. `split` is None if no column names it."""
 
     line: int
     text: str
     label: Any
     split: str | None = None
+    cells: tuple[Any, ...] = ()
 
 
 def suffix_of(path: Path) -> str:
@@ -121,15 +121,16 @@ def read(
 ) -> list[Row]:
     """Return the labelled texts of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
-    `columns` has LABEL, or several keys that begin with it, and optionally SPLIT; any other key is that of the text, without which the texts are "".
-    All are names, or all numbers. With `keep_empty`, a row with an empty text, or with the names of the columns, is returned with nothing else.
-    Raises Refusal if the file cannot be parsed or has no rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the
-    line if a row has more or fewer columns than the first row, and with all lines if texts, labels or splits are invalid, or if a row has the
-    names of the columns again, as in joined files.
+    `columns` has LABEL, or several keys that begin with it, optionally SPLIT, and for several inputs a row keys that begin with CELL; any other key is
+    that of the text, without which the texts are "". All are names, or all numbers. With `keep_empty`, a row with an empty text, or with the names
+    of the columns, is returned with nothing else. Raises Refusal if the file cannot be parsed or has no rows, and MissingColumn if it lacks a
+    column or has no label. Raises Refusal with the line if a row has more or fewer columns than the first row, and with all lines if texts, labels
+    or splits are invalid, or if a row has the names of the columns again, as in joined files.
     """
     place = f"source.root: {shown(path)}"
     of_labels, split = label_columns(columns), columns.get(SPLIT)
-    text_key = next((key for key in columns if not key.startswith(LABEL) and key != SPLIT), None)
+    of_cells = [column for key, column in columns.items() if key.startswith(CELL)]
+    text_key = next((key for key in columns if not key.startswith((LABEL, CELL)) and key != SPLIT), None)
     labels = labels or ClassLabels(of_labels)
     found = records(path, columns, encoding=encoding)
     classes = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
@@ -156,7 +157,8 @@ def read(
             cells = [fields[label] for label in of_labels]
             known = [[stored(item, classes) for item in cell] if isinstance(cell, list) else stored(cell, classes) for cell in cells]
             part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
-            rows.append(Row(line, text, labels.checked(known, f"{place}:{line}"), part))
+            label = labels.checked(known, f"{place}:{line}")
+            rows.append(Row(line, text, label, part, tuple(fields[column] for column in of_cells)))
         except Refusal as error:
             problems[line] = error
     refuse_rows(problems, len(found), place)
@@ -199,11 +201,38 @@ def records(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> 
     if suffix == parquet.SUFFIX:
         found = list(parquet.rows(path, [*columns.values()]))
     else:
-        parsed = PARSERS.get(suffix, lines.parsed)(read_text(path, encoding=encoding), place)
-        found = list(json_rows(parsed, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(parsed, place, columns))
+        found = list(records_of(read_text(path, encoding=encoding), suffix, place, columns))
     if not found:
         raise Refusal(f"{place}: has no rows: add some, or remove the file")
     return found
+
+
+def records_of(content: str, suffix: str, place: str, columns: Columns) -> Iterator[Record]:
+    """Yield the records of the text of a table with this suffix. Raises Refusal, which begins with `place`, as `records` does."""
+    rows = PARSERS.get(suffix, lines.parsed)(content, place)
+    yield from json_rows(rows, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(rows, place, columns)
+
+
+def cell_columns(names: Sequence[Column]) -> dict[str, Column]:
+    """Return the columns of the inputs by the keys that `read` needs."""
+    return {f"{CELL}.{number}": name for number, name in enumerate(names)}
+
+
+def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
+    """Return the names of the columns of a table: those in the first line, the keys of the first row, or those of Parquet that hold single values.
+
+    Raises Refusal if the file cannot be parsed.
+    """
+    if suffix_of(path) == parquet.SUFFIX:
+        return parquet.plain_columns(path)
+    first = next(parsed(path, encoding), None)
+    return [] if first is None else [str(name) for name in first]
+
+
+def parsed(path: Path, encoding: str) -> Iterator[Any]:
+    """Yield the fields of each row of a table of text that is not blank, by position or by name, with the first line."""
+    rows = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path, encoding=encoding), f"source.root: {shown(path)}")
+    return (fields for _, fields in rows if isinstance(fields, dict) or any(fields))
 
 
 def setting(key: str) -> str:

@@ -18,11 +18,13 @@ import numpy as np
 
 from pipeline.core import files
 from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.table import TableInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.untrusted import shown
 from pipeline.runs.journal import MODEL, architecture
 from pipeline.runs.mlflow.store import MODEL_TAG
 
@@ -38,11 +40,12 @@ TOKENIZER_CODE = (
     "core/registry.py",
     "core/spec.py",
     "core/pretrained_tokenizer.py",
+    "core/inputs/table.py",
     "core/inputs/text.py",
     "core/normalization.py",
     "core/tokenizer.py",
 )
-"""The modules that the tokenizer imports, and itself."""
+"""The modules that turn texts and rows of tables into stored inputs."""
 TOKENIZER_NEEDS = ("pydantic", "tokenizers")
 PARAM_TYPES = {"return": "string", "top_k": "long"}
 
@@ -51,6 +54,8 @@ def expected(inputs: Inputs) -> str:
     """Describe the input of a logged model, for people."""
     if isinstance(inputs, TextInputs):
         return f"a list of texts, of which the model reads at most {inputs.length} tokens each"
+    if isinstance(inputs, TableInputs):
+        return f"rows of a table (a DataFrame, or dicts) with the columns {shown(', '.join(str(column.name) for column in inputs.columns))}"
     shape = f"of shape (n, {', '.join(map(str, inputs.row_shape))})"
     if isinstance(inputs, ImageInputs):
         scale = f" (255 is white, which was {inputs.white} in the files of the training)" if inputs.white else ""
@@ -77,12 +82,15 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     example = spec.inputs.random_samples(2)
     with torch.inference_mode():
         outputs = module.eval()(torch.from_numpy(example)).numpy()
+    is_table = isinstance(spec.inputs, TableInputs)
     is_text, per_token = isinstance(spec.inputs, TextInputs), spec.targets.per_token
 
     def schema(array: "NDArray[Any]", *, num_variable: int) -> Schema:
         return Schema([TensorSpec(array.dtype, (-1,) * num_variable + array.shape[num_variable:])])
 
-    requirements = [f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if is_text else ()))]
+    requirements = [
+        f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if is_text or is_table else ()))
+    ]
     mlflow.pytorch.save_model(
         module,
         folder / served_model.EXPORTED,
@@ -98,7 +106,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
-        code_paths=[str(copy_tokenizer(folder))] if is_text else None,
+        code_paths=[str(copy_tokenizer(folder))] if is_text or is_table else None,
         artifacts={
             served_model.EXPORTED: str(folder / served_model.EXPORTED),
             served_model.DESCRIPTION: str(folder / served_model.DESCRIPTION),
@@ -109,7 +117,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
             outputs=schema(outputs[:, -1] if per_token else outputs, num_variable=1),
             params=ParamSchema([ParamSpec(name, type_of, served_model.PARAMS[name]) for name, type_of in PARAM_TYPES.items()]),
         ),
-        input_example=[example_text(spec.inputs)] * 2 if isinstance(spec.inputs, TextInputs) else example,
+        input_example=given_example(spec.inputs, example),
         pip_requirements=requirements,
         metadata={"classes": list(spec.targets.output_names)},
     )
@@ -117,8 +125,10 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
 
 def described(spec: Spec) -> dict[str, Any]:
     """Return what `served_model.py` needs to know about inputs and outputs."""
-    inputs, tokenizer = spec.inputs, None
+    inputs, tokenizer, table = spec.inputs, None, None
     names = list(spec.targets.output_names) if spec.targets.has_classes or spec.targets.has_labels else []
+    if isinstance(inputs, TableInputs):
+        table = {"package": tokenizer_package(), "description": inputs.model_dump(mode="json")}
     if isinstance(inputs, TextInputs):
         described = inputs.tokenizer
         tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
@@ -131,10 +141,22 @@ def described(spec: Spec) -> dict[str, Any]:
         "shape": inputs.row_shape,
         "dtype": np.dtype(inputs.dtype).name,
         "tokenizer": tokenizer,
+        "table": table,
         "per_token": spec.targets.per_token,
         "names": names,
         **({"thresholds": spec.targets.thresholds} if isinstance(spec.targets, LabelTargets) else {}),
     }
+
+
+def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
+    """Return two inputs as they are sent to a logged model: texts, rows of a table, or else `stored`, two stored inputs."""
+    if isinstance(inputs, TextInputs):
+        return [example_text(inputs)] * 2
+    if isinstance(inputs, TableInputs):
+        return [
+            {str(column.name): column.cell(number) for column, number in zip(inputs.columns, row, strict=True)} for row in stored.tolist()
+        ]
+    return stored
 
 
 def example_text(inputs: TextInputs) -> str:

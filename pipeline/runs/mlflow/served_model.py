@@ -37,7 +37,8 @@ class ServedModel(PythonModel):
         refuse_unknown_params()
         self.exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
         description = json.loads(Path(context.artifacts[DESCRIPTION]).read_bytes())
-        self.inputs = Texts(description) if description["tokenizer"] else Arrays(description)
+        kind = Texts if description["tokenizer"] else Rows if description["table"] else Arrays
+        self.inputs = kind(description)
         self.names, self.thresholds = description["names"], description.get("thresholds")
 
     def predict(  # type: ignore[override]  # MLflow warns about other annotations
@@ -86,6 +87,45 @@ class Arrays:
 
     def refusal(self, found: str) -> MlflowException:
         return refusal(f"the input contains {found}; send {self.expected}")
+
+
+class Rows:
+    """Inputs that are rows of a table. The code that reads cells is that of the training: it was copied to the logged model, under another name."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        package, self.expected = description["table"]["package"], description["expected"]
+        self.refused = importlib.import_module(f"{package}.core.refusal").Refusal
+        self.inputs = importlib.import_module(f"{package}.core.inputs.table").TableInputs.model_validate(
+            description["table"]["description"]
+        )
+
+    def rows(self, given: Any) -> NDArray[np.float64]:
+        """Return the stored rows (n, columns) of a DataFrame, of a list of dicts, or of a dict of columns.
+
+        Raises MlflowException if a column is missing, or if a cell is no number or date.
+        """
+        if isinstance(given, dict):
+            given = [dict(zip(given, cells, strict=False)) for cells in zip(*map(np.atleast_1d, given.values()), strict=True)]
+        records = given.to_dict("records") if hasattr(given, "to_dict") else list(given)
+        rows = []
+        for number, record in enumerate(records):
+            try:
+                # MLflow may make arrays of one of the cells
+                by_name = {str(name): cell.item() if hasattr(cell, "item") else cell for name, cell in record.items()}
+                rows.append(self.inputs.row([by_name[str(column.name)] for column in self.inputs.columns]))
+            except AttributeError:
+                raise refusal(f"the input contains something else than rows; send {self.expected}") from None
+            except KeyError as error:
+                raise refusal(f"row {number} of the input has no column {error}; send {self.expected}") from None
+            except self.refused as error:
+                raise refusal(f"row {number} of the input {error}") from None
+        if not rows:
+            raise refusal(f"the input has no rows; send {self.expected}")
+        return np.stack(rows)
+
+    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # as for texts
+        """Return the outputs as they are."""
+        return outputs
 
 
 class Texts:

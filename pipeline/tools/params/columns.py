@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import encodings, lines, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.class_names import canonical
 from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import is_certain, split_of_value

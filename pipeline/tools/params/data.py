@@ -30,11 +30,12 @@ from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns
 from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, Question
 from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
-from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, TABLE, encoding_of, kind_of
+from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, ROWS, TABLE, encoding_of, kind_of
 from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_values
 from pipeline.tools.params.white import described_white, find_white
 
 if TYPE_CHECKING:
+    from pipeline.core.inputs.table import TableInputs
     from pipeline.core.raw_dataset import RawDataset
     from pipeline.core.spec import Targets
     from pipeline.prepare.image_files import ImageFileSettings
@@ -45,10 +46,11 @@ READINGS = {
     ARRAYS: "NumPy arrays",
     FOLDER: "images in folders by class",
     TABLE: "images that a table lists",
+    ROWS: "rows of numbers and categories",
     LABELLED: "labelled texts",
     CORPUS: "texts without labels, for a language model",
 }
-KINDS = {FOLDER: {"image"}, TABLE: {"image", "table"}, LABELLED: {"table", "text"}, ARRAYS: {"array"}, CORPUS: {"text"}}
+KINDS = {FOLDER: {"image"}, TABLE: {"image", "table"}, ROWS: {"table"}, LABELLED: {"table", "text"}, ARRAYS: {"array"}, CORPUS: {"text"}}
 """The kinds of files that each source reads."""
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -81,6 +83,8 @@ class Finding:
     """What the targets are; None for a corpus."""
     texts: tuple[str, ...] = ()
     """Some texts of train, to measure them; () for images and for a corpus."""
+    inputs: "TableInputs | None" = None
+    """The columns of a table that are inputs; None for other inputs."""
     image_shape: tuple[int, int] = (0, 0)
     """The side in pixels and the channels of the prepared images; (0, 0) for texts."""
 
@@ -124,6 +128,8 @@ def look(root: Path, given: Mapping[str, Any]) -> Finding:
     lines = [f"not used: {listed(summary(labelled), MOST_CLASSES)}"] if labelled else []
     lines += [f"not used, because without labels: {listed(summary(others), MOST_CLASSES)}"] if others else []
     lines += [f"not used: {listed(rest, MOST_CLASSES)}"] if (rest := unused_texts(root, names, found[name])) else []
+    beside = refusals.get(ROWS)
+    lines += beside.questions if name == LABELLED and isinstance(beside, Question) else ()
     return replace(found[name], lines=(*found[name].lines, *lines))
 
 
@@ -255,19 +261,22 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         lines.append(described_labels(dataset.task.output_names, targets[TRAIN]))
     else:
         lines += described_numbers(dataset.task.output_names, targets[TRAIN])
-    texts: list[str] = []
+    texts, inputs = list[str](), None
     if name == LABELLED:
         assert dataset.drawing_keys is not None
         texts = [text.decode("utf-8", "surrogatepass") for text in dataset.drawing_keys()]
         chosen, described = tokenizer_values(cast("TextSettings", settings), given, texts)
         values = {**values, **chosen}
         lines += [*described, *quoted(files, texts)]
+    elif name == ROWS:
+        dataset.fit(assigned)
+        inputs = cast("TableInputs", dataset.statistics.inputs())
     elif name == ARRAYS:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
     else:
         lines += [*described_images(cast("ImageFileSettings", settings), facts), *image_lines]
-    if (name == LABELLED or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
+    if (name in (LABELLED, ROWS) or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
         repeated = len(targets[TRAIN]) - len(set(dataset.drawing_keys()))
         lines.append(f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal")
         lines += contradictions(dataset)
@@ -282,6 +291,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
         class_counts,
         dataset.task.fitted(targets[TRAIN]),
         tuple(measured(texts)),
+        inputs,
         shape,
     )
 
@@ -312,7 +322,7 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
 def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[Path]:
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
-    has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(LABELLED)))
+    has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(ROWS), SOURCES.settings(LABELLED)))
     found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
     of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED and root.is_dir() else set()

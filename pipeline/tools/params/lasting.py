@@ -8,7 +8,7 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TextInputs, TokenizerDescription
 from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN
-from pipeline.core.spec import Spec
+from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
@@ -70,10 +70,13 @@ def described(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
     document = Document.of(text, Path("params.yaml"))
     source = load(document, PrepareParams).source
     side, channels = finding.image_shape
-    if side:
+    inputs: Inputs
+    if finding.inputs:
+        inputs = finding.inputs
+    elif side:
         side = getattr(source, "image_size", side)
         common = (0.5,) * channels
-        inputs: ImageInputs | TextInputs = ImageInputs(height=side, width=side, channels=channels, mean=common, std=common)
+        inputs = ImageInputs(height=side, width=side, channels=channels, mean=common, std=common)
     else:
         num_tokens = getattr(source, "vocabulary", None) or NUM_SPECIAL + NUM_BYTES
         tokenizer = TokenizerDescription.model_construct(kind="word", vocabulary=tuple(map(str, range(num_tokens - NUM_SPECIAL))))

@@ -19,10 +19,10 @@ from pipeline.prepare.reading.labelled_tables import SeveralSets, visible_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
-from pipeline.tools.params import columns
+from pipeline.tools.params import columns, rows
 from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
 
-ARRAYS, FOLDER, TABLE, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "text_classification", "text"
+ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
 MOST_BLANK = 0.05
@@ -204,6 +204,19 @@ def table_values(
         )
     split = columns.split_column(path, table, given)
     return {"root": root, "table": name, IMAGES: image, **columns.labels(path, table, given, (image, split)), SPLITS: split}
+
+
+def as_rows(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the column to predict, the task and the column of splits of tables whose other columns are numbers, categories and dates."""
+    of_splits = labelled_tables.find_tables(root, given.get("table"))
+    names = [name for name in visible_files(root) if kind_of(name) == "table"]
+    options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names}
+    return attempted(
+        options,
+        lambda place, paths: rows.values(place, paths, given),
+        lambda places: f"{len(places)} tables have rows to train on: write {' or '.join(shlex.quote(f'data={place}') for place in places)}",
+        root,
+    )
 
 
 def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -409,6 +422,7 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
 READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] = {
     FOLDER: as_image_folder,
     TABLE: as_image_table,
+    ROWS: as_rows,
     LABELLED: as_labelled_texts,
     ARRAYS: as_arrays,
     CORPUS: as_corpus,

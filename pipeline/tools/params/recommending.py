@@ -8,7 +8,7 @@ from pipeline.tools.params.data import LARGE, Finding
 from pipeline.tools.params.readings import ARRAYS, CORPUS
 from pipeline.tools.params.texts import IDEOGRAPHS, share
 
-IMAGES_PRESET, TEXTS_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "shakespeare-transformer"
+IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"
 FEW = 1000
 """With fewer samples, larger shares are split off for validation and test."""
 UNEVEN = 3
@@ -52,19 +52,22 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
         return CORPUS_PRESET, written({"source.max_length": ROW, **values} | ({"train.steps": most} if most else {}))
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
-    values |= of_texts(finding) if finding.texts else models(finding)[model]
+    values |= of_texts(finding) if finding.texts else {} if finding.inputs else models(finding)[model]
+    preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
+    if finding.inputs:  # a network is soon overfitted to few rows, and the loss tells more than the accuracy of few
+        values |= {"train.metric": "valid/loss", "train.export_weights": "best"}
     counts = finding.class_counts
     if not counts:
         assert finding.task is not None
         metric = "r2" if len(finding.task.output_names) > 1 else "rmse"  # of columns with different units, no mean of errors means anything
         values |= OF_LABELS if finding.task.has_labels else {"loss": "mse", "evaluate": "regression", "train.metric": f"valid/{metric}"}
-        return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
-    if max(counts) >= UNEVEN * max(1, min(counts)):
+        return preset, written(values)
+    if not finding.inputs and max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
-    return (TEXTS_PRESET if finding.texts else IMAGES_PRESET), written(values)
+    return preset, written(values)
 
 
 def of_texts(finding: Finding) -> dict[str, object]:

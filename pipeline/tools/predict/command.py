@@ -48,7 +48,7 @@ def run(
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.protocols import LineReader
+    from pipeline.tools.predict.protocols import LineReader, RowReader
     from pipeline.tools.predict.table_column import parsed
 
     machine = Machine.set_up(Environment.read())
@@ -67,7 +67,10 @@ def run(
     predictor = loaded.predictor(top_k)
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
         for name in given.unused:
-            print(f"note: {shown(name)} is a table, and no input by itself", file=sys.stderr)
+            print(
+                f"note: {shown(name)} is {'no table' if isinstance(loaded.reader, RowReader) else 'a table, and no input by itself'}",
+                file=sys.stderr,
+            )
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
             predictions = loaded.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=on_problem)
@@ -79,7 +82,7 @@ def run(
                 print_lines(predictions, lambda line: print(line, file=stdout, flush=True))
     if target:
         print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
-    if isinstance(loaded.reader, LineReader) and (note := loaded.reader.note()):
+    if isinstance(loaded.reader, LineReader | RowReader) and (note := loaded.reader.note()):
         print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems else 0
 

@@ -1,7 +1,7 @@
 """`load_model`: from a model file, a run or a registered model to predictions, in Python."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import Registry
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
@@ -24,7 +24,7 @@ from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
 from pipeline.tools.compare.ensemble import Member, averaged
 from pipeline.tools.predict import raw_inputs
-from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, Sample
+from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, RowReader, Sample
 from pipeline.tools.predict.table_column import TableColumn
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
@@ -82,6 +82,10 @@ class LoadedModel:
             raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
         refuse_missing(PREDICTORS, targets.kind, "this task has no prediction for a single input")
         self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
+        if column is not None and isinstance(self.reader, RowReader):
+            raise Refusal(
+                f"column: this model reads {counted(len(self.reader.columns), 'column')} by their names: leave {shown(column, 60)} out"
+            )
         self.column = TableColumn(inputs.column, column)
         self.precision = precision_on(device, manifest.precision)
         self.network = network.to(device)
@@ -92,10 +96,13 @@ class LoadedModel:
         `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a table, a folder, an archive, an
         `.npy` file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
         pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
-        text, a table, or a folder or archive of such files. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
+        text, a table, or a folder or archive of such files. For a model of tables, an input is the path of a table, or a row as a dict from the names of
+        columns to values; `inputs` may be a DataFrame of pandas. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
         the first input that cannot be read.
         """
-        is_single = isinstance(inputs, str | Path) or not hasattr(inputs, "__iter__")
+        if isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
+            inputs = inputs.to_dict("records")
+        is_single = isinstance(inputs, str | Path | Mapping) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)
         yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
 

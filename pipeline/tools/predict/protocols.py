@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.inference.batch import Batch
 from pipeline.prepare.reading.file_tree import Member
+from pipeline.prepare.reading.tables import Record
 
 Sample = tuple[str, Any]
 """The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs."""
@@ -60,6 +61,24 @@ class LineReader(Reader, Protocol):
 
     def note(self) -> str:
         """Return a remark about all inputs so far, such as how many were truncated; "" if there is none."""
+        ...
+
+
+@runtime_checkable
+class RowReader(Reader, Protocol):
+    """Reads inputs of which each is a row of a table, with cells in several `columns`."""
+
+    @property
+    def columns(self) -> Sequence[str | int]:
+        """Return the columns that the model reads, by name or by number."""
+        ...
+
+    def rows(self, name: str, records: Iterable[Record], /) -> Iterator[Reading]:
+        """Yield the rows in `records`, the lines of a table with their cells by column, called `name:LINE`."""
+        ...
+
+    def note(self) -> str:
+        """Return a remark about all inputs so far, as `LineReader.note` does."""
         ...
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
-from pipeline.prepare.reading import archives, parquet, tables
+from pipeline.prepare.reading import archives, encodings, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
@@ -24,7 +24,7 @@ from pipeline.prepare.reading.labels import LabelledRow
 from pipeline.prepare.reading.listed_images import located
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.workers import on_threads
-from pipeline.tools.predict.protocols import LineReader, Reader, Reading
+from pipeline.tools.predict.protocols import LineReader, Reader, Reading, RowReader
 from pipeline.tools.predict.table_column import TableColumn
 
 STANDARD_INPUT = "-"
@@ -178,7 +178,7 @@ def open_tree(name: str, path: Path, reader: Reader, workers: int, table: Callab
         except Refusal as error:  # the archive is damaged from here on
             yield name, problem(error, path)
 
-    lists_images = not isinstance(reader, LineReader)
+    lists_images = not isinstance(reader, LineReader | RowReader)
     if not path.is_dir():
         readable = () if lists_images else tables.PARSERS
         packed = [each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable]
@@ -188,7 +188,9 @@ def open_tree(name: str, path: Path, reader: Reader, workers: int, table: Callab
         found = [each for each in found if each not in packed]
     for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
         files = list(group)
-        if not suffix:
+        if not suffix and isinstance(reader, RowReader):
+            raw_inputs.unused.extend(prefix + each for each in files)
+        elif not suffix:
             raw_inputs.sources.append(Source(len(files), partial(read, files)))
         elif lists_images and suffix != parquet.SUFFIX:
             raw_inputs.unused.extend(prefix + each for each in files)
@@ -202,16 +204,30 @@ def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
 
 
 def table_source(name: str, path: Path, *, reader: Reader, column: TableColumn, workers: int) -> Source:
-    """Return the inputs of a table as a Source: its fields in `column` or, unless the reader reads lines, the files that they list or hold."""
+    """Return the inputs of a table as a Source: its rows, its fields in `column`, or the files that they list or hold, as the reader needs."""
 
     def read(advance: Advance) -> Iterator[Reading]:
-        if isinstance(reader, LineReader):
+        if isinstance(reader, RowReader):
+            yield from without_failure(name, partial(rows, name, path, reader, column.encoding))
+        elif isinstance(reader, LineReader):
             yield from without_failure(name, partial(fields, name, path, reader, column))
         else:
             yield from without_failure(name, partial(listed_files, name, path, reader, column, workers))
         advance(1)
 
     return Source(1, read)
+
+
+def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Reading]:
+    """Yield each row of a table, called `name:LINE`."""
+
+    def read() -> Iterator[tables.Record]:  # within `reader.rows`, which rewords what it raises
+        yield from tables.records(path, tables.cell_columns(reader.columns), encoding=encoding)
+
+    try:
+        yield from reader.rows(name, read())
+    except encodings.NotDecoded as error:
+        raise Refusal(error.advising("--encoding ")) from None
 
 
 def fields(name: str, path: Path, reader: LineReader, column: TableColumn) -> Iterator[Reading]:

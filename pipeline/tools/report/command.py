@@ -51,18 +51,13 @@ HUB_TASKS = {
     ("text", "classification"): "text-classification",
     ("text", "multi_label"): "text-classification",
     ("text", "language_modeling"): "text-generation",
+    ("table", "classification"): "tabular-classification",
+    ("table", "regression"): "tabular-regression",
 }
 """The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
 HUB_METRICS = {"macro_f1": "f1"}
 """The names of metrics on the Hugging Face Hub, where they differ from ours."""
-NOT_OF_MODEL = (
-    "samples",
-    "tokens",
-    "majority_class_accuracy",
-    "majority_labels_micro_f1",
-    "majority_labels_exact_match",
-    "random_average_precision",
-)
+NOT_OF_MODEL = ("samples", "tokens", "majority_labels_micro_f1", "majority_labels_exact_match")
 
 
 def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> tuple[Section, ...]:
@@ -89,13 +84,19 @@ def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -
 
 def report(evidence: "Evidence") -> ModelReport:
     """Return the report of one model, without the sections that do not apply to it."""
-    from pipeline.tools.report import before, model, results, samples  # late: they import torch
+    from pipeline.tools.report import before, columns, model, results, samples  # late: they import torch
 
     errors, training = results.errors(evidence), results.training(evidence)
     overview = (results.result(evidence), before.compared(evidence), errors or training)
     measured = (results.all_scores(evidence), training if errors else None, samples.mistakes(evidence), results.calibration(evidence))
     written = (samples.generated_texts(evidence), samples.passages(evidence))
-    origin = (model.summary(evidence), samples.data(evidence), results.cost(evidence), model.provenance_section(evidence))
+    origin = (
+        model.summary(evidence),
+        samples.data(evidence),
+        columns.section(evidence),
+        results.cost(evidence),
+        model.provenance_section(evidence),
+    )
     details = (*measured, *written, *origin, model.reproduction(evidence))
     task = model.task_name(evidence.manifest.spec)
     settings = evidence.manifest.inference.model
@@ -116,6 +117,8 @@ def metadata(evidence: "Evidence", task: str) -> dict[str, Any]:
 
     The metrics are all test scores of the model that are single numbers.
     """
+    from pipeline.evaluate.reports.recorded import BASELINES  # late: it imports numpy
+
     spec, source, scores = evidence.manifest.spec, data_name(evidence.params) or UNKNOWN_DATASET, evidence.evaluation.scores
     kind = HUB_TASKS.get((spec.inputs.kind, spec.targets.kind), spec.targets.kind.replace("_", "-"))
     digest = evidence.manifest.inputs.get("data")
@@ -125,7 +128,7 @@ def metadata(evidence: "Evidence", task: str) -> dict[str, Any]:
         "metrics": [
             {"type": HUB_METRICS.get(name, name), "name": f"test {name}", "value": value}
             for name, value in scores.items()
-            if isinstance(value, int | float) and name not in NOT_OF_MODEL
+            if isinstance(value, int | float) and name not in (*NOT_OF_MODEL, *BASELINES)
         ],
     }
     return {"name": title(evidence), "results": [result]}

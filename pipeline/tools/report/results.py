@@ -33,16 +33,13 @@ def result(evidence: Evidence) -> Section:
 def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
     """Yield the baseline of the main score, and other scores that show what it hides."""
     scores, targets = evidence.evaluation.scores, evidence.manifest.spec.targets
-    if "majority_class_accuracy" in scores:
-        yield "baseline: the most frequent class", Number(scores["majority_class_accuracy"], key(evidence, "majority_class_accuracy"))
-    if "random_average_precision" in scores:
-        yield "baseline: an order at random", Number(scores["random_average_precision"], key(evidence, "random_average_precision"))
+    for name, what in recorded.BASELINES.items():
+        if name in scores:
+            yield f"baseline: {what.removeprefix('always guessing ')}", Number(scores[name], key(evidence, name))
     if "perplexity" in scores and targets.per_token:
         if evidence.prepared:
             yield "baseline: frequencies of tokens", Number(unigram_perplexity(evidence.prepared))
         yield "baseline: a uniform guess", Number(evidence.manifest.spec.num_outputs)
-    if "mean_guess_rmse" in scores:
-        yield "baseline: the mean", Number(scores["mean_guess_rmse"], key(evidence, "mean_guess_rmse"))
     for name in ("loss", "macro_f1", "micro_f1", "exact_match", "bits_per_character", "mae", "r2"):
         if name in scores:
             yield spoken(name), Number(scores[name], key(evidence, name))

@@ -9,12 +9,13 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from pipeline.core.inputs.image import ImageInputs
+from pipeline.core.inputs.table import TableInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.params import data_name
-from pipeline.tools.report import figures
+from pipeline.tools.report import columns, figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Excerpt, Figures, Gallery, Number, Picture, Section, Table
 
@@ -79,6 +80,10 @@ def first_samples(prepared: Prepared) -> tuple[Block, ...]:
         texts = [tokenizer.decode(split.inputs[number], show_unknown=True) for number in chosen]
         labels = [named(names, split, number) or (f"{number:,}",) for number in chosen]
         return listed(("class",) if names else ("row",), labels, texts)
+    if isinstance(inputs, TableInputs):
+        chosen = first_of_classes(split, len(names), MOST_TEXTS)
+        labels = [named(names, split, number) for number in chosen]
+        return (columns.rows(inputs, split.inputs[chosen], ("class",) if names else (), labels),)
     return ()
 
 

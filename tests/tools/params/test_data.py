@@ -267,7 +267,7 @@ def write_bad() -> dict[str, str]:
         "data=data/prices.csv": "no column has classes, but label has numbers: to train a regression, add source.task=regression",
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
-        "data=data/ratings.csv": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
+        "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "no column looks like the texts",
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",

@@ -103,6 +103,12 @@ def rows(numbers: Any) -> list[dict[str, str]]:
     return [{"text": text(number), "label": LABELS[number % 2]} for number in numbers]
 
 
+def measurements(last: str, *values: Any, beside: bool = False) -> bytes:
+    """Return a table of ages, sizes and `values`, with a text in each row if `beside`."""
+    cells = [(n * n % 41, n * 7 % 12 / 2, values[n % len(values)], *([text(n)] if beside else [])) for n in range(24)]
+    return table(f"age,size,{last}" + (",about" if beside else ""), *cells)
+
+
 def unspaced(letters: str, size: int) -> list[str]:
     """Return 60 different texts of `size` letters without white space."""
     draw = random.Random(1)
@@ -270,6 +276,12 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with labels such as `cat;dog`": {"a.csv": texts(labels=(*LABELS, "cat;dog"))},
     "`a.jsonl` with a list of labels for each text": {
         "a.jsonl": "".join(json.dumps({"text": text(n), "labels": ([*LABELS], ["cat"], ["dog"])[n % 3]}) + "\n" for n in NUMBERS).encode()
+    },
+    "`a.csv` with `31,4.5,Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima")},
+    "`a.csv` with `31,4.5,Oslo`, the last column called `city`": {"a.csv": measurements("city", "Oslo", "Lima")},
+    "`a.csv` with `31,4.5,7`, the last column called `target`": {"a.csv": measurements("target", 3, 7, 9)},
+    "`a.csv` with `31,4.5,Oslo`, the third column called `target`, and a text": {
+        "a.csv": measurements("target", "Oslo", "Lima", beside=True)
     },
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {

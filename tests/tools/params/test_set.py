@@ -24,7 +24,7 @@ SETTINGS = {
         "model=convnet loss=cross_entropy optimizer=sgd schedule=wsd",
         "model=mlp loss=focal optimizer=adam schedule=linear",
         "model=resnet model.width=16 optimizer=adamw schedule=cosine",
-        "model=mlp schedule=constant",
+        "model=linear schedule=constant",
         "model=airbench model.block1_width=16 model.block2_width=32 model.block3_width=32 optimizer=muon schedule=one_cycle",
     ],
     "texts": ["model=transformer", "model=ngrams", "model=recurrent source=text_classification"],

@@ -1,0 +1,210 @@
+"""Describes the rows of a table: its columns of numbers, dates and categories, with what turns a cell into a stored number."""
+
+import datetime
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import cached_property
+from numbers import Real
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.core import spec
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import canonical, shown
+
+Kind = Literal["number", "category", "date"]
+MISSING = frozenset({"", "?", "NA", "N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None"})
+"""The texts of cells that have no value."""
+MOST_COLUMNS = 4096
+MOST_VALUES = 255
+"""Up to so many values of a column of categories are told apart: the most frequent ones. All others are one more value."""
+LONGEST_VALUE = 255
+LARGEST = 1e100
+"""A larger number is refused: the squares of such numbers would not fit into float64."""
+DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
+EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
+Floats = NDArray[np.float64]
+
+
+class Column(BaseModel):
+    """Describes a column. `missing` is True if cells of train have no value: the model then gets one more feature that says so."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Kind
+    name: str | int
+    missing: bool
+
+    def stored(self, value: float | str | None) -> float:
+        """Return the number that is stored for a value that `read` returned; NaN if it is None."""
+        raise NotImplementedError
+
+    def cell(self, stored: float) -> float | str | None:
+        """Return a cell for which `stored` is stored."""
+        raise NotImplementedError
+
+    def random(self, generator: np.random.Generator, count: int) -> Floats:
+        """Return `count` random stored numbers."""
+        raise NotImplementedError
+
+
+class NumberColumn(Column):
+    """Describes a column of numbers, or of dates, whose numbers are days since 1970. `mean` and `std` are those of the train split."""
+
+    kind: Literal["number", "date"]
+    mean: float
+    std: Annotated[float, Field(gt=0)]
+
+    def stored(self, value: float | str | None) -> float:
+        return math.nan if value is None else float(value)
+
+    def cell(self, stored: float) -> float | str | None:
+        if math.isnan(stored) or self.kind == "number":
+            return None if math.isnan(stored) else stored
+        return (EPOCH + round(stored * DAY / SECOND) * SECOND).isoformat().removesuffix("T00:00:00")
+
+    def random(self, generator: np.random.Generator, count: int) -> Floats:
+        return generator.normal(self.mean, self.std, count)
+
+
+class CategoryColumn(Column):
+    """Describes a column of categories. The stored number of a value is its position in `values`, the most frequent first.
+
+    All other values have the number after the last one. `others` is True if train has such: the model then gets a feature for them.
+    """
+
+    kind: Literal["category"] = "category"
+    values: Annotated[tuple[Annotated[str, Field(max_length=LONGEST_VALUE)], ...], Field(max_length=MOST_VALUES)]
+    others: bool
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        return {value: number for number, value in enumerate(self.values)}
+
+    def stored(self, value: float | str | None) -> float:
+        return math.nan if value is None else self.numbers.get(str(value), len(self.values))
+
+    def cell(self, stored: float) -> str | None:
+        return None if math.isnan(stored) else (*self.values, "another value")[int(stored)]
+
+    def random(self, generator: np.random.Generator, count: int) -> Floats:
+        return generator.integers(0, max(1, len(self.values) + self.others), count).astype(np.float64)
+
+
+class TableInputs(spec.Inputs):
+    """Describes rows of a table with a number for each column, float64: large numbers that differ little would be equal in float32.
+
+    NaN stands for a cell without a value. The model turns each row into features, `num_features` floats: see
+    `pipeline.inference.inputs.table`.
+    """
+
+    dtype: ClassVar[type[np.generic]] = np.float64
+
+    kind: Literal["table"] = "table"
+    columns: Annotated[
+        tuple[Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_COLUMNS)
+    ]
+
+    @classmethod
+    def example(cls) -> Self:
+        """Return the description of a column of numbers and one of categories."""
+        number = NumberColumn(kind="number", name="number", missing=False, mean=0.0, std=1.0)
+        return cls(columns=(number, CategoryColumn(name="category", missing=False, values=("a", "b"), others=False)))
+
+    @property
+    def row_shape(self) -> tuple[int]:
+        return (len(self.columns),)
+
+    @property
+    def categories(self) -> list[tuple[int, int]]:
+        """Return the number of the column and the stored number of each category that is a feature."""
+        return [
+            (at, number)
+            for at, column in enumerate(self.columns)
+            if isinstance(column, CategoryColumn)
+            for number in range(len(column.values) + column.others)
+        ]
+
+    @property
+    def num_features(self) -> int:
+        """Return how many features a row has: one for each number or date, one for each category, and those for missing values."""
+        return sum(isinstance(column, NumberColumn) + column.missing for column in self.columns) + len(self.categories)
+
+    def reads_samples_of(self, other: spec.Inputs) -> bool:
+        """Return True if the stored numbers mean the same: the columns, their kinds and their categories are equal."""
+        return isinstance(other, TableInputs) and meaning(self) == meaning(other)
+
+    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+        def features(inputs: TableInputs) -> list[Any]:
+            return [*meaning(inputs), *((column.missing, getattr(column, "others", False)) for column in inputs.columns)]
+
+        if isinstance(new, TableInputs) and features(self) == features(new):
+            return None
+        more = NumberColumn(kind="number", name="one more", missing=False, mean=0.0, std=1.0)
+        return self.model_copy(update={"columns": (*self.columns, more)})
+
+    def random_samples(self, count: int) -> Floats:
+        """Return `count` rows of random numbers and categories. Every call with the same `count` returns the same rows."""
+        generator = np.random.default_rng(0)
+        return np.stack([column.random(generator, count) for column in self.columns], axis=1)
+
+    def row(self, cells: Sequence[Any]) -> Floats:
+        """Return the stored row for the cells of all columns. Raises Refusal if a cell is no number or date, but should be."""
+        return np.array(
+            [column.stored(read(column.kind, cell, column.name)) for column, cell in zip(self.columns, cells, strict=True)], self.dtype
+        )
+
+
+def meaning(inputs: TableInputs) -> list[Any]:
+    return [(column.kind, column.name, getattr(column, "values", ())) for column in inputs.columns]
+
+
+def read(kind: Kind, cell: Any, name: str | int) -> float | str | None:
+    """Return the value of a cell of a column of this kind: a number, the days of a date since 1970, or the text of a category.
+
+    Return None if the cell has no value. Raises Refusal if it is no number or date. `name` is that of the column, for the message.
+    """
+    if is_missing(cell):
+        return None
+    value = {"number": as_number, "date": as_date, "category": as_category}[kind](cell)
+    if value is None:
+        problem = f"has {shown(cell, 60)} in the column {shown(name, 60)}"
+        raise Refusal(problem, remedy=f"write a {kind}, or leave the cell empty")
+    return value
+
+
+def is_missing(cell: Any) -> bool:
+    return str(cell).strip() in MISSING
+
+
+def as_number(cell: Any) -> float | None:
+    """Return the finite number in a cell, or None if it has none. Truth values are no numbers."""
+    if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal):
+        return None
+    try:
+        number = float(cell)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) <= LARGEST else None
+
+
+def as_date(cell: Any) -> float | None:
+    """Return the days since 1970, with a fraction, of a date or of a text in the form of ISO 8601, or None if a cell has none."""
+    try:
+        found = datetime.datetime.fromisoformat(cell.strip()) if isinstance(cell, str) else cell
+        if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
+            found = datetime.datetime(found.year, found.month, found.day)  # noqa: DTZ001  # as EPOCH
+        return (found.replace(tzinfo=None) - (found.utcoffset() or 0 * DAY) - EPOCH) / DAY
+    except (ValueError, AttributeError, TypeError, OverflowError):
+        return None
+
+
+def as_category(cell: Any) -> str:
+    return canonical(str(cell))
+
+
+Inputs = TableInputs

@@ -1,0 +1,160 @@
+"""Rows of tables as a source: what a column is, cells without a value, splits and mistakes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs, read
+from pipeline.core.raw_dataset import TRAIN, RawDataset
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.inputs import table as columns
+from pipeline.sources import scikit_learn, table
+
+FIELDS: dict[str, Any] = {
+    "valid": 0.0,
+    "test": 0.0,
+    "seed": 1,
+    "folds": None,
+    "fold": 0,
+    "duplicates": "keep",
+    "table": None,
+    "encoding": "utf-8",
+    "number_columns": (),
+    "category_columns": (),
+    "date_columns": (),
+    "ignored_columns": (),
+    "task": "classification",
+    "label_column": "label",
+    "split_column": None,
+}
+
+
+def settings(root: Path, **changes: object) -> table.Settings:
+    return table.Settings(name="table", root=root, **{**FIELDS, **changes})
+
+
+def opened(source: table.Settings) -> tuple[RawDataset, TableInputs]:
+    dataset = source.open(workers=1)
+    dataset.fit({split: np.full(len(targets), split) for split, targets in dataset.targets.items()})
+    inputs = dataset.statistics.inputs()
+    assert isinstance(inputs, TableInputs)
+    return dataset, inputs
+
+
+def gathered(dataset: RawDataset) -> dict[str, np.ndarray]:
+    return {block.split: block.inputs for block in dataset.blocks()}
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def test_what_a_column_holds_is_found_from_its_values(tmp_path: Path) -> None:
+    rows = (
+        ("1.5", "Oslo", "2024-01-02", "007", "x", "", "yes"),
+        ("NA", "Lima", "1970-01-01T12:00:00", "007", "x", "", "no"),
+        ("4.5", "", "2024-01-02T00:00:00+00:00", "012", "x", "?", "yes"),
+        ("3", "Oslo", "?", "007", "x", "", "no"),
+    )
+    lines = [",".join((str(number), f"name {number}", *row)) for number, row in enumerate(rows * 3)]
+    path = write(tmp_path / "a.csv", "n,name,size,city,when,code,same,empty,label", *lines)
+    dataset, inputs = opened(settings(path, category_columns=("code",)))
+    size, city, when, code = inputs.columns
+    assert size == NumberColumn(kind="number", name="size", missing=True, mean=3.0, std=float(np.std([1.5, 4.5, 3] * 3)))
+    assert city == CategoryColumn(name="city", missing=True, values=("Oslo", "Lima"), others=False)
+    assert (when.kind, when.missing) == ("date", True)
+    assert code == CategoryColumn(name="code", missing=False, values=("007", "012"), others=False)
+    expected = [[1.5, 0, 19724, 0], [np.nan, 1, 0.5, 0], [4.5, np.nan, 19724, 1], [3, 0, np.nan, 0]]
+    np.testing.assert_array_equal(gathered(dataset)[TRAIN], expected * 3)
+    (said,) = [note for note in dataset.notes if "not used" in note]
+    for column in (
+        "n (it numbers the rows)",
+        "name (12 different texts in 12 rows)",
+        "same (the same value in all rows)",
+        "empty (no value in any row)",
+    ):
+        assert column in said
+
+
+def test_a_parquet_file_with_splits_gives_the_rows_of_the_csv(tmp_path: Path) -> None:
+    rows = [{"when": f"2024-0{1 + number % 9}-01", "count": number * number, "label": "ab"[number % 2]} for number in range(12)]
+    lines = [",".join(map(str, row.values())) for row in rows]
+    write(tmp_path / "csv/train.csv", "when,count,label", *lines)
+    write(tmp_path / "csv/test.csv", "count,label,when", "7.0,a,2024-02-01")
+    frame = pa.Table.from_pylist(
+        [{**row, "part": "train"} for row in rows] + [{"when": "2024-02-01", "count": 7, "label": "a", "part": "test"}]
+    )
+    dates = pa.compute.cast(frame["when"], pa.timestamp("ms"))
+    pq.write_table(frame.set_column(0, "when", dates), tmp_path / "a.parquet")
+    (by_file, inputs), (by_column, others) = (
+        opened(settings(tmp_path / "csv")),
+        opened(settings(tmp_path / "a.parquet", split_column="part")),
+    )
+    assert inputs == others
+    for split, found in gathered(by_file).items():
+        np.testing.assert_array_equal(gathered(by_column)[split], found)
+        np.testing.assert_array_equal(by_column.targets[split], by_file.targets[split])
+
+
+def test_rare_values_and_those_of_other_splits_are_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MOST_VALUES", 2)
+    described = columns.described(columns.Part("c", "category", {}), ["a", "b", "a", "c", "b", "a"])
+    assert described == CategoryColumn(name="c", missing=False, values=("a", "b"), others=True)
+    assert [described.stored(value) for value in ("a", "c", "never seen")] == [0, 2, 2]
+    assert described.cell(described.stored("c")) == "another value"
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"), [("1e3", 1000.0), (True, "True"), (3.0, "3"), ("2024-06-30T12:00:00+02:00", 19904 + 10 / 24), (" ? ", None)]
+)
+def test_a_cell_is_read_in_the_same_way_from_any_format(cell: object, value: object) -> None:
+    kind = "number" if isinstance(value, float) and value == 1000 else "date" if isinstance(value, float) else "category"
+    assert read(kind, cell, "c") == pytest.approx(value) if isinstance(value, float) else read(kind, cell, "c") == value  # type: ignore[arg-type]
+    for wrong in ("abc", True, "inf", "1e200", [1]):
+        with pytest.raises(Refusal, match="in the column c: write a number, or leave the cell empty"):
+            read("number", wrong, "c")
+
+
+def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> None:
+    rows = [f"{number * number / 3},{'ab'[number % 2]}" for number in range(20)]
+    path = write(tmp_path / "a.csv", "size,label", *rows, "unknown,a")
+    with pytest.raises(
+        Refusal, match=r"has numbers in the column size, but in 1 of 21 rows something else, such as unknown: write numbers there"
+    ):
+        settings(path).open(workers=1)
+    with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number"):
+        settings(path, number_columns=("size",)).open(workers=1)
+    twice = write(tmp_path / "b.csv", "size,size,label", "1,2,a", "2,1,b")
+    with pytest.raises(Refusal, match="has size as the name of several columns: rename them"):
+        settings(twice).open(workers=1)
+    with pytest.raises(Refusal, match=r"source\.date_columns: .*a\.csv has no column day: its columns are size, label"):
+        settings(path, date_columns=("day",)).open(workers=1)
+    with pytest.raises(Refusal, match=r"has no column that can be an input: all are ignored"):
+        settings(path, ignored_columns=("size",)).open(workers=1)
+    with pytest.raises(ValidationError, match="has size, which number_columns has, too"):
+        settings(path, number_columns=("size",), category_columns=("size",))
+
+
+@pytest.mark.parametrize(("name", "columns_and_classes"), [("breast_cancer", (30, 2)), ("diabetes", (10, None))])
+def test_the_tables_of_scikit_learn_are_there(name: str, columns_and_classes: tuple[int, int | None]) -> None:
+    fields = {
+        "name": "scikit_learn",
+        "root": "data/README.md",
+        "dataset": name,
+        "valid": 0.2,
+        "test": 0.2,
+        "seed": 1,
+        "folds": None,
+        "fold": 0,
+    }
+    source = scikit_learn.Settings.model_validate(fields, strict=False)
+    dataset = source.open(workers=1)
+    assert (dataset.statistics.row_shape[0], source.num_classes()) == columns_and_classes
+    assert dataset.task.kind == source.targets_kind
