@@ -31,6 +31,7 @@ FIELDS: dict[str, Any] = {
     "task": "classification",
     "label_column": "label",
     "split_column": None,
+    "label_delimiter": None,
 }
 
 

@@ -17,8 +17,12 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
+from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
+from pipeline.core.registry import MODELS
+from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference import model_file
+from pipeline.inference.networks import Model, postprocessing, preprocessing
 from pipeline.tools.export import command, formats
 from pipeline.tools.export.formats import FORMATS
 from tests import project
@@ -307,6 +311,23 @@ def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Pa
         expected, found = model(torch.from_numpy(texts)).numpy(), run(np.ascontiguousarray(texts))
         assert found.shape == expected.shape
         assert np.abs(found - expected).max() <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["onnx", "pt2"])
+def test_rows_of_a_table_give_the_outputs_of_the_model(folder: Path, name: str) -> None:
+    number = NumberColumn(kind="number", name="a", missing=True, mean=1e9, std=2.0)
+    inputs = TableInputs(columns=(number, CategoryColumn(name="b", missing=False, values=("x", "y"), others=False)))
+    spec, settings = Spec(inputs=inputs, targets=NumberTargets(columns=("c",), mean=(5.0,), std=(3.0,))), MODELS.settings("linear")
+    network = settings(name="linear", weights=None).build(spec)
+    model = (
+        Model(network, preprocessing(inputs, channels_last=False), postprocessing=postprocessing(spec.targets)).eval().requires_grad_(False)
+    )
+    chosen, draft = FORMATS[name], folder / "draft"
+    chosen.write(command.capture(model, inputs), command.variable_axes(inputs), "{}", draft)
+    rows = np.array([[1e9 + 3, 0.0], [np.nan, 1.0], [1e9, 2.0], [np.nan, np.nan]])
+    found = chosen.load(draft, 1)(rows)
+    assert np.abs(found - model(torch.from_numpy(rows)).numpy()).max() <= 1e-5
+    assert len(set(found.ravel().tolist())) == 4
 
 
 @pytest.mark.slow

@@ -268,7 +268,7 @@ def write_bad() -> dict[str, str]:
         "data=data/prices.csv source.label_column=label": "store classes as names or whole numbers",
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
-        "data=data/nested.parquet": "no column looks like the texts",
+        "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
     }
