@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from pipeline.core.spec import Inputs, Spec, Targets
 
+    Validated = Callable[[], tuple[Tensor, Tensor]]
+    """A function that returns the outputs and the targets of the whole validation split."""
     Examples = Callable[[int], Tensor]
     """A function that returns at most the given number of train samples, spread over the split, preprocessed for the network. Images are
     (n, channels, height, width), float32, on the CPU."""
@@ -161,6 +163,13 @@ class LossSettings(Section):
         """Return the loss of a target for a model that has learned nothing."""
         raise NotImplementedError
 
+    def decided(self, targets: "Targets", validated: "Validated") -> "Targets":  # noqa: ARG002  # for losses with decisions
+        """Return the description of the targets for the model file: with what the outputs of the exported weights decide, such as thresholds.
+
+        `validated()` returns the outputs and the targets of the validation split. This base class returns `targets`.
+        """
+        return targets
+
     def refuse_misfit(self, targets: "type[Targets] | Targets") -> None:
         """Raise Refusal if this loss cannot be used for such targets."""
         if not self.fits(targets):
@@ -268,6 +277,17 @@ class LabelLossSettings(LossSettings):
         import torch  # late: parameters are read without torch
 
         return float(self.of_present(torch.zeros((), dtype=torch.float64)))
+
+    def decided(self, targets: "Targets", validated: "Validated") -> "Targets":
+        """Return `targets` with the threshold of each label."""
+        if self.threshold != "tuned":
+            return targets.model_copy(update={"thresholds": (self.threshold,) * len(targets.output_names)})
+        from pipeline.inference import scores  # late: reading parameters needs no NumPy
+
+        logits, actual = validated()
+        # the probabilities are those that the last layer of the model file gives
+        found = scores.best_thresholds(actual.long().cpu().numpy(), logits.float().sigmoid().double().cpu().numpy())
+        return targets.model_copy(update={"thresholds": tuple(found)})
 
 
 class NumberLossSettings(LossSettings):

@@ -304,7 +304,7 @@ class Training:
         )
 
     def decided(self, weights: Tensors) -> Spec:
-        """Return the description of the data for the model file of `weights`: that of the prepared data, with what the objective decides.
+        """Return the description of the data for the model file of `weights`: that of the prepared data, with what the loss decides.
 
         Only the first process calls this.
         """
@@ -317,7 +317,7 @@ class Training:
             return torch.cat([outputs for outputs, _ in found]), torch.cat([targets for _, targets in found if targets is not None])
 
         spec = self.prepared.spec
-        return spec.model_copy(update={"targets": self.objective.decided(spec.targets, validated)})
+        return spec.model_copy(update={"targets": self.params.loss.decided(spec.targets, validated)})
 
     @cached_property
     def own_manifest(self) -> torch.Tensor:

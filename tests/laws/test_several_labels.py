@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import average_precision_score, f1_score
 
 from pipeline import load_model
@@ -14,7 +15,6 @@ from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from pipeline.core.prepared import Prepared
 from pipeline.inference import model_file
-from pipeline.tools.export import formats
 from tests import project
 from tests.imports import TOP
 
@@ -69,7 +69,8 @@ def test_the_way_from_a_table_to_labels(folder: Path, monkeypatch: pytest.Monkey
     assert main(["export", "--format", "pt2"]) == 0
     assert "in probability" in capsys.readouterr().out
     test = Prepared.open(Paths().prepared).split("test")
-    found = formats.FORMATS["pt2"].load(Paths().model.with_suffix(".pt2"), 1)(np.asarray(test.inputs))
+    program = torch.export.load(Paths().model.with_suffix(".pt2")).module()
+    found = program(torch.from_numpy(np.array(test.inputs))).detach().numpy()
     assert scores["average_precision"] == pytest.approx(average_precision_score(test.targets, found), rel=1e-6)
     thresholds = np.array(model_file.load(Paths().model)[1].spec.targets.thresholds)  # type: ignore[attr-defined]
     assert set(thresholds) != {0.5}  # tuned on valid

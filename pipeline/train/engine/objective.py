@@ -1,13 +1,12 @@
 """The interface between a task and the engine: a loss, and sums from which metrics are computed. The plain cross-entropy that the tasks share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Targets
 from pipeline.inference.params import LossSettings
 
 
@@ -57,13 +56,6 @@ class Objective:
         returns.
         """
         raise NotImplementedError
-
-    def decided(self, targets: Targets, validated: Callable[[], tuple[Tensor, Tensor]]) -> Targets:  # noqa: ARG002  # for tasks with decisions
-        """Return the description of the targets for the model file: with what the outputs of the exported weights decide, such as thresholds.
-
-        `validated()` returns the outputs and the targets of the validation split. The base class returns `targets`.
-        """
-        return targets
 
 
 def summed(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
 """Loss and metrics of samples with several labels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.core.spec import Spec, Targets
+from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
-from pipeline.inference.params import LabelLossSettings, LossSettings
+from pipeline.inference.params import LossSettings
 from pipeline.train.engine import objective
 
 
@@ -46,13 +46,3 @@ class Objective(objective.Objective):
     def averages(self, sums: Mapping[str, float], num_targets: float) -> dict[str, float]:
         """Return the micro F1 and the exact match. `sums` are the results of the method `sums`, added up over `num_targets` labels of samples."""
         return {"micro_f1": scores.micro_f1(sums["hits"], sums["named"]), "exact_match": sums["exact"] * self.num_outputs / num_targets}
-
-    def decided(self, targets: Targets, validated: Callable[[], tuple[Tensor, Tensor]]) -> Targets:
-        """Return `targets` with the thresholds that `loss.threshold` chooses."""
-        assert isinstance(self.minimised, LabelLossSettings)
-        if isinstance(self.minimised.threshold, float):
-            return targets.model_copy(update={"thresholds": (self.minimised.threshold,) * self.num_outputs})
-        logits, actual = validated()
-        # the probabilities are those that the last layer of the model file gives
-        found = scores.best_thresholds(actual.long().cpu().numpy(), logits.float().sigmoid().double().cpu().numpy())
-        return targets.model_copy(update={"thresholds": tuple(found)})

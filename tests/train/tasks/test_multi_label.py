@@ -89,8 +89,10 @@ def test_a_threshold_gives_the_highest_f1_of_all() -> None:
         score = partial(f1_score, targets[:, number])
         assert score(rounded[:, number] > threshold) == max(score(rounded[:, number] > cut) for cut in [0, *rounded[:, number]])
         assert threshold not in rounded[:, number]
-    assert scores.best_thresholds(np.zeros((3, 1), int), np.array([[0.1], [0.2], [0.3]])) == [0.5]
-    decided = Objective(SPEC, loss(threshold="tuned")).decided(SPEC.targets, lambda: (LOGITS, TARGETS))
+    values = np.array([[0.1], [0.2], [0.9]])
+    assert scores.best_thresholds(np.zeros((3, 1), int), values) == [0.5]
+    assert scores.best_thresholds(np.array([[1], [1], [0]]), values) == [0.05]  # below all, as it is best to predict it for all
+    decided = loss(threshold="tuned").decided(SPEC.targets, lambda: (LOGITS, TARGETS))
     assert isinstance(decided, LabelTargets)
     assert decided.thresholds == tuple(scores.best_thresholds(targets, LOGITS.sigmoid().double().numpy()))
     assert decided.has_targets_of(SPEC.targets)
