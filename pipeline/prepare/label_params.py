@@ -28,6 +28,13 @@ class LabelSettings(SourceSettings):
     RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None}
     ADDED: ClassVar = {"task": "classification", "label_delimiter": None}
 
+    @field_validator("label_column")
+    @classmethod
+    def refuse_repeated(cls, columns: LabelColumns | None) -> LabelColumns | None:
+        if isinstance(columns, tuple) and len(set(columns)) < len(columns):
+            raise ValueError("has a column twice: remove one")
+        return columns
+
     @field_validator("label_delimiter")
     @classmethod
     def refuse_undivided(cls, delimiter: str | None, info: ValidationInfo) -> str | None:

@@ -75,6 +75,8 @@ def test_what_is_no_label_is_refused_with_its_line(tmp_path: Path) -> None:
         read(table(tmp_path / "a.tsv", ["dog", "dog", "", "dog"]))
     with pytest.raises(ValidationError, match="is for lists of labels in one column, with `task: multi_label`: write null"):
         read(marks, task="classification", label_delimiter=";")
+    with pytest.raises(ValidationError, match="has a column twice: remove one"):
+        read(marks, label_column=("dog", "dog"))
 
 
 def test_the_last_sample_of_a_rare_label_stays_in_train_and_each_label_is_drawn_by_its_share() -> None:
