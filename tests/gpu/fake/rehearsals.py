@@ -24,6 +24,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
 from pipeline.train import training
@@ -34,7 +35,7 @@ from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
-from pipeline.train.tasks import classification, language_modeling
+from pipeline.train.tasks import classification, language_modeling, multi_label
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import preset
@@ -71,6 +72,7 @@ def without_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(metrics, "score", scored)
     monkeypatch.setattr(language_modeling.Objective, "averages", averages)
     monkeypatch.setattr(classification.Objective, "averages", lambda *_: {"accuracy": 0.5})
+    monkeypatch.setattr(multi_label.Objective, "averages", lambda *_: {"micro_f1": 0.5})
     warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
     yield
     torch.backends.cudnn.enabled = True
@@ -241,6 +243,14 @@ def test_a_captured_training_neither_waits_nor_allocates(begin: Begin, monkeypat
     found = rehearse(begin, params_of(CAPTURED[feature], "cifar10-cnn"), CIFAR, graphs="on")
     if feature == "accumulation":
         assert found.launches <= 12 + 3 * 4
+
+
+def test_several_labels_train_captured_and_neither_wait_nor_allocate(begin: Begin) -> None:
+    targets = LabelTargets(labels=CIFAR.spec.targets.output_names)
+    splits = {name: Split(split.inputs, np.eye(10, dtype=np.uint8)[split.targets]) for name, split in CIFAR.splits.items()}
+    data = Prepared(CIFAR.spec.model_copy(update={"targets": targets}), "labels", splits)
+    loss = {"name": "binary_focal", "positive_weights": "balanced", "threshold": "tuned", "gamma": 2.0}
+    rehearse(begin, params_of({"loss": loss, "train.metric": "valid/micro_f1"}, "cifar10-cnn"), data, graphs="on")
 
 
 def wait(outputs: torch.Tensor, _: int) -> torch.Tensor:
