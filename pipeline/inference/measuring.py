@@ -106,7 +106,8 @@ class FromProbabilities(Metric):
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         import torch  # late: reading a direction needs no torch
 
-        return torch.cat([outputs.float(), targets.float().reshape(len(targets), -1)], dim=1)  # float32 has all whole numbers below 2^24
+        rows = targets if targets.ndim > 1 else targets[:, None]
+        return torch.cat([outputs.float(), rows.float()], dim=1)  # float32 has all whole numbers below 2^24
 
     def value(self, whole: NDArray[np.float32]) -> float:
         whole = whole[whole[:, -1] >= 0]
