@@ -30,7 +30,7 @@ class LabelSettings(SourceSettings):
 
     @field_validator("label_column")
     @classmethod
-    def refuse_repeated(cls, columns: LabelColumns | None) -> LabelColumns | None:
+    def refuse_repeated_labels(cls, columns: LabelColumns | None) -> LabelColumns | None:
         if isinstance(columns, tuple) and len(set(columns)) < len(columns):
             raise ValueError("has a column twice: remove one")
         return columns

@@ -51,6 +51,8 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
 
     prediction, other = load_model(Paths().model).predict(["great lovely great", "awful awful bad"])
     assert prediction.numbers["price"] > 300 > other.numbers["price"]
+    assert main(["predict", str(Paths().model), "data/offers.csv", "--output", "data/predicted.csv"]) == 0
+    assert Path("data/predicted.csv").read_text(encoding="utf-8").startswith('"input","price"\n')
     assert main(["compare", str(Paths().model), str(Paths().model)]) == 0
     assert main(["report"]) == 0
 

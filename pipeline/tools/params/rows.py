@@ -16,7 +16,7 @@ NAMES = ("target", "label", "labels", "class", "y")
 MOST_NUMBERED = 20
 """Whole numbers without gaps from 0 or 1 are classes up to this number."""
 FEWEST_BESIDE = 3
-"""A table with a column of texts, and so many columns of numbers or categories, may be read for either."""
+"""A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
 
 
 def values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -26,7 +26,7 @@ def values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[
     """
     table, path = columns.read(*paths, encoding=str(given.get("encoding", UTF8))), paths[0]
     texts = columns.texts(table)
-    usable = [name for name in candidates(table) if name not in texts]
+    usable = [name for name in candidates(table) if name not in texts and not (texts and columns.is_mark(table.columns[name]))]
     if "name" not in given:
         if table.holds_images or any(map(columns.are_image_names, table.columns.values())) or (texts and len(usable) < FEWEST_BESIDE):
             return None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import shown, storable
 
 WIDEST_COLUMN = 16
 DIGITS = 7
@@ -27,6 +27,10 @@ class Prediction:
     def record(self) -> dict[str, Any]:
         """Return the prediction for a line of JSON."""
         return {"input": self.input, **self.numbers}
+
+    def row(self) -> dict[str, Any]:
+        """Return the prediction for a row of a file."""
+        return {"input": storable(self.input), **self.numbers}
 
     def cells(self) -> tuple[str, ...]:
         """Return the prediction for a row of a table with the columns `Predictor.columns`."""
