@@ -20,7 +20,7 @@ MISTAKES = [
     (
         "model.name",
         "[mlp]",
-        'there is no model ["mlp"]: choose one of airbench, convnet, mlp, ngrams, recurrent, resnet, timm, torchvision, transformer, transformers',
+        'there is no model ["mlp"]: choose one of airbench, convnet, linear, mlp, ngrams, recurrent, resnet, timm, torchvision, transformer, transformers',
     ),
     ("optimizer.name", "", "there is no optimizer null: choose one of sgd, adam, adamw, muon"),
     ("schedule.name", "onecycle", 'there is no schedule "onecycle": did you mean `one_cycle`?'),
