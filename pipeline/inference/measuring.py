@@ -167,6 +167,25 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
     return {name: metric(spec.num_outputs) for name, metric in found.items()}
 
 
+def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[Tensor, Tensor]":
+    """Return random outputs (TRIED, num_outputs) of a model, and random targets, with which something is tried. They are the same in each call.
+
+    For a language model, both have TRIED_TOKENS tokens for each sample, the last of which is IGNORED.
+    """
+    import torch  # late: reading a direction needs no torch
+
+    generator = torch.Generator().manual_seed(0)
+    of_class = () if targets.has_classes else (num_outputs,)  # a class does not know its `row_shape`
+    shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *(targets.row_shape if isinstance(targets, Targets) else of_class))
+    outputs = torch.randn(*shape[: 1 + targets.per_token], num_outputs, generator=generator)
+    most = num_outputs if targets.has_classes or targets.per_token else 2
+    integers = issubclass(targets.dtype, np.integer)
+    random = torch.randint(most, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
+    if targets.per_token:
+        random[:, -1] = IGNORED
+    return outputs, random
+
+
 def refuse_unfit(metrics: Mapping[str, Metric], targets: type[Targets] | Targets, key: str, device: "torch.device | str" = "cpu") -> None:
     """Try each metric with random outputs, for random targets and for equal ones. Raises Refusal if it fails, or depends on the cut into batches.
 
@@ -180,19 +199,11 @@ def refuse_unfit(metrics: Mapping[str, Metric], targets: type[Targets] | Targets
         return float(metric.value(whole.cpu().numpy()))
 
     for name, metric in metrics.items():
-        generator = torch.Generator().manual_seed(0)
-        row = targets.row_shape if isinstance(targets, Targets) else ()  # a class alone describes targets with classes, one for each sample
-        shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *row)
-        outputs = torch.randn(*shape[: 1 + targets.per_token], metric.num_outputs, generator=generator).to(device)
-        most = metric.num_outputs if targets.has_classes or targets.per_token else 2
-        integers = issubclass(targets.dtype, np.integer)
-        random = torch.randint(most, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
-        if targets.per_token:
-            random[:, -1] = IGNORED
+        outputs, random = (each.to(device) for each in random_batch(targets, metric.num_outputs))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what is not determined for these samples
-                found = [[value(metric, outputs, each.to(device), size) for size in (TRIED, TRIED_BATCH)] for each in (random, random * 0)]
+                found = [[value(metric, outputs, each, size) for size in (TRIED, TRIED_BATCH)] for each in (random, random * 0)]
         except Refusal as refusal:
             raise Refusal(f"{key}: {refusal}") from None
         except Exception as error:  # whatever the module of a user raises
