@@ -143,7 +143,7 @@ class LossSettings(Section):
     @classmethod
     def fits(cls, targets: "type[Targets] | Targets") -> bool:
         """Return True if this is a loss of such targets."""
-        raise NotImplementedError
+        raise cls.missing_method("fits(cls, targets)")
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         """Raise Refusal if a setting needs a split that is not among `splits`. This base class does nothing."""
@@ -153,7 +153,7 @@ class LossSettings(Section):
 
         `outputs` are those of the model, in float32 at least, and `weights` what the method `weights` returned.
         """
-        raise NotImplementedError
+        raise self.missing_method("summed(self, outputs, targets, weights)")
 
     def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":  # noqa: ARG002  # for losses with weights
         """Return the weights that `summed` gets, from `targets`, the stored targets of the train split, or None, as this base class does."""
@@ -161,7 +161,19 @@ class LossSettings(Section):
 
     def of_guessing(self, num_outputs: int) -> float:
         """Return the loss of a target for a model that has learned nothing."""
-        raise NotImplementedError
+        raise self.missing_method("of_guessing(self, num_outputs)")
+
+    @classmethod
+    def missing_method(cls, method: str) -> Refusal:
+        file = f"{cls.__module__.replace('.', '/')}.py"
+        return Refusal(f"{file}: its class `Settings` has no method `{method}`: define it, as docs/extending.md explains")
+
+    def of_shape(self, losses: "Tensor", outputs: "Tensor", method: str) -> "Tensor":
+        """Return `losses`, which `method` has returned. Raises Refusal if it is not one for each of the `outputs`."""
+        if losses.shape != outputs.shape:
+            shapes = f"a tensor of shape {tuple(losses.shape)} for {tuple(outputs.shape)}"
+            raise Refusal(f"{LOSSES.path(self.name)}: `{method}` returns {shapes}: return one loss for each, and sum up nothing")
+        return losses
 
     def decided(self, targets: "Targets", validated: "Validated") -> "Targets":  # noqa: ARG002  # for losses with decisions
         """Return the description of the targets for the model file: with what the outputs of the exported weights decide, such as thresholds.
@@ -209,9 +221,7 @@ class ClassLossSettings(LossSettings):
 
     def of_classes(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss (n, classes) that each class would have if it were the target."""
-        raise Refusal(
-            f"pipeline/losses/{self.name}.py: its class `Settings` has no method `of_classes(self, logits)`: define it, as docs/extending.md explains"
-        )
+        raise self.missing_method("of_classes(self, logits)")
 
     def summed(self, logits: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
         """Return the loss, summed over all targets that are not IGNORED.
@@ -221,7 +231,7 @@ class ClassLossSettings(LossSettings):
         """
         from torch.nn import functional  # late: parameters are read without torch
 
-        losses = self.of_classes(logits)
+        losses = self.of_shape(self.of_classes(logits), logits, "of_classes")
         if targets.is_floating_point():
             return (losses * targets if weights is None else losses * targets * weights).sum()
         return functional.nll_loss(-losses, targets, weights, reduction="sum")
@@ -301,10 +311,10 @@ class NumberLossSettings(LossSettings):
 
     def of_errors(self, errors: "Tensor") -> "Tensor":
         """Return the loss of each number from its error (n, columns): the output minus the target."""
-        raise NotImplementedError
+        raise self.missing_method("of_errors(self, errors)")
 
     def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":  # noqa: ARG002  # all numbers count alike
-        return self.of_errors(outputs - targets).sum()
+        return self.of_shape(self.of_errors(outputs - targets), outputs, "of_errors").sum()
 
     def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # the mean over the columns
         """Return the loss of a target one standard deviation away from the mean, for a model that gives the mean."""

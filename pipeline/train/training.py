@@ -26,7 +26,7 @@ from pipeline.inference.measuring import Measured, directions, refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import history
+from pipeline.train import history, loss_trial
 from pipeline.train.augment.augmentation import chosen_augmentation, refuse_misfit
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
@@ -87,6 +87,7 @@ class Training:
         if params.augment:
             refuse_misfit(params.augment, prepared.spec)
         params.loss.refuse_misfit(targets)
+        loss_trial.refuse_unfit(params, targets, prepared.spec.num_outputs, machine.device)
         weights = params.loss.weights(prepared.train.targets, prepared.spec.num_outputs)
         weights = None if weights is None else weights.to(machine.device)
         objective = OBJECTIVES.module(targets.kind).Objective(prepared.spec, params.loss, weights)

@@ -1,6 +1,8 @@
 """The losses and the weights of the classes, against their definitions and in trainings."""
 
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,13 @@ from torch.nn.functional import cross_entropy
 import pipeline.losses
 from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES
+from pipeline.core.tasks.classification import ClassTargets
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.params import LossSettings
+from pipeline.tools.check.command import refuse_unfit_loss
 from pipeline.train.engine import update
 from tests import project
 from tests.imports import TOP
@@ -168,3 +175,80 @@ def test_the_loss_of_the_docs_is_one_file_and_trains(train_params, uneven: Prepa
         each.metrics["train/objective"] for each in run(begin(train_params({**steps(40, 20), "loss": section}), uneven)) if each.metrics
     ]
     assert objectives[-1] < 0.8 * objectives[0]
+
+
+CLASS = """
+from typing import Literal
+from pipeline.inference.params import ClassLossSettings, LossSettings, NumberLossSettings
+from torch.nn.functional import cross_entropy
+class Settings(ClassLossSettings):
+    name: Literal["own"]
+"""
+SUMMED = CLASS + "    def summed(self, logits, targets, weights):\n        return "
+OF_CLASSES = CLASS + "    def of_classes(self, logits):\n        return "
+NUMBERS = CLASS.replace("(Class", "(Number")
+BROKEN = {
+    "a mean": (SUMMED + "cross_entropy(logits, targets, weights)", r" the loss of 12 targets is \d\.\d+, but .* return the sum over all targets, not"),
+    "a mean of numbers": (NUMBERS + "    def of_errors(self, errors):\n        return errors.square().mean()", r" `of_errors` returns a tensor of shape \(\) for \(12, 3\)"),
+    "no weights": (SUMMED + "cross_entropy(logits, targets, reduction='sum')", " a target of weight 2 does not count twice: multiply the losses by `weights`"),
+    "one loss for each target": (SUMMED + "cross_entropy(logits, targets, reduction='none')", r" `summed` returns a tensor of shape \(12,\): return a scalar"),
+    "one loss for all classes": (OF_CLASSES + "logits.square().sum(1)", r" `of_classes` returns a tensor of shape \(12,\) for \(12, 3\): return one loss"),
+    "a number": (SUMMED + "cross_entropy(logits, targets, reduction='sum').item()", " `summed` returns a float: return a scalar tensor"),
+    "no gradient": (SUMMED + "cross_entropy(logits, targets, weights, reduction='sum').detach()", " the loss has no gradient: compute it from the outputs"),
+    "nan": (OF_CLASSES + "logits.log()", " the loss or its gradient is not finite for random outputs"),
+    "an infinite gradient": (OF_CLASSES + "(logits - logits).abs().sqrt()", " the loss or its gradient is not finite for random outputs"),
+    "an error": (OF_CLASSES + "logits[:, 10]", "8: fails: IndexError: index 10 is out of bounds .*: correct it, as docs/extending"),
+    "an error for mixed targets": (SUMMED + "-(logits.log_softmax(1)[range(len(targets)), targets] * weights[targets]).sum()", "8: fails: IndexError: tensors used as"),
+    "no value of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return float('nan')", " `of_guessing` returns nan: return"),
+    "an error of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return 1 / 0", "10: fails: ZeroDivisionError: "),
+    "no method": (CLASS, r" its class `Settings` has no method `of_classes\(self, logits\)`: define it"),
+    "no method of numbers": (NUMBERS, r" its class `Settings` has no method `of_errors\(self, errors\)`: define it"),
+    "no targets": (CLASS.replace("(Class", "("), r" its class `Settings` has no method `fits\(cls, targets\)`: define it"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that adds the loss `own` with this code."""
+    folder = tmp_path / "own/pipeline/losses"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(pipeline.losses, "__path__", [*pipeline.losses.__path__, str(folder)])
+    monkeypatch.setitem(LOSSES.__dict__, "names", (*LOSSES.names, "own"))
+
+    def add(code: str) -> None:
+        (folder / "own.py").write_text(code, encoding="utf-8")
+        sys.modules.pop("pipeline.losses.own", None)
+
+    return add
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_loss_is_refused_with_its_file_and_the_remedy(own: Callable[[str], None], train_params, case: str) -> None:
+    code, message = BROKEN[case]
+    own(code)
+    numbers = "(NumberLossSettings)" in code
+    section = {"name": "own"} if numbers or "(LossSettings)" in code else {"name": "own", "class_weights": "balanced"}
+    params = train_params({"loss": section, "augment.mixup": 0.4})
+    with pytest.raises(Refusal, match=rf"^(loss\.name: )?pipeline/losses/own\.py:\s?{message}"):
+        refuse_unfit_loss(params, NumberTargets if numbers else ClassTargets, 3)
+
+
+def test_good_losses_of_every_task_pass_the_trial(train_params) -> None:
+    for targets, sections in (
+        (ClassTargets, [FOCAL | {"gamma": 0.5}, BALANCED]),
+        (NextTokenTargets, [BALANCED | {"class_weights": "none", "label_smoothing": 0.0}]),
+        (NumberTargets, [{"name": "huber", "delta": 1.0}, {"name": "mae"}, {"name": "mse"}, {"name": "quantile", "quantile": 0.9}]),
+    ):
+        for section in sections:
+            refuse_unfit_loss(train_params({"loss": section, "augment.mixup": 0.4 if targets is ClassTargets else 0.0}), targets, 5)
+
+
+def test_check_and_train_try_a_loss_first(own: Callable[[str], None], train_params, uneven: Prepared, tmp_path: Path, monkeypatch, capsys) -> None:
+    own(BROKEN["a mean"][0])
+    section = {"name": "own", "class_weights": "none"}
+    monkeypatch.chdir(project.make(tmp_path / "project", {"loss": section}))
+    assert main(["check"]) == 2
+    message = rf"loss\.name: pipeline/losses/own\.py:{BROKEN['a mean'][1]} their mean"
+    assert re.fullmatch(rf"error: params\.yaml:\d+: {message}\n", capsys.readouterr().err)
+    with pytest.raises(Refusal, match=f"^{message}$"):
+        begin(train_params({"loss": section}), uneven)

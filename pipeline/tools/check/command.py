@@ -126,7 +126,8 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     train = problems.gather(load_without_torch, document, TrainParams)
     evaluate = problems.gather(load, document, EvaluateParams)
     splits = set[str]()
-    if prepare and (dataset := problems.gather(describe_dataset, prepare)):
+    dataset = problems.gather(describe_dataset, prepare) if prepare else None
+    if prepare and dataset:
         splits, num_classes = dataset
         if train:
             problems.gather(train.train.refuse_missing_validation, splits)
@@ -137,11 +138,12 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         problems.gather(load_at_once, document, TrainParams)
     problems.refuse()
     assert prepare
+    assert dataset
     assert train
     assert environment
     params = problems.gather(load, document, TrainParams)
     if params:
-        problems.gather(params.loss.refuse_misfit, targets_of(prepare.source))
+        problems.gather(refuse_unfit_loss, params, targets_of(prepare.source), dataset[1])
         problems.gather(params.loss.refuse_missing_splits, splits)
         if params.augment:
             problems.gather(params.augment.refuse_other_transforms, prepare.source.inputs)
@@ -256,12 +258,21 @@ def refuse_misfits(document: Document) -> None:
     prepare, train, evaluate = load(document, PrepareParams), load(document, TrainParams), load(document, EvaluateParams)
     problems = Problems()
     problems.gather(refuse_unusable, train, prepare.source, prepare.source.num_classes())
-    problems.gather(train.loss.refuse_misfit, targets_of(prepare.source))
+    problems.gather(refuse_unfit_loss, train, targets_of(prepare.source), prepare.source.num_classes())
     if train.augment:
         problems.gather(train.augment.refuse_other_transforms, prepare.source.inputs)
     problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, prepare.source.num_classes())
     problems.gather(refuse_unfit_network, train, prepare.source)
     problems.refuse()
+
+
+def refuse_unfit_loss(params: TrainParams, targets: "type[Targets]", num_outputs: int | None) -> None:
+    """Raise Refusal if the loss cannot be used for the targets, or fails when it is tried. It is not tried if `num_outputs` is None."""
+    from pipeline.train import loss_trial
+
+    params.loss.refuse_misfit(targets)
+    if num_outputs is not None:
+        loss_trial.refuse_unfit(params, targets, num_outputs)
 
 
 def refuse_unfit_network(params: TrainParams, source: SourceSettings) -> None:
