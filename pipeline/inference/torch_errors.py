@@ -69,7 +69,7 @@ def remedies(error: Exception, size: str) -> Iterator[str]:
         yield f"{size}: out of memory, and a retry with smaller micro-batches is not possible here: choose a smaller {size}, or free memory that other processes use"
     yield from (remedy for sign, remedy in REMEDIES.items() if sign in str(error))
     if any(sign in str(error) for sign in MISFIT_SIGNS) and (place := place_in_model(error)):
-        yield f"model.name: in {place}, a layer does not fit the size of its input: correct it, choose another model, or larger images"
+        yield f"model.name: in {place}, a layer does not fit the size of its input: correct it, change a parameter of `model`, choose another model, or use larger images"
 
 
 def place_in_model(error: Exception) -> str:

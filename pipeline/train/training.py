@@ -13,7 +13,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.untrusted import reason
@@ -41,6 +41,7 @@ from pipeline.train.params import TrainParams
 
 OBJECTIVES = Registry("pipeline.train.tasks", "task")
 Pause = Callable[[], object]
+MOST_NAMED = 5
 DIVERGED = 10
 """If the training loss exceeds this multiple of the loss of uniform guessing, one warning is printed; the training continues."""
 
@@ -202,6 +203,8 @@ class Training:
                 unknown = sorted(report.metrics.keys() - self.columns)
                 if unknown:
                     raise ValueError(f"the objective reports {', '.join(unknown)}, which are missing from `metrics` of the task's targets")
+                if report.step == 1:
+                    self.name_unused()
                 if report.bad_step:
                     print(f"warning: {self.describe_nonfinite(report.bad_step)}; the step was skipped", flush=True)
                 if not warned and self.is_diverging(report):
@@ -216,6 +219,16 @@ class Training:
             self.progress.ended_at = self.state.step
         finally:
             batches.close()  # this also ends the prefetch thread
+
+    def name_unused(self) -> None:
+        """After the first step, print which trained parameters have no gradient, if there are any."""
+        named = self.state.model.network.named_parameters()
+        unused = {name: tensor.numel() for name, tensor in named if tensor.requires_grad and tensor.grad is None}
+        if unused:
+            print(
+                f"train: {counted(sum(unused.values()), 'weight', ',')} keep their initial values, because the loss does not depend on them: {listed([*unused], MOST_NAMED)}",
+                flush=True,
+            )
 
     def step(self) -> Step:
         """Return what computes the steps: operation by operation, or by CUDA graphs if nothing speaks against it."""
@@ -245,7 +258,7 @@ class Training:
 
     def diverged(self, error: fit.NotFinite) -> fit.Diverged:
         message = self.describe_nonfinite(error.step, or_before=error.or_before)
-        return fit.Diverged(f"train.on_nonfinite: {message}: {fit.REMEDY}, or write `train.on_nonfinite: skip`")
+        return fit.Diverged(f"train.on_nonfinite: {message}: {error.remedy}, or write `train.on_nonfinite: skip`")
 
     def describe_nonfinite(self, step: int, *, or_before: bool = False) -> str:
         """Describe `step`, which has a non-finite loss or gradient, and save its batch to a file. Return the description.

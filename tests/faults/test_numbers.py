@@ -287,7 +287,33 @@ def test_skipped_steps_that_fill_a_report_do_not_end_a_run(train_params, prepare
 def test_a_run_whose_every_step_was_skipped_ends_without_a_model(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.on_nonfinite": "skip"}), prepared)
     spoil(training, monkeypatch, steps=tuple(range(1, 99)))
-    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: every step from 1 to \d+ had a non-finite loss or gradient"):
+    message = r"^train\.on_nonfinite: every step from 1 to \d+ had a non-finite loss or gradient: with the initial weights, before any update, outputs are"
+    with pytest.raises(Refusal, match=message):
+        run(training)
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message"),
+    [
+        ("outputs", "outputs are not finite: correct the model or the inputs, or write"),
+        ("loss", "the outputs are finite, but the loss is not: correct the loss or the targets, or write"),
+        ("gradient", "outputs and loss are finite, but a gradient is not: correct the model or the loss, or write"),
+    ],
+)
+def test_for_the_first_step_no_learning_rate_is_the_remedy(train_params, prepared, monkeypatch, spoilt: str, message: str) -> None:
+    training = begin(train_params(CHANGES), prepared)
+    loss, made = training.objective.training_loss, []
+
+    def training_loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        made.append(loss(outputs, targets))
+        if spoilt == "gradient":
+            made[-1].register_hook(lambda gradient: gradient * math.nan)
+        return made[-1] * math.nan if spoilt == "loss" and len(made) == 2 else made[-1]  # the second micro-batch of the step
+
+    monkeypatch.setattr(training.objective, "training_loss", training_loss)
+    if spoilt == "outputs":
+        spoil(training, monkeypatch, steps=(1,))
+    with pytest.raises(Refusal, match=rf"^train\.on_nonfinite: step 1 has .*: with the initial weights, before any update, {message}"):
         run(training)
 
 

@@ -41,9 +41,9 @@ class NotFinite(Exception):
     non-finite gradient at another step was not noticed, and may have made the weights non-finite.
     """
 
-    def __init__(self, step: int, *, or_before: bool) -> None:
+    def __init__(self, step: int, remedy: str, *, or_before: bool) -> None:
         super().__init__(f"step {step} has a non-finite loss or gradient")
-        self.step, self.or_before = step, or_before
+        self.step, self.remedy, self.or_before = step, remedy, or_before
 
 
 def fit(
@@ -92,9 +92,9 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
     settings, values = plan.settings, progress.window.read_values()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite != "skip":
-        raise NotFinite(bad_step, or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
+        raise NotFinite(bad_step, remedy(bad_step, step), or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
     skipped = values.skipped_last + (progress.skipped_last if values.skipped_last == values.steps else 0)
-    refuse_endless_skipping(state, values, skipped, most=min(MOST_SKIPPED, plan.num_steps))
+    refuse_endless_skipping(step, values, skipped, most=min(MOST_SKIPPED, plan.num_steps))
     row: Row = {
         "step": state.step,
         "learning_rate": plan.learning_rate(state.step - 1),
@@ -125,6 +125,18 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     return None if first is None or state.scaler.is_enabled() else state.step - values.steps + first + 1
 
 
+def remedy(bad_step: int, step: Step) -> str:
+    """Return what to change after a non-finite loss or gradient in `bad_step`. In the first step, no learning rate is the cause."""
+    if bad_step > 1 or not step.begun_finite or step.state.lanes.share.count > 1:  # after a restart, or of several processes, not known
+        return REMEDY
+    outputs, loss = torch.stack(step.begun_finite).all(0).tolist()
+    if not outputs:
+        return "with the initial weights, before any update, outputs are not finite: correct the model or the inputs"
+    if not loss:
+        return "with the initial weights, before any update, the outputs are finite, but the loss is not: correct the loss or the targets"
+    return "with the initial weights, before any update, outputs and loss are finite, but a gradient is not: correct the model or the loss"
+
+
 def refuse_nonfinite_state(state: TrainState) -> None:
     """Raise Diverged if any weight or optimizer state is not finite.
 
@@ -141,16 +153,19 @@ def refuse_nonfinite_state(state: TrainState) -> None:
         )
 
 
-def refuse_endless_skipping(state: TrainState, values: StepValues, skipped: int, *, most: int) -> None:
+def refuse_endless_skipping(step: Step, values: StepValues, skipped: int, *, most: int) -> None:
     """Raise Diverged if the last `most` steps were skipped. `skipped` is the number of steps in a row that were skipped up to the present one.
 
     With fp16, raise Diverged instead if every step since the last report was skipped and the loss scale is below 1. At larger scales, the
     gradient scaler may still find a scale without overflow.
     """
+    state = step.state
     if not state.scaler.is_enabled():
         if skipped >= most:
             first = state.step - skipped + 1
-            raise Diverged(f"{CAUSE}: every step from {first} to {state.step} had a non-finite loss or gradient: {REMEDY}")
+            way_out = remedy(first, step)
+            key = CAUSE if way_out == REMEDY else "train.on_nonfinite"
+            raise Diverged(f"{key}: every step from {first} to {state.step} had a non-finite loss or gradient: {way_out}")
     elif values.skipped_last == values.steps and state.scaler.get_scale() < 1:
         raise Diverged(
             f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"

@@ -86,6 +86,8 @@ class Step:
         self.numbers = Numbers(state, on_gpu=state.device.type == "cuda")
         self.has_begun = False
         """True if the statistics of BatchNorm may have changed since the step began, and `TrainState.buffers` has those of before."""
+        self.begun_finite: list[Tensor] = []
+        """For each micro-batch of the first step of the training, before any update, if the outputs and the loss are finite (2,)."""
         self.parts: list[dict[str, Tensor]] = []
         """The loss and the sums of each micro-batch of a lane so far, by name."""
 
@@ -115,6 +117,8 @@ class Step:
         with autocast(state.precision, state.device):
             outputs = self.forward(inputs)
         loss = self.objective.training_loss(outputs, targets)
+        if state.step == 0:
+            self.begun_finite.append(torch.stack([outputs.detach().isfinite().all(), loss.detach().isfinite()]))
         # the gradient of the mean over the batch, without an operation that divides the sum
         torch.autograd.backward(state.scaler.scale(loss), self.numbers.share_as(loss.dtype))
         return {LOSS: loss.detach(), **self.objective.sums(outputs.detach(), targets)}

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from pipeline.inference.measuring import Measured
+from pipeline.models import mlp
 from tests.laws.test_resuming import CONVNET
 from tests.train.engine.building import begin, run, same, steps
 
@@ -74,6 +77,23 @@ def test_a_batch_larger_than_the_data_is_noted(train_params, prepared, capsys) -
         begin(train_params({**steps(4, 2), **({"train.steps": None} if changes else {}), **sizes, **changes}), prepared)
         said = capsys.readouterr().out
         assert said.count(f"is larger than the train split ({samples} samples): `train.epochs: 3` gives 2 steps") == count
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_weights_without_a_gradient_are_named_once_unless_they_are_frozen(train_params, prepared, monkeypatch, capsys, lanes: int) -> None:
+    build = mlp.Settings.build
+
+    def with_unused(settings: mlp.Settings, spec: Spec) -> nn.Module:
+        network = build(settings, spec)
+        network.get_submodule("0").add_module("unused", nn.Linear(400, 3))
+        return network
+
+    monkeypatch.setattr(mlp.Settings, "build", with_unused)
+    note = "train: 1,203 weights keep their initial values, because the loss does not depend on them: 0.unused.weight, 0.unused.bias\n"
+    for freeze, count in (([], 1), (["0.*"], 0)):
+        run(begin(train_params({**steps(3, 3), **OF_16, "train.lanes": lanes, "train.freeze": freeze}), prepared))
+        said = capsys.readouterr().out
+        assert said.count(note) == said.count("keep their initial values") == count
 
 
 def test_without_a_validation_split_the_last_weights_are_exported(train_params, prepared) -> None:
