@@ -141,14 +141,14 @@ class LossSettings(Section):
     """The loss that a training minimises: a module of `pipeline/losses/`."""
 
     @classmethod
-    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:  # noqa: ARG003  # for the losses
         """Return True if this is a loss of such targets."""
         raise cls.missing_method("fits(cls, targets)")
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         """Raise Refusal if a setting needs a split that is not among `splits`. This base class does nothing."""
 
-    def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
+    def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss, summed over all targets.
 
         `outputs` are those of the model, in float32 at least, and `weights` what the method `weights` returned.
@@ -159,7 +159,7 @@ class LossSettings(Section):
         """Return the weights that `summed` gets, from `targets`, the stored targets of the train split, or None, as this base class does."""
         return None
 
-    def of_guessing(self, num_outputs: int) -> float:
+    def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # for the losses
         """Return the loss of a target for a model that has learned nothing."""
         raise self.missing_method("of_guessing(self, num_outputs)")
 
@@ -309,7 +309,7 @@ class NumberLossSettings(LossSettings):
 
         return np.issubdtype(targets.dtype, np.floating)
 
-    def of_errors(self, errors: "Tensor") -> "Tensor":
+    def of_errors(self, errors: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss of each number from its error (n, columns): the output minus the target."""
         raise self.missing_method("of_errors(self, errors)")
 

@@ -33,8 +33,9 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
         tried.append(classes.lerp(classes.flip(0), 0.3))
     try:
         weights = loss.weights(random.numpy(), num_outputs)
-        weights = None if weights is None else weights.to(device)
-        found = [problem(loss, outputs.to(device), each.to(device), weights) for each in tried]
+        found = [problem(loss, outputs, each, weights) for each in tried]
+        for each in tried:  # a tensor of the loss may be on another device
+            loss.summed(outputs.to(device), each.to(device), None if weights is None else weights.to(device))
         if not math.isfinite(chance := loss.of_guessing(num_outputs)):
             found.append(f"`of_guessing` returns {chance}: return the loss of a target for a model that has learned nothing")
     except Refusal as refusal:
@@ -60,7 +61,9 @@ def problem(loss: LossSettings, outputs: Tensor, targets: Tensor, weights: Tenso
         return "the loss has no gradient: compute it from the outputs by operations of torch, without `detach`, `item` or `argmax`"
     (gradient,) = torch.autograd.grad(whole, outputs)
     if not (whole.isfinite() and gradient.isfinite().all()):
-        return "the loss or its gradient is not finite for random outputs: correct it, for example by a `clamp` before a logarithm or a root"
+        return (
+            "the loss or its gradient is not finite for random outputs: correct it, for example by a `clamp` before a logarithm or a root"
+        )
     total = float(whole.detach())
     with torch.no_grad():
         halves = sum(float(loss.summed(outputs[part], targets[part], weights)) for part in (slice(middle), slice(middle, None)))

@@ -23,6 +23,7 @@ from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.params import LossSettings
 from pipeline.tools.check.command import refuse_unfit_loss
 from pipeline.train.engine import update
+from pipeline.train.loss_trial import refuse_unfit
 from tests import project
 from tests.imports import TOP
 from tests.train.engine.building import begin, run, steps
@@ -243,7 +244,9 @@ def test_good_losses_of_every_task_pass_the_trial(train_params) -> None:
             refuse_unfit_loss(train_params({"loss": section, "augment.mixup": 0.4 if targets is ClassTargets else 0.0}), targets, 5)
 
 
-def test_check_and_train_try_a_loss_first(own: Callable[[str], None], train_params, uneven: Prepared, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_check_and_train_try_a_loss_first(
+    own: Callable[[str], None], train_params, uneven: Prepared, tmp_path: Path, monkeypatch, capsys
+) -> None:
     own(BROKEN["a mean"][0])
     section = {"name": "own", "class_weights": "none"}
     monkeypatch.chdir(project.make(tmp_path / "project", {"loss": section}))
@@ -252,3 +255,11 @@ def test_check_and_train_try_a_loss_first(own: Callable[[str], None], train_para
     assert re.fullmatch(rf"error: params\.yaml:\d+: {message}\n", capsys.readouterr().err)
     with pytest.raises(Refusal, match=f"^{message}$"):
         begin(train_params({"loss": section}), uneven)
+
+
+def test_a_tensor_of_a_loss_on_another_device_is_refused(own: Callable[[str], None], train_params) -> None:
+    own(OF_CLASSES.replace("\nfrom typing", "\nimport torch\nfrom typing") + "-logits.log_softmax(-1) * torch.ones(3)")
+    params = train_params({"loss": {"name": "own", "class_weights": "none"}, "augment": None})
+    refuse_unfit(params, ClassTargets, 3)
+    with pytest.raises(Refusal, match=r"^loss\.name: pipeline/losses/own\.py:9: fails: RuntimeError: "):
+        refuse_unfit(params, ClassTargets, 3, "meta")
