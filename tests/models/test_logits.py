@@ -45,11 +45,6 @@ def test_a_model_with_given_weights_has_the_recorded_logits(title: str) -> None:
     assert torch.allclose(torch.tensor(logits(SETTINGS[title])), torch.tensor(recorded[title]), rtol=1e-4, atol=1e-5)
 
 
-def test_no_own_model_is_left_out() -> None:
-    libraries = {"timm", "torchvision", "transformers"}
-    assert {each["name"] for each in SETTINGS.values()} == set(MODELS.names) - libraries
-
-
 if __name__ == "__main__":
     lines = [f"  {json.dumps(title)}: {[[round(value, 6) for value in row] for row in logits(each)]}" for title, each in SETTINGS.items()]
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
