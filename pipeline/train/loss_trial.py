@@ -45,8 +45,8 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
             raise
         place, reason = LOSSES.failure(loss.name, error)
         raise Refusal(f"loss.name: {place}: fails: {type(error).__name__}: {reason}: correct it, as docs/extending.md explains") from error
-    for each in filter(None, found):
-        raise Refusal(f"loss.name: {LOSSES.path(loss.name)}: {each}")
+    for message in filter(None, found):
+        raise Refusal(f"loss.name: {LOSSES.path(loss.name)}: {message}")
 
 
 def problem(loss: LossSettings, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> str:
