@@ -14,6 +14,7 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import NUM_SPECIAL, TextInputs, TokenizerDescription
 from pipeline.core.params import from_data
 from pipeline.core.refusal import Refusal
+from pipeline.core.registry import SOURCES
 from pipeline.core.spec import Spec, Targets
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
@@ -115,8 +116,13 @@ def trained_bytes(network: nn.Module) -> int:
 
 
 def calculated_presets() -> list[Path]:
-    """Return the presets whose work can be calculated without `make setup-hub` and the files of a pretrained model."""
-    return [path for path in sorted(PRESETS.glob("*.yaml")) if Document.read(path).data["model"]["name"] not in ("timm", "transformers")]
+    """Return the presets whose work can be calculated without `make setup-hub`, the files of a pretrained model, and the columns of a table."""
+    named = {path: Document.read(path).data for path in sorted(PRESETS.glob("*.yaml"))}
+    return [
+        path
+        for path, data in named.items()
+        if data["model"]["name"] not in ("timm", "transformers") and SOURCES.settings(data["source"]["name"]).inputs != "table"
+    ]
 
 
 def spec_of(source: SourceSettings, name: str) -> Spec:
