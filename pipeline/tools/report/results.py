@@ -241,11 +241,10 @@ def ranked_classes(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, An
 
 
 def calibration(evidence: Evidence) -> Section | None:
-    """Return the reliability diagram and the expected calibration error, from the table of the evaluation."""
-    rows = evidence.evaluation.table("reliability.csv")
-    if not rows:
+    """Return the reliability diagram and the expected calibration error, from the table of the evaluation; None for tasks without."""
+    rows, name = evidence.evaluation.table("reliability.csv"), "expected_calibration_error"
+    if not rows or name not in evidence.evaluation.scores:  # an earlier task, run without DVC, may have left the table
         return None
-    name = "expected_calibration_error"
     facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
     meaning = "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
     return Section("Calibration", (Figures((figures.reliability(rows),)), facts, meaning))
