@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.core.inputs.table import Kind, read
+from pipeline.core.inputs.table import MOST_COLUMNS, Kind, is_missing, read
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
@@ -71,10 +71,15 @@ class Settings(LabelSettings, TableSettings):
             if error.column not in names:
                 raise
             remedy = "add it there, or, if it is no input, to source.ignored_columns"
-            raise Refusal(f"a table lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy) from None
+            raise Refusal(
+                f"source.root: {shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy
+            ) from None
+        refuse_unlabelled(labelled)
         parts, notes = self.columns(names, labelled)
         statistics = Statistics(parts)
-        keys = partial(drawing_keys, labelled)
+        together = self.duplicates == "together"
+        compared = [part.name for part in parts] if together else names  # such as an identifier, which tells equal rows apart
+        keys = partial(drawing_keys, labelled, [*map(names.index, compared)])
         return RawDataset(
             labelled.task,
             statistics,
@@ -82,7 +87,7 @@ class Settings(LabelSettings, TableSettings):
             statistics.blocks,
             statistics.fit,
             drawing_keys=keys,
-            together=self.duplicates == "together",
+            together=together,
             sample_keys=partial(labelled_tables.sample_keys, labelled, self.root),
             notes=(*notes, *labelled.notes),
         )
@@ -107,6 +112,10 @@ class Settings(LabelSettings, TableSettings):
 
     def columns(self, names: Sequence[Column], labelled: Labelled) -> tuple[list[Part], list[str]]:
         """Return the columns of the inputs with their values, and a sentence about each kind of columns. Raises Refusal if none can be used."""
+        if TRAIN not in labelled.targets:
+            raise Refusal(
+                f"source.split_column: {self.root}: has no row of train in the column {shown(self.split_column, 60)}: write {TRAIN} there"
+            )
         rows = {split: [row for row in labelled.rows if row.split == split] for split in SPLITS if split in labelled.targets}
         parts, kinds, left_out = list[Part](), dict[Kind, list[str]]({kind: [] for kind in KINDS}), list[str]()
         for at, name in enumerate(names):
@@ -124,6 +133,10 @@ class Settings(LabelSettings, TableSettings):
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
             raise Refusal(f"source.root: {self.root}: has no column that can be an input: {why}")
+        if len(parts) > MOST_COLUMNS:
+            raise Refusal(
+                f"source.root: {self.root}: has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}: add some to source.ignored_columns"
+            )
         return parts, sentences
 
 
@@ -141,5 +154,19 @@ def values_of(kind: Kind, name: Column, at: int, rows: Sequence[LabelledRow]) ->
     return values
 
 
-def drawing_keys(labelled: Labelled) -> list[bytes]:
-    return ["\0".join(map(str, row.cells)).encode("utf-8", "surrogatepass") for row in labelled.rows if row.split == TRAIN]
+def refuse_unlabelled(labelled: Labelled) -> None:
+    """Raise Refusal, which lists the lines, if the class of a row is the mark of a cell without a value."""
+    problems = defaultdict[Path, dict[int, Refusal]](dict)
+    for row in labelled.rows:
+        if is_missing(row.label):
+            text, remedy = f"has {shown(row.label)} as its label, which means no value", "write a class, or remove the row"
+            problems[row.path][row.line] = Refusal(text, remedy=remedy, place=f"source.root: {row.place}")
+    for path, several in problems.items():
+        tables.refuse_rows(several, sum(row.path == path for row in labelled.rows), f"source.root: {shown(path)}")
+
+
+def drawing_keys(labelled: Labelled, compared: Sequence[int]) -> list[bytes]:
+    """Return the cells of the columns `compared`, by their positions, of each row of train."""
+    return [
+        "\0".join(str(row.cells[at]) for at in compared).encode("utf-8", "surrogatepass") for row in labelled.rows if row.split == TRAIN
+    ]

@@ -10,9 +10,11 @@ import torch
 from torch import nn
 from torch.export import Dim
 
+from pipeline.core.inputs.table import NumberColumn, TableInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks
+from pipeline.inference.inputs import table
 from pipeline.inference.inputs.image import Preprocessing
 from pipeline.inference.networks import Model
 from pipeline.inference.params import ModelSettings
@@ -132,3 +134,9 @@ def test_images_are_normalised_on_a_copy(channels: int, channels_last: bool, dty
     assert torch.equal(images, before)
     assert torch.allclose(found.permute(0, 2, 3, 1).double(), expected, atol=1e-5)
     assert found.stride() == ((20 * channels, 1, 5 * channels, channels) if channels_last else (20 * channels, 20, 5, 1))
+
+
+def test_the_largest_number_of_a_table_is_a_finite_feature() -> None:
+    inputs = TableInputs(columns=(NumberColumn(kind="number", name="c", missing=False, mean=0.0, std=1e-3),))
+    features = table.Preprocessing(inputs, channels_last=False)(torch.tensor([[1e100], [-1e100], [2e-3]], dtype=torch.float64))
+    torch.testing.assert_close(features, torch.tensor([[1e6], [-1e6], [2.0]]))

@@ -13,10 +13,12 @@ from pipeline import load_model
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.networks import postprocessing
 from pipeline.prepare.inputs.table import Part, Statistics
+from pipeline.tools.predict.inputs.table import Reader
 from tests import project
 from tests.imports import TOP
 from tests.laws.test_resuming import ADAM, COMMON, refuse_another_end
@@ -72,10 +74,15 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     rows = [{"area": area, "city": city, "built": "1990-01-01", "code": "01"} for area, city in ((190, "Pune"), ("?", None), (35, "Rome"))]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     loaded = load_model(Paths().model)
-    large, unknown, small = (prediction.numbers["price"] for prediction in loaded.predict(rows))
+    with pytest.warns(UserWarning, match="1 cell with a category that train does not have"):
+        large, unknown, small = (prediction.numbers["price"] for prediction in loaded.predict(rows))
     assert large > unknown > small
-    assert [prediction.numbers["price"] for prediction in loaded.predict(Path("rows.jsonl"))] == [large, unknown, small]
-    assert "2 cells with a category that train does not have" in loaded.reader.note()
+    with pytest.warns(UserWarning, match="2 cells with a category that train does not have"):
+        assert [prediction.numbers["price"] for prediction in loaded.predict(Path("rows.jsonl"))] == [large, unknown, small]
+    inputs = loaded.spec.inputs
+    numbered = tuple(column.model_copy(update={"name": at}) for at, column in enumerate(inputs.columns, 1))
+    with pytest.raises(Refusal, match="has a column 0, but the columns of this model are numbered from 1"):
+        Reader(inputs.model_copy(update={"columns": numbered})).row(dict(enumerate(rows[0].values())))
     Path("few.csv").write_text("area,city\n3,Oslo\n", encoding="utf-8")
     assert main(["predict", str(Paths().model), "few.csv"]) == 1
     assert "few.csv: has no column built, but the model reads area, city, built, code" in capsys.readouterr().err

@@ -113,12 +113,22 @@ def test_rare_values_and_those_of_other_splits_are_one_more(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("cell", "value"), [("1e3", 1000.0), (True, "True"), (3.0, "3"), ("2024-06-30T12:00:00+02:00", 19904 + 10 / 24), (" ? ", None)]
+    ("cell", "value"),
+    [
+        ("1e3", 1000.0),
+        (True, "true"),
+        ("TRUE", "true"),
+        (np.False_, "false"),
+        (3.0, "3"),
+        ("2024-06-30T12:00:00+02:00", 19904 + 10 / 24),
+        (" ? ", None),
+    ],
 )
 def test_a_cell_is_read_in_the_same_way_from_any_format(cell: object, value: object) -> None:
     kind = "number" if isinstance(value, float) and value == 1000 else "date" if isinstance(value, float) else "category"
     assert read(kind, cell, "c") == pytest.approx(value) if isinstance(value, float) else read(kind, cell, "c") == value  # type: ignore[arg-type]
-    for wrong in ("abc", True, "inf", "1e200", [1]):
+    assert read("date", 20240105, "c") == read("date", "20240105", "c") == 19727
+    for wrong in ("abc", True, "2_3", "inf", "1e200", [1]):
         with pytest.raises(Refusal, match="in the column c: write a number, or leave the cell empty"):
             read("number", wrong, "c")
 
@@ -159,3 +169,57 @@ def test_the_tables_of_scikit_learn_are_there(name: str, columns_and_classes: tu
     dataset = source.open(workers=1)
     assert (dataset.statistics.row_shape[0], source.num_classes()) == columns_and_classes
     assert dataset.task.kind == source.targets_kind
+
+
+SIZES = [str(number * number) for number in range(12)]
+
+
+def labelled(*cells: str) -> list[str]:
+    return [f"{cell},{'ab'[number % 2]}" for number, cell in enumerate(cells)]
+
+
+def test_decimal_commas_are_refused_and_not_categories(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "size;label", *["345,67;a", "1;b", "NA;a"] * 5)
+    with pytest.raises(Refusal, match="has numbers with a decimal comma in the column size, such as 345,67: write a point"):
+        settings(path).open(workers=1)
+    assert opened(settings(path, category_columns=("size",)))[1].columns[0].kind == "category"
+
+
+def test_a_label_that_means_no_value_is_no_class(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "size,label", *labelled(*SIZES), "7,?", "8,?")
+    with pytest.raises(Refusal, match=r"a\.csv: 2 of 14 rows cannot be used: line 14, 15: has \? as its label, which means no value"):
+        settings(path).open(workers=1)
+
+
+def test_equal_rows_are_those_of_the_columns_that_are_used(tmp_path: Path) -> None:
+    lines = [f"id{number},{number % 3},{'ab'[number % 2]}" for number in range(12)]
+    dataset, _ = opened(settings(write(tmp_path / "a.csv", "id,size,label", *lines), duplicates="together"))
+    assert dataset.drawing_keys is not None
+    assert set(dataset.drawing_keys()) == {b"0", b"1", b"2"}
+
+
+def test_equal_numbers_have_the_standard_deviation_1() -> None:
+    described = columns.described(columns.Part("c", "number", {}), [0.1, 0.1, 0.1, None])
+    assert (described.mean, described.std) == (0.1, 1.0)  # type: ignore[union-attr]
+
+
+def test_the_last_date_has_a_cell() -> None:
+    column = NumberColumn(kind="date", name="when", missing=False, mean=0.0, std=1.0)
+    assert column.cell(column.stored(read("date", "9999-12-31", "when")) + 10) == "9999-12-31"
+
+
+def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "two/train.csv", "size,label", *labelled(*SIZES))
+    write(tmp_path / "two/valid.csv", "label", "a", "b")
+    with pytest.raises(Refusal, match=r"valid\.csv lacks the column size of .*train\.csv"):
+        settings(tmp_path / "two").open(workers=1)
+    path = write(tmp_path / "a.csv", "size,part,label", *[f"{size},test,{size}" for size in SIZES])
+    with pytest.raises(Refusal, match=r"source\.split_column: .*a\.csv: has no row of train in the column part"):
+        settings(path, task="regression", split_column="part").open(workers=1)
+    pq.write_table(pa.table({"size": [1, 4], "label": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(Refusal, match=r"have names, not numbers: set source\.label_column to names"):
+        settings(tmp_path / "a.parquet", label_column=2).open(workers=1)
+    monkeypatch.setattr(table, "MOST_COLUMNS", 1)
+    path = write(tmp_path / "b.csv", "size,more,label", *labelled(*[f"{size},{size}" for size in SIZES]))
+    with pytest.raises(Refusal, match=r"has 2 columns that can be inputs, more than 1: add some to source\.ignored_columns"):
+        settings(path, ignored_columns=()).open(workers=1)

@@ -2,10 +2,11 @@
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
-from numbers import Real
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -27,6 +28,8 @@ LARGEST = 1e100
 """A larger number is refused: the squares of such numbers would not fit into float64."""
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
+LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
+DECIMAL_COMMA = re.compile(r"-?\d+(,\d+)?")
 Floats = NDArray[np.float64]
 
 
@@ -65,7 +68,7 @@ class NumberColumn(Column):
     def cell(self, stored: float) -> float | str | None:
         if math.isnan(stored) or self.kind == "number":
             return None if math.isnan(stored) else stored
-        return (EPOCH + round(stored * DAY / SECOND) * SECOND).isoformat().removesuffix("T00:00:00")
+        return (EPOCH + round(min(stored, LATEST) * DAY / SECOND) * SECOND).isoformat().removesuffix("T00:00:00")
 
     def random(self, generator: np.random.Generator, count: int) -> Floats:
         return generator.normal(self.mean, self.std, count)
@@ -83,7 +86,7 @@ class CategoryColumn(Column):
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        return {value: number for number, value in enumerate(self.values)}
+        return {as_category(value): number for number, value in enumerate(self.values)}
 
     def stored(self, value: float | str | None) -> float:
         return math.nan if value is None else self.numbers.get(str(value), len(self.values))
@@ -152,6 +155,11 @@ class TableInputs(spec.Inputs):
         generator = np.random.default_rng(0)
         return np.stack([column.random(generator, count) for column in self.columns], axis=1)
 
+    def refuse_zero(self, names: Iterable[Any]) -> None:
+        """Raise Refusal if the columns have numbers, and `names`, those of the columns of given rows, begin with 0: all would be one column off."""
+        if isinstance(self.columns[0].name, int) and "0" in map(str, names):
+            raise Refusal("has a column 0, but the columns of this model are numbered from 1", remedy="add 1 to the number of each column")
+
     def row(self, cells: Sequence[Any]) -> Floats:
         """Return the stored row for the cells of all columns. Raises Refusal if a cell is no number or date, but should be."""
         return np.array(
@@ -182,8 +190,8 @@ def is_missing(cell: Any) -> bool:
 
 
 def as_number(cell: Any) -> float | None:
-    """Return the finite number in a cell, or None if it has none. Truth values are no numbers."""
-    if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal):
+    """Return the finite number in a cell, or None if it has none. Truth values are no numbers, nor is `2_3`, which Python would read as 23."""
+    if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal) or (isinstance(cell, str) and "_" in cell):
         return None
     try:
         number = float(cell)
@@ -193,7 +201,12 @@ def as_number(cell: Any) -> float | None:
 
 
 def as_date(cell: Any) -> float | None:
-    """Return the days since 1970, with a fraction, of a date or of a text in the form of ISO 8601, or None if a cell has none."""
+    """Return the days since 1970, with a fraction, of a date or of a text in the form of ISO 8601, or None if a cell has none.
+
+    A whole number of eight digits, such as 20240105, is such a text.
+    """
+    if isinstance(cell, Integral) and len(str(cell)) == len("20240105"):
+        cell = str(cell)
     try:
         found = datetime.datetime.fromisoformat(cell.strip()) if isinstance(cell, str) else cell
         if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
@@ -204,7 +217,15 @@ def as_date(cell: Any) -> float | None:
 
 
 def as_category(cell: Any) -> str:
-    return canonical(str(cell))
+    """Return the text of a category. The truth values of Python and those in the texts of tables are `true` and `false`."""
+    text = canonical(str(cell))
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def with_decimal_comma(cells: Sequence[Any]) -> str:
+    """Return the first number with a decimal comma if all cells with a value are such numbers or whole ones, or else ""."""
+    texts = [str(cell).strip() for cell in cells if not is_missing(cell)]
+    return next((text for text in texts if "," in text), "") if all(map(DECIMAL_COMMA.fullmatch, texts)) else ""
 
 
 Inputs = TableInputs

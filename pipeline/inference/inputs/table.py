@@ -5,6 +5,9 @@ from torch import Tensor, nn
 
 from pipeline.core.inputs.table import NumberColumn, TableInputs
 
+FARTHEST = 1e6
+"""A number counts as at most so many standard deviations from the mean: float32 cannot hold the largest. None of fewer than 1e12 rows of train is further."""
+
 
 class Preprocessing(nn.Module):
     """Maps rows of a table (n, columns) float64 to features (n, `inputs.num_features`) float32.
@@ -43,6 +46,6 @@ class Preprocessing(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         standardized = (rows[:, self.numbers] - self.mean) / self.std  # in float64: a large mean cancels before the rounding
-        numbers = standardized.masked_fill(standardized.isnan(), 0.0)
+        numbers = standardized.clamp(-FARTHEST, FARTHEST).masked_fill(standardized.isnan(), 0.0)
         missing, categories = rows[:, self.missing].isnan(), rows[:, self.columns] == self.categories
         return torch.cat([part.float() for part in (numbers, missing, categories)], dim=1)

@@ -20,6 +20,7 @@ from pipeline.core.inputs.table import (
     as_date,
     as_number,
     is_missing,
+    with_decimal_comma,
 )
 from pipeline.core.raw_dataset import TRAIN, SampleBlock, blocks_of
 from pipeline.core.refusal import Refusal
@@ -55,7 +56,7 @@ class TableSettings(SourceSettings):
     date_columns: Columns
     """Columns of dates, beside those in which all cells with a value are dates in the form of ISO 8601; `[]` for no others."""
     ignored_columns: Columns
-    """Columns that are not used, beside those in which nearly every row has another text, all have the same value, or the rows are numbered."""
+    """Columns that are not used, beside those in which more than half of the rows have different texts, all have the same value, or the rows are numbered."""
 
     RECOMMENDED: ClassVar = {"number_columns": [], "category_columns": [], "date_columns": [], "ignored_columns": []}
 
@@ -92,6 +93,12 @@ def found_kind(name: Column, cells: Sequence[Any], place: str) -> Kind | LeftOut
     different = set(map(as_category, known))
     if len(different) + (len(known) < len(cells)) < 2:
         return LeftOut("the same value in all rows" if known else "no value in any row")
+    if comma := with_decimal_comma(known):
+        raise Refusal(
+            f"has numbers with a decimal comma in the column {shown(name, 60)}, such as {shown(comma, 40)}",
+            remedy="write a point, or add the column to source.category_columns or source.ignored_columns",
+            place=place,
+        )
     conversions: dict[Kind, Callable[[Any], float | None]] = {"number": as_number, "date": as_date}
     for kind, convert in conversions.items():
         found = [convert(cell) for cell in known]
@@ -169,4 +176,7 @@ def described(part: Part, values: Values) -> NumberColumn | CategoryColumn:
         kept = tuple(frequent[:MOST_VALUES])
         return CategoryColumn(name=part.name, missing=missing, values=kept, others=len(kept) < len(counts))
     numbers = np.array([value for value in values if value is not None] or [0.0], np.float64)
-    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=float(numbers.mean()), std=float(numbers.std()) or 1.0)
+    mean, std = float(numbers.mean()), float(numbers.std())
+    if np.ptp(numbers) == 0:  # the mean of equal numbers may be rounded
+        mean, std = float(numbers[0]), 1.0
+    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std or 1.0)

@@ -202,6 +202,7 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
                 rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split, row.cells) for row in read]
             except MissingColumn as error:
                 if split != TEST:
+                    error.table = path
                     raise
                 notes.append(unused(path, error.column, tables.label_columns(columns)))
     of_labels = tables.label_columns(columns)

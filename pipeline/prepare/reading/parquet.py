@@ -23,7 +23,9 @@ PATH = "path"
 
 
 class MissingColumn(Refusal):
-    """Raised for a table that does not have `column`, or has no label in it."""
+    """Raised for a table that does not have `column`, or has no label in it. `table` is its path, where it is known."""
+
+    table: Path | None = None
 
     def __init__(self, message: str, column: object) -> None:
         super().__init__(message)

@@ -196,8 +196,10 @@ def records(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> 
     """
     place, suffix = f"source.root: {shown(path)}", suffix_of(path)
     if suffix in NAMED_SUFFIXES and (numbered := [key for key, column in columns.items() if isinstance(column, int)]):
-        keys = " and ".join(setting(key) for key in numbered)
-        raise Refusal(f"{setting(numbered[0])}: the columns of {shown(path)} have names, not numbers: set {keys} to names of its columns")
+        keys = [setting(key) for key in numbered if not key.startswith(CELL)]
+        if not keys:
+            raise Refusal("its columns have names, but the model knows its columns by numbers: write a CSV without a line of names")
+        raise Refusal(f"{keys[0]}: the columns of {shown(path)} have names, not numbers: set {' and '.join(keys)} to names of its columns")
     if suffix == parquet.SUFFIX:
         found = list(parquet.rows(path, [*columns.values()]))
     else:

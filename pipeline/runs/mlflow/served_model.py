@@ -112,6 +112,7 @@ class Rows:
             try:
                 # MLflow may make arrays of one of the cells
                 by_name = {str(name): cell.item() if hasattr(cell, "item") else cell for name, cell in record.items()}
+                self.inputs.refuse_zero(by_name)
                 rows.append(self.inputs.row([by_name[str(column.name)] for column in self.inputs.columns]))
             except AttributeError:
                 raise refusal(f"the input contains something else than rows; send {self.expected}") from None

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import as_number, is_missing
+from pipeline.core.inputs.table import as_number, is_missing, with_decimal_comma
+from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.encodings import UTF8
 from pipeline.tools.params import columns
@@ -66,8 +67,13 @@ def task(path: Path, table: Table, label: Name) -> str:
     """Return the task of a column to predict. Texts, two numbers, and whole numbers without gaps from 0 or 1 are classes; fractions, and numbers that seldom
     repeat, are numbers.
 
-    Raises Question for other whole numbers.
+    Raises Question for other whole numbers, and Refusal for numbers with a decimal comma.
     """
+    if comma := with_decimal_comma(table.columns[label]):
+        raise Refusal(
+            f"source.root: {shown(path)}: has numbers with a decimal comma in the column {shown(label, 60)}, such as {comma}: write a point, or, if "
+            f"they are classes, add {columns.assignment(TASK, CLASSIFICATION)}"
+        )
     numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:

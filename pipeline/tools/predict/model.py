@@ -1,6 +1,7 @@
 """`load_model`: from a model file, a run or a registered model to predictions, in Python."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -98,13 +99,16 @@ class LoadedModel:
         pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
         text, a table, or a folder or archive of such files. For a model of tables, an input is the path of a table, or a row as a dict from the names of
         columns to values; `inputs` may be a DataFrame of pandas. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
-        the first input that cannot be read.
+        the first input that cannot be read. Warns of cells with a category that train does not have, after the last prediction.
         """
+        before = self.reader.note() if isinstance(self.reader, RowReader) else ""
         if isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
             inputs = inputs.to_dict("records")
         is_single = isinstance(inputs, str | Path | Mapping) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)
         yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
+        if isinstance(self.reader, RowReader) and (note := self.reader.note()) != before:
+            warnings.warn(note, stacklevel=2)
 
     def use_encoding(self, encoding: str) -> None:
         """Read tables and files of text in `encoding`, the name of one for Python, unless a byte order mark names another."""

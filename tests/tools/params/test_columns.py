@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tools.params import columns
+from pipeline.core.refusal import Refusal
+from pipeline.tools.params import columns, rows
 from pipeline.tools.params.columns import Question, Table
 
 TAGS = ("clear", "haze", "road", "water")
@@ -53,3 +54,11 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
     assert columns.labels(Path("a.csv"), marks, {"label_column": ["a", "b"]}) == {"task": "multi_label", "label_column": ["a", "b"]}
     with pytest.raises(Question, match=r"these columns have other values than 0 and 1: to train a regression, add source.task=regression"):
         columns.labels(Path("a.csv"), marks, {"label_column": ["a", "c"]})
+
+
+def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
+    table = Table({"price": ["0,5", "2,25", "1"]})
+    with pytest.raises(
+        Refusal, match=r"has numbers with a decimal comma in the column price, such as 0,5: write a point, or, .*classification"
+    ):
+        rows.task(Path("a.csv"), table, "price")

@@ -56,6 +56,7 @@ class Reader:
     def row(self, value: Any) -> Floats:
         """Return a row as a stored sample: a dict with a value for each column, or an array of the stored numbers."""
         if isinstance(value, Mapping):
+            self.inputs.refuse_zero(value)
             if lacking := [name for name in self.columns if name not in value]:
                 raise Refusal(f"has no column {shown(lacking[0], 60)}: add it, with None if it has no value")
             row = self.cells("this row", [value[name] for name in self.columns])
