@@ -130,6 +130,14 @@ class Settings(LabelSettings, TableSettings):
             sentences.append(
                 f"columns not used: {listed(left_out, MOST_NAMED)}; source.category_columns or source.number_columns can name them"
             )
+        labels = [str(row.label) for row in rows[TRAIN]]
+        for part in parts:
+            values = part.values[TRAIN]
+            if part.kind == "category" and len({*zip(values, labels, strict=True)}) == len({*values}) == len({*labels}):
+                name = shown(part.name, 40)
+                sentences.append(
+                    f"warning: the column {name} has one value for each label: if it is not known before the label, add source.ignored_columns=[{name}]"
+                )
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
             raise Refusal(f"source.root: {self.root}: has no column that can be an input: {why}")

@@ -307,7 +307,7 @@ def test_rows_of_a_table_are_read_by_the_names_of_their_columns(tmp_path: Path, 
     }.items():
         with pytest.raises(MlflowException, match=message):
             rows.rows(given)
-    rows.inputs = inputs.model_copy(update={"columns": (number.model_copy(update={"name": 1}),)})
+    rows.inputs = rows.inputs.model_copy(update={"columns": (rows.inputs.columns[0].model_copy(update={"name": 1}),)})
     np.testing.assert_array_equal(rows.rows([{1: 2.0}]), [[2.0]])
     with pytest.raises(MlflowException, match="row 0 of the input has a column 0, but the columns of this model are numbered from 1"):
         rows.rows([{0: 2.0, 1: 3.0}])

@@ -223,3 +223,11 @@ def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(tmp_path: Path, mo
     path = write(tmp_path / "b.csv", "size,more,label", *labelled(*[f"{size},{size}" for size in SIZES]))
     with pytest.raises(Refusal, match=r"has 2 columns that can be inputs, more than 1: add some to source\.ignored_columns"):
         settings(path, ignored_columns=()).open(workers=1)
+
+
+def test_a_column_that_tells_the_label_is_named(tmp_path: Path) -> None:
+    lines = [f"{'xy'[number % 2]},{'xyz'[number % 3]},{'ab'[number % 2]}" for number in range(12)]
+    dataset, _ = opened(settings(write(tmp_path / "a.csv", "species,other,label", *lines)))
+    (said,) = [note for note in dataset.notes if "warning" in note]
+    assert said.startswith("warning: the column species has one value for each label: ")
+    assert said.endswith("add source.ignored_columns=[species]")
