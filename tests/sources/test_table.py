@@ -1,5 +1,6 @@
 """Rows of tables as a source: what a column is, cells without a value, splits and mistakes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,15 @@ def test_a_column_that_tells_the_label_is_named(tmp_path: Path) -> None:
     (said,) = [note for note in dataset.notes if "warning" in note]
     assert said.startswith("warning: the column species has one value for each label: ")
     assert said.endswith("add source.ignored_columns=[species]")
+
+
+def test_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    count = [*range(12)]
+    frame = {"size": [number * number for number in count], "label": ["ab"[number % 2] for number in count]}
+    pq.write_table(pa.table({**frame, "place": [{"x": 1}] * 12, "image": [b"1"] * 12}), tmp_path / "a.parquet")
+    several = [{"size": size, "label": label, **({"late": 1} if size else {})} for size, label in zip(*frame.values(), strict=True)]
+    write(tmp_path / "a.jsonl", *map(json.dumps, several))
+    for name, unread in {"a.parquet": "place, image", "a.jsonl": "late"}.items():
+        dataset, _ = opened(settings(tmp_path / name))
+        assert dataset.notes[-1].startswith("columns not read")
+        assert dataset.notes[-1].endswith(f"lacks them: {unread}")

@@ -231,6 +231,19 @@ def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
     return [] if first is None else [str(name) for name in first]
 
 
+def unread(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
+    """Return the columns that `names` leaves out: those of Parquet with images or nested values, and keys that the first row of JSON lacks."""
+    known, suffix = names(path, encoding=encoding), suffix_of(path)
+    if suffix == parquet.SUFFIX:
+        with parquet.opened(path) as file:
+            every = list(file.schema_arrow.names)
+    elif suffix in (*JSON_LINES, ".json"):
+        every = [name for fields in parsed(path, encoding) if isinstance(fields, dict) for name in fields]
+    else:
+        return []
+    return [name for name in dict.fromkeys(map(str, every)) if name not in known]
+
+
 def parsed(path: Path, encoding: str) -> Iterator[Any]:
     """Yield the fields of each row of a table of text that is not blank, by position or by name, with the first line."""
     rows = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path, encoding=encoding), f"source.root: {shown(path)}")
