@@ -53,14 +53,10 @@ def of(scores: Callable[[NDArray[np.int64]], Mapping[str, float]], num_samples: 
     """Return `low` and `high` of the percentile interval of each score at the confidence level `level` (Efron, 1979).
 
     `scores` returns the scores of the samples with the given numbers. RESAMPLES times, as many samples are drawn with replacement, always the same
-    ones for an equal `num_samples`. Draws that do not determine a score are left out.
+    ones for an equal `num_samples`. Draws that do not determine a score are left out, and scores that none determines.
     """
     generator = np.random.default_rng(0)
     drawn = [scores(generator.integers(num_samples, size=num_samples)) for _ in range(RESAMPLES)]
     ends = ((1 - level) / 2, (1 + level) / 2)
-    return {
-        name: dict(
-            zip(("low", "high"), np.quantile([each[name] for each in drawn if math.isfinite(each[name])], ends).tolist(), strict=True)
-        )
-        for name in drawn[0]
-    }
+    values = {name: [each[name] for each in drawn if math.isfinite(each[name])] for name in drawn[0]}
+    return {name: dict(zip(("low", "high"), np.quantile(found, ends).tolist(), strict=True)) for name, found in values.items() if found}

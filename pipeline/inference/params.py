@@ -140,6 +140,11 @@ class LossSettings(Section):
     name: str
     """The loss that a training minimises: a module of `pipeline/losses/`."""
 
+    @property
+    def is_measured(self) -> bool:
+        """Return False if the metrics of a validation may get worse while this loss gets better."""
+        return True
+
     @classmethod
     def fits(cls, targets: "type[Targets] | Targets") -> bool:  # noqa: ARG003  # for the losses
         """Return True if this is a loss of such targets."""
@@ -274,13 +279,13 @@ class LabelLossSettings(LossSettings):
         present = targets.sum(axis=0, dtype=np.int64)
         return torch.tensor((len(targets) - present) / present, dtype=torch.float32)  # some samples have each label: `refuse_unlearnable`
 
-    def of_present(self, logits: "Tensor") -> "Tensor":
+    def of_present(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss of each label (n, labels) for samples that have it. With the negative logits, it is that of samples that lack it."""
-        raise NotImplementedError
+        raise self.missing_method("of_present(self, logits)")
 
     def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
-        present = self.of_present(outputs)
-        return self.of_present(-outputs).lerp(present if weights is None else present * weights, targets).sum()
+        present, missing = (self.of_shape(self.of_present(logits), logits, "of_present") for logits in (outputs, -outputs))
+        return missing.lerp(present if weights is None else present * weights, targets).sum()
 
     def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # the mean over the labels
         """Return the loss of a label for a model that has learned nothing: one that gives each the probability 1/2."""
@@ -317,7 +322,7 @@ class NumberLossSettings(LossSettings):
         return self.of_shape(self.of_errors(outputs - targets), outputs, "of_errors").sum()
 
     def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # the mean over the columns
-        """Return the loss of a target one standard deviation away from the mean, for a model that gives the mean."""
+        """Return the mean loss of targets one standard deviation above and below the mean, for a model that gives the mean."""
         import torch  # late: parameters are read without torch
 
-        return float(self.of_errors(torch.ones((), dtype=torch.float64)))
+        return float(self.of_errors(torch.tensor([[1.0], [-1.0]], dtype=torch.float64)).mean())

@@ -135,6 +135,8 @@ def of_numbers(columns: Sequence[NumberSums], num_samples: float, std: Sequence[
 
 def of_column(column: NumberSums, num_samples: float, unit: float) -> dict[str, float]:
     spread = column.squared_targets - column.targets**2 / num_samples
+    if spread <= 1e-12 * column.squared_targets:  # equal targets, but for rounding
+        spread = 0.0
     explained = 1 - column.squared_errors / spread if spread > 0 else float(column.squared_errors == 0)
     return {
         "rmse": unit * math.sqrt(column.squared_errors / num_samples),

@@ -16,5 +16,9 @@ class Settings(NumberLossSettings):
 
     RECOMMENDED: ClassVar = {"quantile": 0.5}
 
+    @property
+    def is_measured(self) -> bool:
+        return self.quantile == 0.5
+
     def of_errors(self, errors: Tensor) -> Tensor:
         return torch.maximum(-self.quantile * errors, (1 - self.quantile) * errors)

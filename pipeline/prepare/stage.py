@@ -105,4 +105,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
         keys=None if quick else raw_dataset.drawing_keys,
         together=raw_dataset.together,
     )
+    if not quick:  # else, the splits are others
+        drawn = raw_dataset.targets[TRAIN][assigned[TRAIN] == TRAIN]
+        raw_dataset.task.refuse_unlearnable(drawn, f"{source.root}: train as drawn by source.seed {source.seed} (another may do)")
     return raw_dataset, assigned

@@ -11,13 +11,14 @@ from pipeline.core.registry import LOSSES
 from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference import measuring, torch_errors
 from pipeline.inference.params import ClassLossSettings, LossSettings
 from pipeline.train.engine.objective import flattened
 from pipeline.train.params import AugmentSettings, TrainParams
 
-TASKS = (ClassTargets, NextTokenTargets, NumberTargets)
+TASKS = (ClassTargets, LabelTargets, NextTokenTargets, NumberTargets)
 """The losses of other tasks are not tried: random numbers may be no valid targets of them."""
 
 
@@ -26,13 +27,16 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
     loss, augment = params.loss, params.augment
     if not issubclass(targets if isinstance(targets, type) else type(targets), TASKS):
         return
-    outputs, random = flattened(*measuring.random_batch(targets, num_outputs))
+    outputs, stored = measuring.random_batch(targets, num_outputs)
+    if targets.has_labels:
+        stored[:2] = torch.tensor([[0], [1]])  # a weight may need samples with and without each label
+    outputs, random = flattened(outputs, stored.float() if targets.has_labels else stored)
     tried = [random]
-    if targets.has_classes and isinstance(augment, AugmentSettings) and (augment.mixup or augment.cutmix):
-        classes = functional.one_hot(random, num_outputs).float()
+    if (targets.has_classes or targets.has_labels) and isinstance(augment, AugmentSettings) and (augment.mixup or augment.cutmix):
+        classes = functional.one_hot(random, num_outputs).float() if targets.has_classes else random
         tried.append(classes.lerp(classes.flip(0), 0.3))
     try:
-        weights = loss.weights(random.numpy(), num_outputs)
+        weights = loss.weights((stored if targets.has_labels else random).numpy(), num_outputs)
         found = [problem(loss, outputs, each, weights) for each in tried]
         for each in tried:  # a tensor of the loss may be on another device
             loss.summed(outputs.to(device), each.to(device), None if weights is None else weights.to(device))

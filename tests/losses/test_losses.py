@@ -19,6 +19,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.params import LossSettings
 from pipeline.tools.check.command import refuse_unfit_loss
@@ -33,6 +34,7 @@ CLASSES = torch.tensor([0, 2, 1, 1, 0, 2])
 SHARES = torch.tensor([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.4, 0.6], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
 WEIGHTS = torch.tensor([0.5, 2.0, 1.25])
 FOCAL: dict[str, Any] = {"name": "focal", "class_weights": "balanced", "gamma": 2.0}
+LABELS = {"positive_weights": "balanced", "threshold": 0.5}
 BALANCED = {"name": "cross_entropy", "class_weights": "balanced", "label_smoothing": 0.1}
 
 
@@ -180,7 +182,7 @@ def test_the_loss_of_the_docs_is_one_file_and_trains(train_params, uneven: Prepa
 
 CLASS = """
 from typing import Literal
-from pipeline.inference.params import ClassLossSettings, LossSettings, NumberLossSettings
+from pipeline.inference.params import ClassLossSettings, LabelLossSettings, LossSettings, NumberLossSettings
 from torch.nn.functional import cross_entropy
 class Settings(ClassLossSettings):
     name: Literal["own"]
@@ -188,6 +190,7 @@ class Settings(ClassLossSettings):
 SUMMED = CLASS + "    def summed(self, logits, targets, weights):\n        return "
 OF_CLASSES = CLASS + "    def of_classes(self, logits):\n        return "
 NUMBERS = CLASS.replace("(Class", "(Number")
+OF_LABELS = CLASS.replace("(Class", "(Label")
 BROKEN = {
     "a mean": (SUMMED + "cross_entropy(logits, targets, weights)", r" the loss of 12 targets is \d\.\d+, but .* return the sum over all targets, not"),
     "a mean of numbers": (NUMBERS + "    def of_errors(self, errors):\n        return errors.square().mean()", r" `of_errors` returns a tensor of shape \(\) for \(12, 3\)"),
@@ -204,6 +207,8 @@ BROKEN = {
     "an error of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return 1 / 0", "10: fails: ZeroDivisionError: "),
     "no method": (CLASS, r" its class `Settings` has no method `of_classes\(self, logits\)`: define it"),
     "no method of numbers": (NUMBERS, r" its class `Settings` has no method `of_errors\(self, errors\)`: define it"),
+    "no method of labels": (OF_LABELS, r" its class `Settings` has no method `of_present\(self, logits\)`: define it"),
+    "a mean of labels": (OF_LABELS + "    def of_present(self, logits):\n        return logits.square().mean()", r" `of_present` returns a tensor of shape \(\) for \(12, 3\)"),
     "no targets": (CLASS.replace("(Class", "("), r" its class `Settings` has no method `fits\(cls, targets\)`: define it"),
 }  # fmt: skip
 
@@ -227,21 +232,35 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 def test_a_broken_loss_is_refused_with_its_file_and_the_remedy(own: Callable[[str], None], train_params, case: str) -> None:
     code, message = BROKEN[case]
     own(code)
-    numbers = "(NumberLossSettings)" in code
-    section = {"name": "own"} if numbers or "(LossSettings)" in code else {"name": "own", "class_weights": "balanced"}
+    numbers, labels = (f"({kind}LossSettings)" in code for kind in ("Number", "Label"))
+    section = (
+        {"name": "own"} if numbers or "(LossSettings)" in code else {"name": "own", **(LABELS if labels else {"class_weights": "balanced"})}
+    )
     params = train_params({"loss": section, "augment.mixup": 0.4})
     with pytest.raises(Refusal, match=rf"^(loss\.name: )?pipeline/losses/own\.py:\s?{message}"):
-        refuse_unfit_loss(params, NumberTargets if numbers else ClassTargets, 3)
+        refuse_unfit_loss(params, NumberTargets if numbers else LabelTargets if labels else ClassTargets, 3)
 
 
 def test_good_losses_of_every_task_pass_the_trial(train_params) -> None:
     for targets, sections in (
         (ClassTargets, [FOCAL | {"gamma": 0.5}, BALANCED]),
         (NextTokenTargets, [BALANCED | {"class_weights": "none", "label_smoothing": 0.0}]),
-        (NumberTargets, [{"name": "huber", "delta": 1.0}, {"name": "mae"}, {"name": "mse"}, {"name": "quantile", "quantile": 0.9}]),
+        (LabelTargets, [{**LABELS, "name": "binary_cross_entropy"}, {**LABELS, "name": "binary_focal", "gamma": 0.5}]),
+        (NumberTargets, [{"name": "huber", "delta": 1.0}, {"name": "mae"}, {"name": "mse"}, {"name": "quantile", "quantile": 0.5}]),
     ):
         for section in sections:
-            refuse_unfit_loss(train_params({"loss": section, "augment.mixup": 0.4 if targets is ClassTargets else 0.0}), targets, 5)
+            refuse_unfit_loss(
+                train_params({"loss": section, "augment.mixup": 0.4 if targets in (ClassTargets, LabelTargets) else 0.0}), targets, 5
+            )
+
+
+def test_a_quantile_that_no_metric_follows_exports_the_last_weights(train_params) -> None:
+    section = {"name": "quantile", "quantile": 0.9}
+    last = {"train.export_weights": "last", "train.patience": None}
+    train_params({"loss": section, **last})
+    for changes in ({"train.export_weights": "best"}, {"train.patience": 3}):
+        with pytest.raises(Refusal, match=r"train: export_weights: quantile with these settings makes valid/\w+ worse"):
+            train_params({"loss": section, **last, **changes})
 
 
 def test_check_and_train_try_a_loss_first(

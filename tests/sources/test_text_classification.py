@@ -369,3 +369,9 @@ def test_wrong_parameters_are_refused_with_their_key(tmp_path, changes, message)
 def test_a_column_that_no_table_has_is_reported_at_its_own_key(tmp_path):
     write(tmp_path / "train.tsv", GOOD)
     assert refusal(tmp_path, label_column=4).startswith("source.label_column: is 4, but ")
+
+
+def test_a_draw_that_leaves_equal_numbers_in_train_is_refused_with_its_seed(tmp_path):
+    root = write(tmp_path / "a.tsv", "1\ta\n1\tb\n2\tc\n")
+    assert "train as drawn by source.seed 4 (another may do): all train samples have the same" in refusal(root, task="regression", seed=4)
+    survey(params(root, task="regression", seed=3), workers=1)

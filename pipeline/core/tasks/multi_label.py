@@ -84,15 +84,17 @@ class LabelTargets(spec.Targets):
 
     def baseline_scores(self, train: Labels, test: Labels) -> dict[str, float]:
         """Return scores on `test` of always answering the labels that more than half of the samples of `train` have, and the average precision
-        of an order of the samples at random. This is the share of the samples with the label, on average over the labels that `test` has.
+        of an order of the samples at random. This is the share of the samples with the label, on average over the labels that some samples of `test`
+        have, but not all.
         """
         guess = train.mean(axis=0) > HALF
         hits, named = int(test[:, guess].sum()), int(test.sum()) + int(guess.sum()) * len(test)
         shares = test.mean(axis=0)
+        shares = shares[(shares > 0) & (shares < 1)]
         return {
             "majority_labels_micro_f1": 2 * hits / max(named, 1),
             "majority_labels_exact_match": float((test == guess).all(axis=1).mean()),
-            "random_average_precision": float(shares[shares > 0].mean()) if shares.any() else 0.0,
+            **({"random_average_precision": float(shares.mean())} if shares.size else {}),
         }
 
     def strata(self, targets: Labels) -> NDArray[np.int64]:

@@ -85,7 +85,8 @@ class Evaluator:
         per_label = metrics.score_classes(*self.counts(every), self.labels)
         for number, label in enumerate(self.labels):
             precision = self.average_precision.of(targets[:, [number]], self.probabilities[:, [number]])
-            per_label[label]["average_precision"] = precision if np.isfinite(precision) else 0.0  # as in scikit-learn
+            if np.isfinite(precision):
+                per_label[label]["average_precision"] = precision
         return {
             "loss": float(self.losses.mean()),
             **found,

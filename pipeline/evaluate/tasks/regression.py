@@ -73,7 +73,7 @@ class Evaluator:
         return {
             "loss": float(np.square(errors).mean()),
             **found,
-            **{f"{name}_interval": drawn[name] for name in found},
+            **{f"{name}_interval": drawn[name] for name in found if name in drawn},
             "samples": len(errors),
             **({"per_column": per_column} if per_column else {}),
         }

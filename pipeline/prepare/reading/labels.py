@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,8 @@ from pipeline.prepare.reading.class_names import ClassNames, joined
 LONGEST_LABEL = 255
 MOST_NAMED = 10
 """How many labels a message lists."""
+WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
+"""Two strings side by side, as in `['red' 'blue']`."""
 
 
 class LabelledRow(NamedTuple):
@@ -103,13 +106,14 @@ class NumberLabels(Labels):
 class SeveralLabels(Labels):
     """Labels of which a sample may have any number: a list of them in one column, or a truth value in each of several columns, named by them.
 
-    A list is one of JSON or Parquet, or a text in which the delimiter separates the labels. An empty cell means none.
+    A list is one of JSON or Parquet, or a text in which the delimiter separates the labels. An empty cell in one column means none; in several columns,
+    it is refused: it may mean that nobody knows.
     """
 
     def checked(self, cells: Sequence[Any], place: str) -> frozenset[str]:
         if len(self.columns) > 1:
             return frozenset(name for cell, name in zip(cells, self.columns, strict=True) if truth(cell, name, place))
-        return frozenset(class_label(label, place) for label in labels_of_cell(cells[0], self.delimiter))
+        return frozenset(class_label(label, place) for label in labels_of_cell(cells[0], self.delimiter, place))
 
     def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
         if len(self.columns) > 1:
@@ -145,7 +149,7 @@ def by_split(rows: Sequence[LabelledRow], values: Sequence[Any] | NDArray[Any], 
 
 def marked(columns: Sequence[str], cells: Sequence[Any], place: str) -> str:
     """Return the name of the column whose cell is 1. Raises Refusal unless it is one, and all other cells are 0. `place` is that of the row."""
-    ones = [name for name, cell in zip(columns, cells, strict=True) if truth(cell, name, place)]
+    ones = [name for name, cell in zip(columns, cells, strict=True) if truth(cell, name, place, may_be_empty=True)]
     if len(ones) != 1:
         raise Refusal(
             f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})",
@@ -172,16 +176,27 @@ def class_label(label: object, place: str) -> str:
     return name
 
 
-def labels_of_cell(cell: object, delimiter: str | None) -> Sequence[Any]:
-    """Return the labels in a cell: a list, also one that is written as JSON or Python does, or a text, whose parts the delimiter separates."""
+def labels_of_cell(cell: object, delimiter: str | None, place: str | None = None) -> Sequence[Any]:
+    """Return the labels in a cell: a list, also one that is written as JSON or Python does, or a text, whose parts the delimiter separates.
+
+    A list without commas, as NumPy writes it, is no list: Python would join its strings to one. Raises Refusal if there is one and `place`, its file
+    and line, is given.
+    """
     if isinstance(cell, str) and cell.lstrip().startswith("["):
-        for read in (json.loads, ast.literal_eval):
+        for read in (json.loads, python_literal):
             try:
                 found = read(cell.strip())
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
             cell = found if isinstance(found, list) else cell
             break
+        else:
+            if place is not None and WITHOUT_COMMA.search(cell):
+                raise Refusal(
+                    f"has labels without commas between them, {shown(cell, 60)}",
+                    remedy="write a list of JSON, or use a delimiter",
+                    place=place,
+                )
     if cell is None or cell == "":
         return []
     if isinstance(cell, str) and delimiter:
@@ -189,12 +204,23 @@ def labels_of_cell(cell: object, delimiter: str | None) -> Sequence[Any]:
     return cell if isinstance(cell, list) else [cell]
 
 
+def python_literal(text: str) -> Any:
+    """Return the value that `text` has in Python. Raises ValueError if it has two strings side by side."""
+    if WITHOUT_COMMA.search(text):
+        raise ValueError("strings side by side")
+    return ast.literal_eval(text)
+
+
 TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
+EMPTY = ("", "none")
 
 
-def truth(cell: object, column: str, place: str) -> bool:
-    """Return True if a cell of `column` means that a sample has the label. Raises Refusal if it is no truth value. `place` is its file and line."""
-    found = TRUTH.get(canonical(str(cell)).lower())
+def truth(cell: object, column: str, place: str, *, may_be_empty: bool = False) -> bool:
+    """Return True if a cell of `column` means that a sample has the label. Raises Refusal if it is no truth value, or empty unless it
+    `may_be_empty`, which means no. `place` is its file and line.
+    """
+    text = canonical(str(cell)).lower()
+    found = TRUTH.get(text) if may_be_empty or text not in EMPTY else None
     if found is None:
         raise Refusal(
             f"has {shown(json.dumps(cell, default=str), 60)} in the column {shown(column, 60)}",
@@ -207,7 +233,9 @@ def truth(cell: object, column: str, place: str) -> bool:
 def number(cell: object, column: str, place: str) -> float:
     """Return the number in a cell of `column`. Raises Refusal if it is empty, is no number, or is not finite. `place` is its file and line."""
     try:
-        value = math.nan if isinstance(cell, bool) or not isinstance(cell, str | int | float) else float(cell)
+        # Python reads 2_3 as 23
+        is_number = isinstance(cell, str | int | float) and not isinstance(cell, bool) and "_" not in str(cell)
+        value = float(cell) if is_number else math.nan
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):

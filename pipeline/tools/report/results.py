@@ -223,9 +223,10 @@ def worst_classes(evidence: Evidence) -> Table | None:
         return None
     several = {"per_class": "classes", "per_label": "labels"}[parts]
     worst = ranked[:MOST_WORST]
-    columns = tuple(worst[0][1])
+    columns = tuple(dict.fromkeys(column for _, scores in worst for column in scores))
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(Number(scores[column], key(evidence, f"{parts}.{name}.{column}")) for column in columns)) for name, scores in worst
+        (name, *(Number(scores[column], key(evidence, f"{parts}.{name}.{column}")) if column in scores else "" for column in columns))
+        for name, scores in worst
     )
     caption = (
         f"The {len(worst)} worst of {len(ranked):,} {several} by F1"

@@ -72,6 +72,15 @@ def flattened(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits.flatten(0, -2), targets.flatten(0, -2) if targets.is_floating_point() else targets.flatten()
 
 
+def refuse_other_shape(outputs: Tensor, targets: Tensor) -> None:
+    """Raise Refusal if `outputs` do not have the shape of `targets`. Torch would broadcast them, and a training would run without an error."""
+    if outputs.shape != targets.shape:
+        raise Refusal(
+            f"model.name: this model returns outputs of shape {tuple(outputs.shape)} for targets of shape {tuple(targets.shape)}: "
+            "correct it: a model returns a tensor (samples, `spec.num_outputs`)"
+        )
+
+
 def refuse_misfit(logits: Tensor, num_outputs: int) -> None:
     """Raise Refusal if `logits` (..., outputs) do not have one output for each class.
 

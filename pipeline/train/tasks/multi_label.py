@@ -25,6 +25,7 @@ class Objective(objective.Objective):
 
     def compared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and targets (n, labels), both in the same type: float32 at least."""
+        objective.refuse_other_shape(outputs, targets)
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
         return outputs, targets.to(outputs.dtype)
 

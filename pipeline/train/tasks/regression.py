@@ -27,6 +27,7 @@ class Objective(objective.Objective):
 
     def compared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return outputs and targets (n, columns), both standardised, in float32 at least."""
+        objective.refuse_other_shape(outputs, targets)
         if self.scale.device != targets.device:
             self.scale = self.scale.to(targets.device)
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))

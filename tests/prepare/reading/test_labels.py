@@ -71,6 +71,14 @@ def test_what_is_no_label_is_refused_with_its_line(tmp_path: Path) -> None:
         read(marks, label_column=("dog", "night"))
     with pytest.raises(Refusal, match=r"a.tsv:2: has the label 0.5: write printable text or a whole number"):
         read(table(tmp_path / "a.tsv", ["[0.5]", "[1]", "[2]", "[]"]))
+    with pytest.raises(
+        Refusal, match=r"a.tsv:3: has labels without commas between them, \['red' 'blue'\]: write a list of JSON, or use a delim"
+    ):
+        read(table(tmp_path / "a.tsv", ["['red']", "['red' 'blue']", '["red\\" \\"blue"]', ""]))
+    with pytest.raises(Refusal, match=r'a.tsv:3: has "" in the column night: write 1'):
+        read(table(tmp_path / "a.tsv", ["0\t1", "1\t", "1\t1", "1\t0"], "dog\tnight"), label_column=("dog", "night"))
+    with pytest.raises(Refusal, match=r'a.tsv:4: has "2_3" in the column labels: write a number'):
+        read(table(tmp_path / "a.tsv", ["1", "-2.5e3", "2_3", "4"]), task="regression")
     with pytest.raises(Refusal, match=r"its samples have 1 label \(dog\), but this task needs two at least: write `task: classification`"):
         read(table(tmp_path / "a.tsv", ["dog", "dog", "", "dog"]))
     with pytest.raises(ValidationError, match="is for lists of labels in one column, with `task: multi_label`: write null"):

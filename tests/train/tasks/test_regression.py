@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
@@ -64,9 +65,24 @@ def test_the_losses_are_those_of_torch(name: str, settings: dict[str, float], ex
     assert found.of_guessing(2) == pytest.approx(found.summed(torch.zeros(1, 1), torch.ones(1, 1), None).item(), rel=1e-6)
 
 
+def test_equal_targets_have_an_r2_of_0_however_they_are_rounded() -> None:
+    targets = torch.from_numpy(TARGETS[:1, :1]).expand(103, 1)
+    measured = objective(1)
+    found = {name: total.item() for name, total in measured.sums(OUTPUTS[:, :1], targets).items()}
+    assert measured.averages(found, 103)["r2"] == 0
+
+
+def test_outputs_of_another_shape_are_refused_and_not_broadcast() -> None:
+    with pytest.raises(
+        Refusal, match=r"model.name: this model returns outputs of shape \(103, 1, 1\) for targets of shape \(103, 1\): correct it"
+    ):
+        objective(1).training_loss(OUTPUTS[:, :1, None], torch.from_numpy(TARGETS[:, :1]))
+
+
 def test_the_quantile_loss_is_least_at_the_quantile() -> None:
     sample = torch.arange(1001.0)[:, None]
     loss = LOSSES.settings("quantile")(name="quantile", quantile=0.9)
+    assert loss.of_guessing(1) == 0.5
     costs: list[Tensor] = [loss.summed(torch.full_like(sample, guess), sample, None) for guess in range(0, 1001, 50)]
     assert int(torch.stack(costs).argmin()) * 50 == 900
 

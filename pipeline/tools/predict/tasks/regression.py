@@ -42,11 +42,12 @@ class Predictor:
 
     def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
         assert isinstance(spec.targets, NumberTargets)
-        self.targets = spec.targets
+        # a column called `input` must not take the place of the sample's name
+        self.names = ["predicted input" if column == "input" else column for column in spec.targets.columns]
 
     def columns(self) -> dict[str, int | None]:
         """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
-        return {"input": None} | dict.fromkeys(self.targets.columns, WIDEST_COLUMN)
+        return {"input": None} | dict.fromkeys(self.names, WIDEST_COLUMN)
 
     def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
         """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, columns) has its numbers.
@@ -59,6 +60,4 @@ class Predictor:
                     f"{shown(name)}: the model's outputs are not finite: its training diverged; "
                     "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
                 )
-            yield Prediction(
-                name, {column: float(f"{number:.{DIGITS}g}") for column, number in zip(self.targets.columns, row.tolist(), strict=True)}
-            )
+            yield Prediction(name, {column: float(f"{number:.{DIGITS}g}") for column, number in zip(self.names, row.tolist(), strict=True)})
