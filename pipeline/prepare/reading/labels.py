@@ -233,9 +233,8 @@ def truth(cell: object, column: str, place: str, *, may_be_empty: bool = False) 
 def number(cell: object, column: str, place: str) -> float:
     """Return the number in a cell of `column`. Raises Refusal if it is empty, is no number, or is not finite. `place` is its file and line."""
     try:
-        # Python reads 2_3 as 23
-        is_number = isinstance(cell, str | int | float) and not isinstance(cell, bool) and "_" not in str(cell)
-        value = float(cell) if is_number else math.nan
+        is_plain = not isinstance(cell, bool) and "_" not in str(cell)  # Python reads 2_3 as 23
+        value = float(cell) if is_plain and isinstance(cell, str | int | float) else math.nan
     except (ValueError, OverflowError):
         value = math.nan
     if not math.isfinite(value):
