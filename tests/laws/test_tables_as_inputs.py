@@ -18,7 +18,6 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.networks import postprocessing
 from pipeline.prepare.inputs.table import Part, Statistics
-from pipeline.tools.predict.inputs.table import Reader
 from tests import project
 from tests.imports import TOP
 from tests.laws.test_resuming import ADAM, COMMON, refuse_another_end
@@ -82,7 +81,7 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     inputs = loaded.spec.inputs
     numbered = tuple(column.model_copy(update={"name": at}) for at, column in enumerate(inputs.columns, 1))
     with pytest.raises(Refusal, match="has a column 0, but the columns of this model are numbered from 1"):
-        Reader(inputs.model_copy(update={"columns": numbered})).row(dict(enumerate(rows[0].values())))
+        type(loaded.reader)(inputs.model_copy(update={"columns": numbered})).row(dict(enumerate(rows[0].values())))
     Path("few.csv").write_text("area,city\n3,Oslo\n", encoding="utf-8")
     assert main(["predict", str(Paths().model), "few.csv"]) == 1
     assert "few.csv: has no column built, but the model reads area, city, built, code" in capsys.readouterr().err
