@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import load_model
+import pipeline
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from tests import project
@@ -49,7 +49,7 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     assert scores["rmse"] < 0.4 * scores["mean_guess_rmse"]
     assert f"test rmse {scores['rmse']:.4f} (between " in capsys.readouterr().out
 
-    prediction, other = load_model(Paths().model).predict(["great lovely great", "awful awful bad"])
+    prediction, other = pipeline.load_model(Paths().model).predict(["great lovely great", "awful awful bad"])
     assert prediction.numbers["price"] > 300 > other.numbers["price"]
     assert main(["predict", str(Paths().model), "data/offers.csv", "--output", "data/predicted.csv"]) == 0
     assert Path("data/predicted.csv").read_text(encoding="utf-8").startswith('"input","price"\n')

@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score
 
-from pipeline import load_model
+import pipeline
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from pipeline.core.prepared import Prepared
@@ -76,7 +76,7 @@ def test_the_way_from_a_table_to_labels(folder: Path, monkeypatch: pytest.Monkey
     assert set(thresholds) != {0.5}  # tuned on valid
     assert scores["macro_f1"] == pytest.approx(f1_score(test.targets, found > thresholds, average="macro"), rel=1e-9)
 
-    loaded = load_model(Paths().model)
+    loaded = pipeline.load_model(Paths().model)
     both, none = loaded.predict(["urgent0 billing1 word2 login1", "word1 word2"])
     assert set(both.labels) == {*TAGS}
     assert none.labels == ()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import load_model
+import pipeline
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from pipeline.core.prepared import Prepared, Split
@@ -72,7 +72,7 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
 
     rows = [{"area": area, "city": city, "built": "1990-01-01", "code": "01"} for area, city in ((190, "Pune"), ("?", None), (35, "Rome"))]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    loaded = load_model(Paths().model)
+    loaded = pipeline.load_model(Paths().model)
     with pytest.warns(UserWarning, match="1 cell with a category that train does not have"):
         large, unknown, small = (prediction.numbers["price"] for prediction in loaded.predict(rows))
     assert large > unknown > small
