@@ -16,13 +16,13 @@ class LabelSettings(SourceSettings):
     """The settings of sources whose labels may be in the columns of tables."""
 
     task: Literal["classification", "regression", "multi_label"]
-    """What the labels are: `classification` for one class a sample, `regression` for a number, or one in each of several columns, and
+    """The kind of the labels: `classification` for one class a sample, `regression` for a number, or one in each of several columns, and
     `multi_label` for any number of labels a sample: a list in one column, or 0 and 1 in a column for each label."""
     label_column: LabelColumns | None
     """The column with the label: its name in the first line or, in a file without a line of names, its number from 1. For a regression, or for
     several labels a sample, it may be a list of columns; for classes, a list of columns of 0 and 1, where the name of that with the 1 is the label."""
     label_delimiter: Annotated[str, Field(min_length=1, max_length=10)] | None
-    """What separates the labels of a sample in its cell, such as `;` in `red;blue`. Null if the cell is a list of JSON or Parquet, or if there is a column for
+    """The text between the labels of a sample in its cell, such as `;` in `red;blue`. Null if the cell is a list of JSON or Parquet, or if there is a column for
     each label."""
 
     RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None}

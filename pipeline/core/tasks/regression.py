@@ -21,7 +21,7 @@ class NumberTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.float64
-    loss_unit: ClassVar[str] = "squared standard deviations"
+    loss_unit: ClassVar[str] = "share of variance"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "rmse": "min", "mae": "min", "r2": "max"}
 
     kind: Literal["regression"] = "regression"

@@ -90,7 +90,7 @@ BASELINES = {
     "mean_guess_rmse": "always guessing the mean",
     **dict.fromkeys(("linear_accuracy", "linear_rmse"), "a linear model"),
 }
-"""What each score that is no score of the model is the score of."""
+"""Scores of guesses and of simple models, each with the words for its origin, which stand beside the score of the model."""
 
 
 def result_line(scores: Mapping[str, Any]) -> str:

@@ -52,7 +52,7 @@ class ClassFolders:
     notes: tuple[str, ...] = ()
     """Sentences about what is not used."""
     task: Targets | None = None
-    """What `targets` are, if a table has them; None for numbers of `classes`."""
+    """The description of `targets` that come from a table; None if they are numbers of `classes`."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the files of each split, by position."""

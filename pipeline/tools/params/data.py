@@ -80,7 +80,7 @@ class Finding:
     class_counts: tuple[int, ...] = ()
     """The train samples of each class; () for a corpus, and for targets that are no classes."""
     task: "Targets | None" = None
-    """What the targets are; None for a corpus."""
+    """The description of the targets; None for a corpus."""
     texts: tuple[str, ...] = ()
     """Some texts of train, to measure them; () for images and for a corpus."""
     inputs: "TableInputs | None" = None
