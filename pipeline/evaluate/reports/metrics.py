@@ -18,6 +18,23 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+def joined(parts: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Concatenate the arrays of several batches, each by its place in the parts. Raises Refusal if there are none."""
+    if not parts:
+        raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
+    return [np.concatenate(several) for several in zip(*parts, strict=True)]
+
+
+def refuse_damaged(finite: NDArray[np.bool_]) -> None:
+    """Raise Refusal if the outputs of a sample were not finite. `finite` (samples,) is True for those that were."""
+    damaged = np.flatnonzero(~finite)
+    if len(damaged):
+        raise Refusal(
+            f"the model's outputs are not finite for {len(damaged)} of {len(finite)} samples (the first is sample {damaged[0]}): "
+            "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+        )
+
+
 @dataclass(frozen=True)
 class Predictions:
     """Predictions for n samples. Every array has the shape (n,).
@@ -58,16 +75,9 @@ class Predictions:
 
         Raises Refusal if `parts` is empty, or if a confidence is NaN because a logit was not finite.
         """
-        if not parts:
-            raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
         names = [field.name for field in fields(cls)]
-        whole = cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        damaged = np.flatnonzero(np.isnan(whole.confidence))
-        if len(damaged):
-            raise Refusal(
-                f"the model's logits are not finite for {len(damaged)} of {len(whole.targets)} samples (the first is sample {damaged[0]}): "
-                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-            )
+        whole = cls(*joined([[getattr(part, name) for name in names] for part in parts]))
+        refuse_damaged(~np.isnan(whole.confidence))
         return whole
 
     def most_confident_mistakes(self, most: int) -> Integers:

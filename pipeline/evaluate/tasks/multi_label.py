@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import HALF, LabelTargets
 from pipeline.evaluate import intervals
@@ -42,14 +41,8 @@ class Evaluator:
 
         Raises Refusal if no samples were added, or if a logit is not finite.
         """
-        if not self.parts:
-            raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
-        logits, targets = (np.concatenate(part) for part in zip(*self.parts, strict=True))
-        if damaged := np.count_nonzero(~np.isfinite(logits).all(axis=1)):
-            raise Refusal(
-                f"the model's logits are not finite for {damaged} of {len(logits)} samples: "
-                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-            )
+        logits, targets = metrics.joined(self.parts)
+        metrics.refuse_damaged(np.isfinite(logits).all(axis=1))
         return logits, targets
 
     @cached_property

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import Floats, NumberTargets
 from pipeline.evaluate import intervals
+from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.inference import scores
@@ -36,15 +36,9 @@ class Evaluator:
 
         Raises Refusal if no samples were added, or if an output is not finite.
         """
-        if not self.parts:
-            raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
-        outputs, targets = (np.concatenate(part) for part in zip(*self.parts, strict=True))
+        outputs, targets = metrics.joined(self.parts)
         outputs = outputs * np.array(self.targets.std) + np.array(self.targets.mean)
-        if damaged := np.count_nonzero(~np.isfinite(outputs).all(axis=1)):
-            raise Refusal(
-                f"the model's outputs are not finite for {damaged} of {len(outputs)} samples: "
-                "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-            )
+        metrics.refuse_damaged(np.isfinite(outputs).all(axis=1))
         return outputs, targets
 
     @cached_property

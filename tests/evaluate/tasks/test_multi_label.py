@@ -95,7 +95,7 @@ def test_a_score_that_no_draw_determines_has_no_interval() -> None:
 def test_what_cannot_be_scored_is_refused() -> None:
     broken = LOGITS.clone()
     broken[3, 1] = torch.nan
-    with pytest.raises(Refusal, match=r"^the model's logits are not finite for 1 of 60 samples: its training diverged"):
+    with pytest.raises(Refusal, match=r"^the model's outputs are not finite for 1 of 60 samples .*: its training diverged"):
         fed(60, broken).scores()
     with pytest.raises(ValidationError, match="macro_f1 is a score that this task always has: leave it out"):
         Settings.model_validate({**COMMON, "metrics": ("macro_f1",)})
