@@ -50,7 +50,8 @@ def test_errors_of_several_columns_are_not_averaged_over_their_units() -> None:
     scores = fed(7).scores()
     assert scores["r2"] == pytest.approx(r2_score(ACTUAL, PREDICTED), rel=1e-9)
     assert scores["per_column"]["year"]["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
-    assert {"rmse", "mae"}.isdisjoint({*scores, *TARGETS.baseline_scores(ACTUAL, ACTUAL)})
+    assert {"rmse", "mae"}.isdisjoint(scores)
+    assert TARGETS.baseline_scores(ACTUAL, ACTUAL) == {}
     assert recorded.result_line(scores).startswith("test r2 ")
 
 
