@@ -5,10 +5,12 @@ from typing import Any
 
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import BYTE_SIGNS, AnyDescription, TextInputs, TokenizerDescription
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tasks.sequence import SequenceTargets
 
 
 def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> Spec:
@@ -25,6 +27,12 @@ def text_spec(
     tokenizer = tokenizer or TokenizerDescription(kind="character", vocabulary=tuple(letters))
     targets = NextTokenTargets() if classes is None else ClassTargets(classes=tuple(classes))
     return Spec(inputs=TextInputs(length=length, tokenizer=tokenizer), targets=targets)
+
+
+def pair_spec(*, length: int = 12, letters: str = "abcdefgh") -> Spec:
+    """Return the spec of pairs of texts of at most `length` of these letters."""
+    tokenizer = TokenizerDescription(kind="character", vocabulary=tuple(letters))
+    return Spec(inputs=TextPairInputs(length=length, target_length=length + 2, tokenizer=tokenizer), targets=SequenceTargets())
 
 
 def bytes_of_gpt2() -> PretrainedDescription:

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.core.inputs.text import END, NUM_SPECIAL
 from pipeline.core.prepared import Prepared, Split
-from tests.specs import bytes_of_gpt2, text_spec
+from tests.specs import bytes_of_gpt2, pair_spec, text_spec
 
 LENGTH, LETTERS, CLASSES = 12, "abcdefgh", ("a", "b", "c")
 LSTM: dict[str, Any] = {
@@ -39,6 +39,7 @@ NGRAMS: dict[str, Any] = {"name": "ngrams", "weights": None, "width": 8, "max_n"
 PREDICTING = {"pooling": None, "tied_embeddings": True}
 LSTM_LANGUAGE_MODEL = LSTM | PREDICTING | {"bidirectional": False}
 TRANSFORMER_LANGUAGE_MODEL = TRANSFORMER | PREDICTING | {"positions": "rotary", "activation": "gelu"}
+ENCODER_DECODER = TRANSFORMER | PREDICTING
 UNAUGMENTED = {"augment": None, "loss.label_smoothing": 0.0, "train.metric": "valid/loss"}
 
 
@@ -71,6 +72,24 @@ def corpus() -> Prepared:
 
     spec = text_spec(length=LENGTH, letters=LETTERS)
     return Prepared(spec, "corpus", {"train": split(50, 1), "valid": split(9, 2, padding=7), "test": split(9, 3, padding=7)})
+
+
+def pairs() -> Prepared:
+    """Return pairs of texts of every length, of which the target is the source backwards."""
+
+    def split(samples: int, seed: int) -> Split:
+        random = np.random.default_rng(seed)
+        sources, targets = (
+            np.zeros((samples, spec.inputs.source.length), np.int32),
+            np.zeros((samples, spec.inputs.target.length), np.int32),
+        )
+        for source, target, length in zip(sources, targets, random.integers(1, LENGTH + 1, samples), strict=True):
+            source[:length] = random.integers(NUM_SPECIAL, NUM_SPECIAL + len(LETTERS), length)
+            target[: length + 2] = (END, *source[:length][::-1], END)
+        return Split.of(spec, spec.inputs.rows(sources, targets), np.zeros((samples, 0), np.uint8))
+
+    spec = pair_spec(length=LENGTH, letters=LETTERS)
+    return Prepared(spec, "pairs", {"train": split(50, 1), "valid": split(20, 2), "test": split(20, 3)})
 
 
 def pretrained_texts() -> Prepared:

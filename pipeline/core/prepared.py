@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from pipeline.core import files, untrusted
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
@@ -77,7 +78,8 @@ class Split:
     length of each sample without its padding. It is None if nothing is padded.
 
     If `per_token` is True, the samples are consecutive pieces of one long text. The target of each token is then the next token, so no
-    targets are stored: `targets` has the shape (n, 0). `pad` is then the number of the padding after the last token.
+    targets are stored: `targets` has the shape (n, 0). `pad` is then the number of the padding after the last token. If the samples are pairs
+    of texts, whose targets are not stored either, `pairs` describes them.
     """
 
     inputs: NDArray[Any]
@@ -85,6 +87,13 @@ class Split:
     lengths: NDArray[np.int64] | None = None
     per_token: bool = False
     pad: int = 0
+    pairs: TextPairInputs | None = None
+
+    @classmethod
+    def of(cls, spec: Spec, inputs: NDArray[Any], targets: NDArray[Any]) -> "Split":
+        """Return the split with samples that `spec` describes."""
+        per_token, pairs = spec.targets.per_token, spec.inputs if isinstance(spec.inputs, TextPairInputs) else None
+        return cls(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token, spec.inputs.pad, pairs)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -159,8 +168,7 @@ def open_split(folder: Path, name: str, record: PreparedRecord, *, verify: bool)
     inputs = read_array(folder / f"{name}-inputs.npy", inputs_digest, (expected.samples, *spec.inputs.row_shape), spec.inputs.dtype)
     targets = read_array(folder / f"{name}-targets.npy", targets_digest, (expected.samples, *spec.targets.row_shape), spec.targets.dtype)
     spec.targets.refuse_invalid(targets, f"{folder}: {name}")
-    per_token = spec.targets.per_token
-    return Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token, spec.inputs.pad)
+    return Split.of(spec, inputs, targets)
 
 
 def read_array(path: Path, digest: str | None, shape: tuple[int, ...], dtype: type) -> NDArray[Any]:

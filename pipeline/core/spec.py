@@ -125,6 +125,9 @@ class Targets(Description):
     consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
     loss_unit: ClassVar[str] = "nats"
     """The unit of the loss of a validation, for figures."""
+    paired: ClassVar[bool] = False
+    """True if the targets are the tokens of the target text in each pair of texts (`TextPairInputs`). Such targets are not stored. A model
+    returns outputs (n, length - 1, num_outputs): those at a token of the target text predict the token that follows."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from numpy.typing import NDArray
@@ -65,6 +65,15 @@ class Evaluator(Receiver, Protocol):
         `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
         outputs were added.
         """
+        ...
+
+
+@runtime_checkable
+class TextWriter(Protocol):
+    """An evaluator of texts that the model writes, which are more than outputs for the true targets."""
+
+    def write_texts(self, model: nn.Module, rows: NDArray[Any], batch_size: int, device: torch.device, /) -> None:
+        """Write a text for each of `rows`, stored samples of the test split, in batches of `batch_size`, after all outputs were added."""
         ...
 
 
@@ -145,6 +154,8 @@ def judge(
     captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):
         feed([evaluator, measured], model, split, device, precision=chosen, batch_size=batch_size, captures=captures)
+        if isinstance(evaluator, TextWriter):
+            evaluator.write_texts(model.eval(), split.inputs, batch_size, device)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if isinstance(spec.inputs, TableInputs):
             scores |= columns.linear_scores(prepared, split, networks.preprocessing(spec.inputs, channels_last=False))

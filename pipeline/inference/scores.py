@@ -104,12 +104,16 @@ def rates(loss: float, num_tokens: float, *, characters: float, size_bytes: floa
     has no characters, its bits per character are infinite; if it has no bytes, its bits per byte are.
     """
     bits = loss / math.log(2)
-    mean = loss / num_tokens
     return {
-        "perplexity": math.exp(mean) if mean < math.log(1e300) else math.inf,
+        "perplexity": perplexity(loss / num_tokens),
         "bits_per_character": bits / characters if characters else math.inf,
         "bits_per_byte": bits / size_bytes if size_bytes else math.inf,
     }
+
+
+def perplexity(loss: float) -> float:
+    """Return the perplexity for `loss`, the mean cross-entropy of a token in nats."""
+    return math.exp(loss) if loss < math.log(1e300) else math.inf
 
 
 class NumberSums(NamedTuple):

@@ -15,7 +15,7 @@ from pipeline.inference.params import ClassLossSettings
 class Settings(ClassLossSettings):
     name: Literal["cross_entropy"]
     label_smoothing: Share
-    """Share of the target probability that is spread evenly over all classes; 0 for none. Must be 0 for a task without classes."""
+    """Share of the target probability that is spread evenly over all classes, or over all tokens of pairs of texts; 0 for none. Must be 0 for other tasks."""
 
     RECOMMENDED: ClassVar = {"label_smoothing": 0.0}
 
@@ -32,11 +32,12 @@ class Settings(ClassLossSettings):
 
     @classmethod
     def fits(cls, targets: type[Targets] | Targets) -> bool:
-        return targets.has_classes or targets.per_token
+        return targets.has_classes or targets.per_token or targets.paired
 
     def refuse_misfit(self, targets: type[Targets] | Targets) -> None:
         """Raise Refusal if the targets are neither classes nor tokens, or if a parameter is for classes only and the targets are tokens."""
         super().refuse_misfit(targets)
         for key, plain in {"class_weights": "none", "label_smoothing": 0.0}.items():
-            if not targets.has_classes and getattr(self, key) != plain:
+            fits = targets.has_classes or (key == "label_smoothing" and targets.paired)
+            if not fits and getattr(self, key) != plain:
                 raise Refusal(f"loss.{key}: needs a task with classes, but this task has none: write `loss.{key}: {plain}`")

@@ -1,6 +1,6 @@
-"""Transformers for text with pre-norm blocks: an encoder that classifies texts, or a causal language model."""
+"""Transformers for text with pre-norm blocks: an encoder that classifies texts, a causal language model, or an encoder and decoder for pairs."""
 
-from typing import Annotated, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 from pipeline.core.inputs.text import TextInputs
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
 from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
 
-BLOCK_NAMES = r"body\.blocks\.\d+\."
+BLOCK_NAMES = r"(?:body|encoder|decoder)\.blocks\.\d+\."
 """The beginning of the names of a block's parameters, for `optimizer.layer_decay`."""
 INITIAL_STD = 0.02
 """Standard deviation of the initial weights, that of GPT-2 (Radford et al., 2019)."""
@@ -27,7 +28,7 @@ class Settings(ModelSettings):
     width: Width
     """Length of the vector of a token."""
     depth: Depth
-    """Number of blocks, each of attention and an MLP."""
+    """Number of blocks, each of attention and an MLP. For pairs of texts, encoder and decoder have so many each."""
     heads: Annotated[int, Field(gt=0, le=1024)]
     """Attention heads of each block; `width` must be divisible by their number."""
     mlp_ratio: Annotated[float, Field(gt=0, le=64)]
@@ -37,9 +38,9 @@ class Settings(ModelSettings):
     positions: Literal["rotary", "learned"]
     """How a position is represented: `rotary` rotates queries and keys, `learned` adds a learned vector to each token."""
     pooling: Literal["mean", "first"] | None
-    """The features of a text: the `mean` of its tokens, or its `first` token. Null for a language model."""
+    """The features of a text: the `mean` of its tokens, or its `first` token. Null for a language model and for pairs of texts."""
     tied_embeddings: bool
-    """Use the token vectors as the weights of the last layer, too. Must be false for a classifier."""
+    """Use the token vectors as the weights of the last layer, too; for pairs of texts, one table of them for both texts. Must be false for a classifier."""
     dropout: Share
     """Dropout probability of the token vectors and of what attention and MLP add to them."""
 
@@ -54,7 +55,7 @@ class Settings(ModelSettings):
         "tied_embeddings": False,
         "dropout": 0.1,
     }
-    RECOMMENDED_FOR: ClassVar = {"language_modeling": {"depth": 4, "pooling": None}}
+    RECOMMENDED_FOR: ClassVar = {"language_modeling": {"depth": 4, "pooling": None}, "sequence": {"pooling": None}}
 
     @model_validator(mode="after")
     def refuse_uneven_heads(self) -> Self:
@@ -67,6 +68,10 @@ class Settings(ModelSettings):
         return self
 
     def build(self, spec: Spec) -> nn.Module:
+        if spec.targets.paired and self.pooling is not None:
+            raise Refusal("model.pooling: a decoder has an output for each token and pools nothing: set it to null")
+        if spec.targets.paired:
+            return EncoderDecoder(self, TextPairInputs.of(spec))
         texts = TextInputs.of(spec)
         if not spec.targets.per_token:
             return TextClassifier(self, texts, num_outputs=spec.num_outputs)
@@ -92,9 +97,7 @@ class TextClassifier(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         real = tokens != self.pad
-        # Attention to no key at all would be a softmax over nothing, so a text without tokens attends to its first padding.
-        keys = real | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
-        states = self.body(tokens, keys[:, None, None, :])
+        states = self.body(tokens, attended(real))
         return cast("Tensor", self.head(states[:, 0] if self.pooling == "first" else mean(states, real)))
 
 
@@ -127,23 +130,77 @@ class LanguageModel(nn.Module):
         return self.head(states[:, -1]), cache
 
 
+class Memory(NamedTuple):
+    """What a decoder reads of a source text: its states (n, length, width), and the mask (n, 1, 1, length) of those to attend to."""
+
+    states: Tensor
+    keys: Tensor
+
+
+class EncoderDecoder(nn.Module):
+    """Maps pairs of texts (n, pieces, width), rows of TextPairInputs, to logits (n, target length - 1, num_tokens).
+
+    The logits at a token of the target text predict its next token (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762). The padding
+    after a text changes no logits before it.
+    """
+
+    block_names = BLOCK_NAMES
+
+    def __init__(self, settings: Settings, pairs: TextPairInputs) -> None:
+        super().__init__()
+        self.pairs = pairs
+        self.encoder = Body(settings, pairs.source, causal=False)
+        self.decoder = Body(settings, pairs.target, causal=True, block=DecoderBlock)
+        self.head = linear(settings.width, pairs.num_tokens)
+        if settings.tied_embeddings:
+            self.encoder.embedding.weight = self.head.weight = self.decoder.embedding.weight
+
+    def forward(self, rows: Tensor) -> Tensor:
+        sources, targets = self.pairs.texts(rows)
+        memory = self.encode(sources)
+        return cast("Tensor", self.head(self.decoder(targets[:, :-1], memory.keys, None, memory.states)))
+
+    def encode(self, sources: Tensor) -> Memory:
+        """Return what the decoder reads of source texts (n, length)."""
+        keys = attended(sources != self.pairs.pad)
+        return Memory(self.encoder(sources, keys), keys)
+
+    def step(self, tokens: Tensor, memory: Memory, cache: list["CrossCache"] | None) -> tuple[Tensor, list["CrossCache"]]:
+        """Return the logits (n, num_tokens) of the token after `tokens` (n, length) of target texts, and the cache for the next call.
+
+        `cache` is what the previous call returned, or None at the beginning. With a cache, `tokens` is a single token per text.
+        """
+        cache = cache or [CrossCache() for _ in self.decoder.blocks]
+        states = self.decoder(tokens, memory.keys, cache, memory.states)
+        return self.head(states[:, -1]), cache
+
+
+def attended(real: Tensor) -> Tensor:
+    """Return the mask (n, 1, 1, length) of the tokens to attend to: those that are `real` (n, length), and no padding.
+
+    Attention to no key at all would be a softmax over nothing, so a text without tokens attends to its first padding.
+    """
+    return (real | (torch.arange(real.shape[1], device=real.device) == 0))[:, None, None, :]
+
+
 class Body(nn.Module):
     """Maps tokens (n, length) to states (n, length, width). Each token becomes a vector, which passes through the blocks and a last LayerNorm."""
 
-    def __init__(self, settings: Settings, texts: TextInputs, *, causal: bool) -> None:
+    def __init__(self, settings: Settings, texts: TextInputs, *, causal: bool, block: "type[Block] | None" = None) -> None:
         super().__init__()
         self.head_width, self.pad = settings.width // settings.heads, texts.pad
         self.embedding = embedding(texts.num_tokens, settings.width)
         self.positions = embedding(texts.length, settings.width) if settings.positions == "learned" else None
         self.dropout = nn.Dropout(settings.dropout)
-        self.blocks = nn.ModuleList(Block(settings, causal=causal) for _ in range(settings.depth))
+        self.blocks = nn.ModuleList((block or Block)(settings, causal=causal) for _ in range(settings.depth))
         self.norm = nn.LayerNorm(settings.width)
 
-    def forward(self, tokens: Tensor, keys: Tensor | None = None, cache: list["KeysAndValues"] | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, keys: Tensor | None = None, cache: list[Any] | None = None, *memory: Tensor) -> Tensor:
         """Return the states (n, length, width) of `tokens`.
 
         `keys` (n, 1, 1, length) is False at tokens to be ignored by attention, such as padding; None ignores no token. `cache` has the keys
         and values of the tokens before `tokens`, one object per block, and those of `tokens` are added to it. None means no tokens before.
+        A decoder gets the states of the source texts as `memory`; `keys` are then theirs.
         """
         first = cache[0].length if cache else 0
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
@@ -155,7 +212,7 @@ class Body(nn.Module):
             states = states + self.positions(positions)
         states = self.dropout(states)
         for number, block in enumerate(self.blocks):
-            states = block(states, rotation, keys, cache[number] if cache else None)
+            states = block(states, rotation, keys, cache[number] if cache else None, *memory)
         return cast("Tensor", self.norm(states))
 
 
@@ -177,6 +234,22 @@ class Block(nn.Module):
         return cast("Tensor", states + self.dropout(self.mlp(self.mlp_norm(states))))
 
 
+class DecoderBlock(Block):
+    """A block that also attends to the states of the source texts, between the attention to its own tokens and the MLP."""
+
+    def __init__(self, settings: Settings, *, causal: bool) -> None:
+        super().__init__(settings, causal=causal)
+        self.cross_norm = nn.LayerNorm(settings.width)
+        self.cross = CrossAttention(settings, causal=False, output_std=INITIAL_STD / (2 * settings.depth) ** 0.5)
+
+    def forward(  # type: ignore[override]  # the states of the source texts are added
+        self, states: Tensor, rotation: Tensor | None, keys: Tensor, cache: "CrossCache | None", memory: Tensor
+    ) -> Tensor:
+        states = states + self.dropout(self.attention(self.attention_norm(states), rotation, None, cache and cache.own))
+        states = states + self.dropout(self.cross(self.cross_norm(states), memory, keys, cache and cache.of_source))
+        return cast("Tensor", states + self.dropout(self.mlp(self.mlp_norm(states))))
+
+
 class Attention(nn.Module):
     """Multi-head self-attention. If `causal` is True, a token attends to itself and to the tokens before it.
 
@@ -193,7 +266,7 @@ class Attention(nn.Module):
 
     def forward(self, states: Tensor, rotation: Tensor | None, keys: Tensor | None, cache: "KeysAndValues | None") -> Tensor:
         states = states.to(compute_dtype(states))  # else autocast would convert them for each of the three matrices
-        query, key, value = (layer(states).unflatten(2, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        query, key, value = (self.of_heads(layer(states)) for layer in (self.query, self.key, self.value))
         if rotation is not None:
             query, key = rotated(torch.stack((query, key)), rotation)
         # a single token after those of the cache attends to all of them
@@ -201,6 +274,28 @@ class Attention(nn.Module):
         if cache is not None:
             key, value = cache.extend(key, value)
         mixed = scaled_dot_product_attention(query, key, value, attn_mask=keys, is_causal=causal)
+        return cast("Tensor", self.output(mixed.transpose(1, 2).flatten(2)))
+
+    def of_heads(self, vectors: Tensor) -> Tensor:
+        """Return the part of each head, (n, heads, length, head_width), of vectors (n, length, width)."""
+        return vectors.view(*vectors.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+class CrossAttention(Attention):
+    """Multi-head attention of the tokens of a target text to all tokens of its source text where the mask `keys` is True."""
+
+    def forward(  # type: ignore[override]  # the keys and values are those of other states
+        self, states: Tensor, memory: Tensor, keys: Tensor, cache: "KeysAndValues | None"
+    ) -> Tensor:
+        query = self.of_heads(self.query(states))
+        if cache is None or cache.keys is None or cache.values is None:
+            memory = memory.to(compute_dtype(memory))
+            key, value = (self.of_heads(layer(memory)) for layer in (self.key, self.value))
+            if cache is not None:
+                cache.extend(key, value)
+        else:
+            key, value = cache.keys, cache.values
+        mixed = scaled_dot_product_attention(query, key, value, attn_mask=keys)
         return cast("Tensor", self.output(mixed.transpose(1, 2).flatten(2)))
 
 
@@ -240,6 +335,24 @@ class KeysAndValues:
         self.keys = keys if self.keys is None else torch.cat((self.keys, keys), dim=2)
         self.values = values if self.values is None else torch.cat((self.values, values), dim=2)
         return self.keys, self.values
+
+
+class CrossCache:
+    """The keys and values of one block of a decoder: those of the target text so far, and those of the source text."""
+
+    def __init__(self) -> None:
+        self.own, self.of_source = KeysAndValues(), KeysAndValues()
+
+    @property
+    def length(self) -> int:
+        """Return the number of tokens of the target text so far."""
+        return self.own.length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the target texts at `rows` (n,), which continue the same source texts as before."""
+        assert self.own.keys is not None
+        assert self.own.values is not None
+        self.own.keys, self.own.values = self.own.keys[rows], self.own.values[rows]
 
 
 def linear(inputs: int, outputs: int, *, bias: bool = True, std: float = INITIAL_STD) -> nn.Linear:

@@ -139,7 +139,4 @@ def random_data(spec: Spec, count: int) -> Prepared:
     """Return data as `spec` describes them, with `count` random samples."""
     inputs: Any = spec.inputs.random_samples(count)
     targets = np.zeros((count, *spec.targets.row_shape), spec.targets.dtype)
-    per_token = spec.targets.per_token
-    return Prepared(
-        spec, "", {TRAIN: Split(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token, spec.inputs.pad)}
-    )
+    return Prepared(spec, "", {TRAIN: Split.of(spec, inputs, targets)})

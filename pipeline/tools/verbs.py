@@ -68,6 +68,7 @@ VERBS = {
             ),
             "--batch-size": value("inputs per forward pass (default: %(default)s)", "N", type=int, default=64),
             "--top-k": value("name the K most likely classes (default: %(default)s)", "K", type=int, default=3),
+            "--beam": value("write texts by a beam search of this width (default: %(default)s)", "N", type=int, default=1),
             "--encoding": value("the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),
             "--with": OTHERS,
             "--output": value("write a table to this file, which ends in .csv or .parquet, instead of printing", "FILE"),

@@ -76,6 +76,7 @@ TEXT_MODELS = {
     "ngrams": ("texts", texts.NGRAMS),
     "language model: lstm": ("corpus", texts.LSTM_LANGUAGE_MODEL),
     "language model: transformer": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL),
+    "pairs: transformer": ("pairs", texts.ENCODER_DECODER),
 }
 
 
@@ -107,7 +108,7 @@ def test_a_batch_of_texts_has_the_same_gradient_in_micro_batches_of_any_size(tra
             assert torch.allclose(gradient_of_step(training, step, size), whole, rtol=0, atol=1e-12), size
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru, mean", "transformer", "ngrams"])
+@pytest.mark.parametrize("name", ["lstm", "gru, mean", "transformer", "ngrams", "pairs: transformer"])
 def test_padding_changes_no_gradient_of_the_loop(train_params, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     training = text_training(train_params, *TEXT_MODELS[name], batch_size=2)
     widths = {next(next(training.batches(step)).parts(2)).inputs.shape[1] for step in range(6)}

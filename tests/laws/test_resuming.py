@@ -87,6 +87,7 @@ TEXT_VARIANTS = {
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL, "train.metric": "valid/bits_per_byte"}),
     "language model: rnn in bf16-true": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"cell": "rnn"}, "optimizer": SGD, **BF16_TRUE}),
     "language model: transformer": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.metric": "valid/perplexity"}),
+    "pairs: transformer": ("pairs", {"model": texts.ENCODER_DECODER, "loss.label_smoothing": 0.1, "train.metric": "valid/perplexity"}),
 }
 
 

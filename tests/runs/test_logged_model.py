@@ -19,9 +19,11 @@ from scipy.special import softmax
 
 from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.inputs.text import AnyDescription, TokenizerDescription
+from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.evaluate.decoding import decode
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import Dataset, Journal, RunInfo
 from pipeline.runs.mlflow import mirror, saved_model
@@ -30,7 +32,8 @@ from tests import imports
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
 from tests.runs import tiny
 from tests.runs.conftest import Tracked, turned_to
-from tests.specs import bytes_of_gpt2
+from tests.specs import bytes_of_gpt2, pair_spec
+from tests.texts import ENCODER_DECODER
 from tests.train.engine.building import model_of
 
 
@@ -174,6 +177,33 @@ def test_the_logged_model_of_texts_takes_strings(
     else:
         assert np.allclose(model.predict(["ha" * 20]), expected("ha" * 6), atol=1e-5), "the last 12 tokens count"
         assert model.predict([""]).shape == (1, 11)
+
+
+def test_the_logged_model_of_pairs_writes_the_texts_of_the_model(tracked: Tracked, store: None, tmp_path: Path) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    spec = pair_spec()
+    network = MODELS.settings("transformer")(**ENCODER_DECODER | {"dropout": 0.0}).build(spec)
+    for parameter in network.parameters():
+        parameter.data.mul_(4)  # so that no two tokens are nearly as probable
+    module = model_of(network, spec).eval().requires_grad_(False)
+    training = tracked.begin(RunInfo(params={"model.name": "transformer"}))
+    training.model(tiny.write(tmp_path / "model.safetensors", seed=9))
+    training.close()
+    assert mirror.deliver(training.folder, Store(tracked.environment), lambda _: (module, spec))
+    (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
+    path = list(sys.path)
+    model = mlflow.pyfunc.load_model(f"models:/{output.model_id}")
+    sys.path[:] = path
+    texts, tokenizer = ["abcab", "hg", "e", "ha" * 20], Tokenizer(spec.inputs.tokenizer)
+    sources = torch.from_numpy(tokenizer.rows(texts, spec.inputs.length)[0])
+    expected = [tokenizer.decode(tokens) for tokens in decode(module, sources, spec.inputs)]
+    assert len(set(expected)) > 1
+    assert model.predict(texts) == expected
+    assert model.predict("hg") == expected[1:2]
+    with pytest.raises(MlflowException, match="text 1 of the input has no tokens"):
+        model.predict(["a", ""])
 
 
 @pytest.mark.parametrize(

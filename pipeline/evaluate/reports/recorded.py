@@ -22,7 +22,7 @@ Row = Mapping[str, object]
 MODEL, DIGITS = "model", 12
 """The key of the model's label, and the length of the label, which is the first hexadecimal digits of the model file's SHA-256."""
 HEADLINES = ("perplexity", "accuracy", "rmse", "r2", "average_precision", "loss")
-"""The scores that may be the main score of a task: the first that exists is."""
+"""The scores that may be the main score of a task, as `main_score` chooses it."""
 PARTS = {"per_class": "class", "per_label": "label"}
 """The scores of the parts of a task, by the name of a part."""
 LONGEST_CLASS = 40
@@ -96,18 +96,23 @@ BASELINES = {
 def result_line(scores: Mapping[str, Any]) -> str:
     """Return a line for the user with the main score and the number of samples, such as `test loss 0.1234 on 500 samples`.
 
-    The main score is the first of HEADLINES that `scores` has. If `scores` has a confidence interval of the
-    main score, the line shows the interval too. It ends with what `beside_main_score` returns.
+    It ends with what `beside_main_score` returns. If `scores` has a confidence interval of the main score, the line shows the interval too.
     """
-    name = next(name for name in HEADLINES if name in scores)
+    name = main_score(scores)
     interval = scores.get(f"{name}_interval")
     between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
     return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{beside_main_score(scores)}"
 
 
+def main_score(scores: Mapping[str, Any]) -> str:
+    """Return the name of the main score: the first of HEADLINES that `scores` has or, of written texts, their exact matches."""
+    return "exact_match" if "chrf" in scores else next(name for name in HEADLINES if name in scores)
+
+
 def beside_main_score(scores: Mapping[str, Any]) -> str:
-    """Return what the main score may hide: the scores of guesses, and the lowest F1 of a class; "" if `scores` has neither."""
-    text = "".join(f"; {what}: {scores[name]:.4f}" for name, what in BASELINES.items() if name in scores)
+    """Return what the main score may hide: the chrF of texts, the scores of guesses, and the lowest F1 of a class; "" if `scores` has none of them."""
+    text = f"; chrF {scores['chrf']:.2f}" if "chrf" in scores else ""
+    text += "".join(f"; {what}: {scores[name]:.4f}" for name, what in BASELINES.items() if name in scores)
     if part := parts(scores):
         name, lowest = min(((name, each["f1"]) for name, each in scores[part].items()), key=itemgetter(1))
         text += f"; lowest F1: {lowest:.4f} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"

@@ -103,13 +103,15 @@ class BatchIndex:
 
     `rows` (n,) are the positions of the samples in the split. `targets` (n, ...) are their targets. `draws` (num_draws, n) are the
     random integers for their augmentation, or None if there is no augmentation. `lengths` (n,) are the lengths of the samples without
-    their padding, on the CPU, or None if nothing is padded.
+    their padding, on the CPU, or None if nothing is padded. `num_targets` (n,) are the numbers of targets of the samples, in float64 on the
+    CPU, or None if all have equally many.
     """
 
     rows: Tensor
     targets: Tensor
     draws: Tensor | None = None
     lengths: Tensor | None = None
+    num_targets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -119,7 +121,8 @@ class BatchIndex:
             return self
         draws = None if self.draws is None else self.draws[:, positions]
         lengths = None if self.lengths is None else self.lengths[positions]
-        return BatchIndex(self.rows[positions], self.targets[positions], draws, lengths)
+        num_targets = None if self.num_targets is None else self.num_targets[positions]
+        return BatchIndex(self.rows[positions], self.targets[positions], draws, lengths, num_targets)
 
 
 def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
@@ -128,10 +131,17 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
         return batch_indices[0]
     draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
     lengths = [batch_index.lengths for batch_index in batch_indices if batch_index.lengths is not None]
+    counts = [batch_index.num_targets for batch_index in batch_indices if batch_index.num_targets is not None]
     rows, targets = (
         torch.cat(tensors) for tensors in zip(*((batch_index.rows, batch_index.targets) for batch_index in batch_indices), strict=True)
     )
-    return BatchIndex(rows, targets, torch.cat(draws, dim=1) if draws else None, torch.cat(lengths) if lengths else None)
+    return BatchIndex(
+        rows,
+        targets,
+        torch.cat(draws, dim=1) if draws else None,
+        torch.cat(lengths) if lengths else None,
+        torch.cat(counts) if counts else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,7 @@ class Placement:
     """Builds the BatchIndex objects of a split, and places their tensors on the right devices.
 
     The rows are put on `rows_on`, where the inputs are stored. The targets and the draws are put on `device`, where the model is trained.
-    `targets` and `lengths` (see BatchIndex) are those of the whole split, on the CPU.
+    `targets`, `lengths` and `num_targets` (see BatchIndex) are those of the whole split, on the CPU.
 
     `window` is None unless the split is one long sequence of tokens. The samples are then windows, pieces of this sequence, and `window` is
     the number of inputs of each. The `rows` of a BatchIndex are then the positions in the sequence at which its windows begin.
@@ -150,6 +160,7 @@ class Placement:
     rows_on: torch.device
     lengths: Tensor | None = None
     window: int | None = None
+    num_targets: Tensor | None = None
 
     def batch_index(self, rows: Tensor, draws: Tensor | None = None, *, offset: int = 0) -> BatchIndex:
         """Build the BatchIndex of the samples at `rows` (n,).
@@ -164,6 +175,7 @@ class Placement:
             moved(self.targets[rows], self.device),
             None if draws is None else moved(draws[:, rows], self.device),
             None if self.lengths is None else self.lengths[rows],
+            None if self.num_targets is None else self.num_targets[rows],
         )
 
 

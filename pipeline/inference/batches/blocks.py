@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.inference.batch import IGNORED, Batch, without_padding
 from pipeline.inference.batches.batch_index import BatchIndex, joined
 
@@ -41,14 +42,16 @@ class Share:
         samples too: the partner of sample i of a whole batch is sample n - 1 - i. In both cases, the partner of sample i of the result is
         sample n - 1 - i of the result.
 
-        All lengths of the result are the largest length in the whole batch, so that every process cuts off the same padding.
+        All lengths of the result are the largest length in the whole batch, so that every process cuts off the same padding. All numbers of
+        targets are the mean of the whole batch, so that every process divides by the same number.
         """
         if self.count == 1:
             return batch
         own = self.own(len(batch))
         mirrored = slice(len(batch) - own.stop, len(batch) - own.start)
         found = joined([batch.part(own), batch.part(mirrored)]) if with_partners and mirrored != own else batch.part(own)
-        return found if batch.lengths is None else replace(found, lengths=batch.lengths.max().expand(len(found)))
+        found = found if batch.lengths is None else replace(found, lengths=batch.lengths.max().expand(len(found)))
+        return found if batch.num_targets is None else replace(found, num_targets=batch.num_targets.mean().expand(len(found)))
 
 
 WHOLE = Share()
@@ -115,7 +118,7 @@ class BlockBatch:
     def num_targets(self) -> int:
         """Return the number of targets of the whole batch, without host synchronisation.
 
-        Every element of `targets` counts: only the targets of language models can be IGNORED, and WindowBatch counts those.
+        Every element of `targets` counts: only tokens can be IGNORED, and WindowBatch and PairBatch count those.
         """
         return self.batch_size * (self.batch_index.targets.numel() // self.num_local_samples)
 
@@ -199,6 +202,27 @@ class WindowBatch(BlockBatch):
 
     def made(self, positions: slice) -> Batch:
         return next_tokens(self.inputs(positions))
+
+
+@dataclass(frozen=True)
+class PairBatch(BlockBatch):
+    """A batch of pairs of texts, which `pairs` describes. The targets are all tokens of the target texts but the first."""
+
+    pairs: TextPairInputs | None = None
+
+    @property
+    def num_targets(self) -> int:
+        assert self.batch_index.num_targets is not None
+        return round(self.batch_size * float(self.batch_index.num_targets.mean()))
+
+    def made(self, positions: slice) -> Batch:
+        assert self.pairs is not None
+        return with_target_texts(self.inputs(positions), self.pairs)
+
+
+def with_target_texts(rows: Tensor, pairs: TextPairInputs) -> Batch:
+    """Return pairs of texts as inputs (n, pieces, width), with all tokens of the target texts but the first as targets, IGNORED at the padding."""
+    return Batch(rows, next_tokens(pairs.texts(rows)[1], pad=pairs.pad).targets)
 
 
 def next_tokens(windows: Tensor, *, pad: int | None = None) -> Batch:

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from pipeline.core.refusal import counted
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inference.batches import batch_index
 from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Windows
-from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Share, WindowBatch, next_tokens
+from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, PairBatch, Share, WindowBatch, next_tokens, with_target_texts
 
 if TYPE_CHECKING:
     from pipeline.inference.batch import Augmentation
@@ -161,6 +162,7 @@ class SplitTensors:
             device if self.resident else torch.device("cpu"),
             lengths=None if split.lengths is None else torch.from_numpy(split.lengths),
             window=split.inputs.shape[1] if split.per_token else None,
+            num_targets=torch.from_numpy(split.pairs.num_targets(split.inputs)).double() if split.pairs else None,
         )
         if self.resident:
             self.held = self.packed(self.augmentation) if self.augmentation else self.stored.on_device(device)
@@ -225,7 +227,8 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, s
     whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
     gathers_whole_block = tensors.is_small(size)
-    batch_class = WindowBatch if tensors.split.per_token else BlockBatch
+    pairs = tensors.split.pairs
+    batch_class = WindowBatch if tensors.split.per_token else partial(PairBatch, pairs=pairs) if pairs else BlockBatch
     with closing(tensors.blocks(share.of(index, with_partners=mixes) for index in whole)) as blocks:
         for block in blocks:
             num_local_samples = len(block.batch_index) // num_batches
@@ -248,4 +251,5 @@ def scoring(tensors: SplitTensors, *, batch_size: int, share: Share = WHOLE) -> 
     for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index
         batch = next_tokens(inputs, pad=split.pad) if split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
+        batch = with_target_texts(batch.inputs, split.pairs) if split.pairs else batch
         yield batch, max(0, min(batch_size, len(tensors) - number * batch_size))

@@ -145,6 +145,7 @@ def one_thread() -> Iterator[None]:
 OF_PRETRAINED = ("tokenizer_file", "tokenizer_digest")
 UNUSED = {"byte": (*OF_PRETRAINED, "vocabulary", "min_count"), "pretrained": ("vocabulary", "min_count", "normalization")}
 """The keys that a tokenizer does not use; that of all others are OF_PRETRAINED."""
+NEED_END = {"language_modeling": "a language model needs between documents", "sequence": "a target text needs at its end"}
 FEWEST_OF_BPE = NUM_SPECIAL + NUM_BYTES + 1
 
 
@@ -214,10 +215,10 @@ class TextSettings(SourceSettings):
         """Return the tokenizer in `tokenizer_file`. Raises Refusal if it is unusable for this task or for rows of `max_length` tokens."""
         assert self.tokenizer_file is not None
         description = tokenizer_json.read(self.tokenizer_file, self.tokenizer_digest)
-        if description.end is None and self.targets_kind == "language_modeling":
+        if description.end is None and self.targets_kind in NEED_END:
             raise Refusal(
                 f"source.tokenizer_file: {self.tokenizer_file}: has none of the tokens {', '.join(tokenizer_json.ENDS)}, "
-                "one of which a language model needs between documents: choose the tokenizer of another model"
+                f"one of which {NEED_END[self.targets_kind]}: choose the tokenizer of another model"
             )
         if self.max_length <= (num_around := len(description.before) + len(description.after)):
             raise Refusal(f"source.max_length: the tokenizer puts {num_around} tokens around each text: write at least {num_around + 1}")

@@ -229,6 +229,6 @@ def unused(path: Path, column: object, labels: Sequence[Column]) -> str:
 
 def without_empty(rows: list[LabelledRow], notes: list[str]) -> tuple[list[LabelledRow], list[str]]:
     """Return the rows that have a text, and `notes` with a sentence about the others."""
-    empty = [row.place for row in rows if not row.text]
+    empty = [row.place for row in rows if not row.text or row.label == ""]
     sentence = f"{counted(len(empty), 'row')} without a text left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}"
-    return [row for row in rows if row.text], [*notes, sentence] if empty else notes
+    return [row for row in rows if row.text and row.label != ""], [*notes, sentence] if empty else notes

@@ -17,6 +17,7 @@ from pipeline.core.spec import Targets
 from pipeline.core.tasks.classification import described
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.class_names import ClassNames, joined
 
@@ -129,6 +130,28 @@ class SeveralLabels(Labels):
         for mark, row in zip(marks, rows, strict=True):
             mark[[names.numbers[label] for label in row.label]] = 1
         return Labelled(rows, LabelTargets(labels=names.names), by_split(rows, marks, np.uint8), (*names.notes, *notes))
+
+
+class TextLabels(Labels):
+    """Labels that are texts, in one column. With `skip_empty`, an empty text is the label "", which is left out later."""
+
+    def __init__(self, columns: Sequence[str | int], *, skip_empty: bool) -> None:
+        super().__init__(columns)
+        self.skip_empty = skip_empty
+
+    def checked(self, cells: Sequence[Any], place: str) -> str:
+        cell = cells[0]
+        if isinstance(cell, str) and cell.strip():
+            return cell
+        is_empty = cell is None or isinstance(cell, str)
+        if is_empty and self.skip_empty:
+            return ""
+        problem = "an empty text" if is_empty else f"a text that is not a string ({shown(json.dumps(cell, default=str), 60)})"
+        remedy = "write a text, remove the row, or leave out all rows with empty texts with source.on_corrupt=skip"
+        raise Refusal(f"has {problem} in the column {shown(self.columns[0], 60)}", remedy=remedy, place=place)
+
+    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:  # noqa: ARG002  # as for classes
+        return Labelled(rows, SequenceTargets(), by_split(rows, [()] * len(rows), SequenceTargets.dtype), tuple(notes))
 
 
 LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels, "multi_label": SeveralLabels}

@@ -94,6 +94,8 @@ REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corr
 FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
 LABEL, SPLIT, IMAGE, CELL = "label_column", "split_column", "image_column", "cell_column"
+LABELS = (LABEL, "target_column")
+"""The beginnings of the keys of columns that hold what a model should find."""
 Columns = Mapping[str, Column]
 """Columns to read, by the key of the section `source`, or the option of a command, that names each."""
 Record = tuple[int, Any]
@@ -121,7 +123,7 @@ def read(
 ) -> list[Row]:
     """Return the labelled texts of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
-    `columns` has LABEL, or several keys that begin with it, optionally SPLIT, and for several inputs a row keys that begin with CELL; any other key is
+    `columns` has one of LABELS, or several keys that begin with it, optionally SPLIT, and for several inputs a row keys that begin with CELL; any other key is
     that of the text, without which the texts are "". All are names, or all numbers. With `keep_empty`, a row with an empty text, or with the names
     of the columns, is returned with nothing else. Raises Refusal if the file cannot be parsed or has no rows, and MissingColumn if it lacks a
     column or has no label. Raises Refusal with the line if a row has more or fewer columns than the first row, and with all lines if texts, labels
@@ -130,7 +132,7 @@ def read(
     place = f"source.root: {shown(path)}"
     of_labels, split = label_columns(columns), columns.get(SPLIT)
     of_cells = [column for key, column in columns.items() if key.startswith(CELL)]
-    text_key = next((key for key in columns if not key.startswith((LABEL, CELL)) and key != SPLIT), None)
+    text_key = next((key for key in columns if not key.startswith((*LABELS, CELL)) and key != SPLIT), None)
     labels = labels or ClassLabels(of_labels)
     found = records(path, columns, encoding=encoding)
     classes = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
@@ -171,7 +173,7 @@ def stored(cell: Any, names: Sequence[str]) -> Any:
 
 
 def label_columns(columns: Columns) -> list[Column]:
-    return [column for key, column in columns.items() if key.startswith(LABEL)]
+    return [column for key, column in columns.items() if key.startswith(LABELS)]
 
 
 def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> None:
@@ -316,7 +318,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     first, names = next(filled, (1, [""]))
     by_name = all(isinstance(column, str) for column in columns.values())
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for key, column in sorted(columns.items(), key=lambda item: item[0].startswith(LABEL)):
+    for key, column in sorted(columns.items(), key=lambda item: item[0].startswith(LABELS)):
         if known.count(column) != 1:
             raise MissingColumn(
                 f"{setting(key)}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "

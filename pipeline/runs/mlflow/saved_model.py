@@ -20,6 +20,7 @@ from pipeline.core import files
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.table import TableInputs
 from pipeline.core.inputs.text import TextInputs
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tasks.multi_label import LabelTargets
@@ -42,6 +43,7 @@ TOKENIZER_CODE = (
     "core/pretrained_tokenizer.py",
     "core/inputs/table.py",
     "core/inputs/text.py",
+    "core/inputs/text_pair.py",
     "core/normalization.py",
     "core/tokenizer.py",
 )
@@ -52,7 +54,7 @@ PARAM_TYPES = {"return": "string", "top_k": "long"}
 
 def expected(inputs: Inputs) -> str:
     """Describe the input of a logged model, for people."""
-    if isinstance(inputs, TextInputs):
+    if isinstance(inputs, TextInputs | TextPairInputs):
         return f"a list of texts, of which the model reads at most {inputs.length} tokens each"
     if isinstance(inputs, TableInputs):
         return f"rows of a table (a DataFrame, or dicts) with the columns {shown(', '.join(str(column.name) for column in inputs.columns))}"
@@ -74,7 +76,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     import mlflow.pytorch
     import torch
     from mlflow.models import Model, ModelSignature
-    from mlflow.types import ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
 
     from pipeline.runs.mlflow import served_model
 
@@ -83,7 +85,9 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     with torch.inference_mode():
         outputs = module.eval()(torch.from_numpy(example)).numpy()
     is_table = isinstance(spec.inputs, TableInputs)
-    is_text, per_token = isinstance(spec.inputs, TextInputs), spec.targets.per_token
+    is_text, per_token = isinstance(spec.inputs, TextInputs | TextPairInputs), spec.targets.per_token
+    # the length of texts, and that of what is returned for their tokens, is variable, too
+    num_variable = 2 if per_token or spec.targets.paired else 1
 
     def schema(array: "NDArray[Any]", *, num_variable: int) -> Schema:
         return Schema([TensorSpec(array.dtype, (-1,) * num_variable + array.shape[num_variable:])])
@@ -95,8 +99,8 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
         module,
         folder / served_model.EXPORTED,
         signature=ModelSignature(
-            schema(example, num_variable=2 if is_text else 1),  # of texts, the length is variable, too
-            schema(outputs, num_variable=2 if per_token else 1),
+            schema(example, num_variable=2 if is_text else 1),
+            schema(outputs, num_variable=num_variable),
         ),
         input_example=example,
         pip_requirements=requirements,
@@ -114,7 +118,9 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
         },
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(
-            outputs=schema(outputs[:, -1] if per_token else outputs, num_variable=1),
+            outputs=Schema([ColSpec("string")])
+            if spec.targets.paired
+            else schema(outputs[:, -1] if per_token else outputs, num_variable=1),
             params=ParamSchema([ParamSpec(name, type_of, served_model.PARAMS[name]) for name, type_of in PARAM_TYPES.items()]),
         ),
         input_example=given_example(spec.inputs, example),
@@ -129,7 +135,7 @@ def described(spec: Spec) -> dict[str, Any]:
     names = list(spec.targets.output_names) if spec.targets.has_classes or spec.targets.has_labels else []
     if isinstance(inputs, TableInputs):
         table = {"package": tokenizer_package(), "description": inputs.model_dump(mode="json")}
-    if isinstance(inputs, TextInputs):
+    if isinstance(inputs, TextInputs | TextPairInputs):
         described = inputs.tokenizer
         tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
         if spec.targets.per_token:
@@ -143,6 +149,7 @@ def described(spec: Spec) -> dict[str, Any]:
         "tokenizer": tokenizer,
         "table": table,
         "per_token": spec.targets.per_token,
+        "pairs": inputs.model_dump(mode="json") if isinstance(inputs, TextPairInputs) else None,
         "names": names,
         **({"thresholds": spec.targets.thresholds} if isinstance(spec.targets, LabelTargets) else {}),
     }
@@ -150,7 +157,7 @@ def described(spec: Spec) -> dict[str, Any]:
 
 def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
     """Return two inputs as they are sent to a logged model: texts, rows of a table, or else `stored`, two stored inputs."""
-    if isinstance(inputs, TextInputs):
+    if isinstance(inputs, TextInputs | TextPairInputs):
         return [example_text(inputs)] * 2
     if isinstance(inputs, TableInputs):
         return [
@@ -159,7 +166,7 @@ def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
     return stored
 
 
-def example_text(inputs: TextInputs) -> str:
+def example_text(inputs: TextInputs | TextPairInputs) -> str:
     tokenizer = Tokenizer(inputs.tokenizer)
     return tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))
 
@@ -277,6 +284,8 @@ def description(run: "Run", spec: "Spec") -> str:
         outputs = f"{'probabilities' if spec.targets.has_labels else 'numbers'} of shape (n, {spec.num_outputs}): {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
         more = ' With `params` `{"return": "probabilities"}`: the labels of each input.' if spec.targets.has_labels else ""
         return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}.{more}"
+    if spec.targets.paired:
+        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: the text that it writes for each."
     if spec.targets.per_token:
         outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
     elif names:

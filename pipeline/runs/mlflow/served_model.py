@@ -25,7 +25,7 @@ DIGITS = 7
 
 
 class ServedModel(PythonModel):
-    """A model whose `predict` maps arrays or texts to outputs (n, outputs), or to the names of the most likely outputs and their probabilities.
+    """A model whose `predict` maps arrays or texts to outputs (n, outputs), or to the names of the most likely outputs and their probabilities, or texts to texts.
 
     Outputs are logits or, of a model for several labels a sample, probabilities.
 
@@ -37,18 +37,20 @@ class ServedModel(PythonModel):
         refuse_unknown_params()
         self.exported = mlflow.pyfunc.load_model(context.artifacts[EXPORTED])
         description = json.loads(Path(context.artifacts[DESCRIPTION]).read_bytes())
-        kind = Texts if description["tokenizer"] else Rows if description["table"] else Arrays
-        self.inputs = kind(description)
+        kind = Pairs if description["pairs"] else Texts if description["tokenizer"] else Rows if description["table"] else Arrays
+        self.inputs: Any = kind(description)
         self.names, self.thresholds = description["names"], description.get("thresholds")
 
     def predict(  # type: ignore[override]  # MLflow warns about other annotations
         self, model_input: np.ndarray, params: dict[str, Any] | None = None
-    ) -> NDArray[np.float32] | list[dict[str, Any]]:
-        """Return float32 logits (n, outputs), or a record for each input. Raises MlflowException (HTTP status 400) for invalid input."""
+    ) -> NDArray[np.float32] | list[dict[str, Any]] | list[str]:
+        """Return float32 logits (n, outputs), or a record for each input, or the text that the model writes for each. Raises MlflowException (HTTP status 400) for invalid input."""
         chosen: dict[str, Any] = PARAMS | (params or {})
         if chosen["return"] not in ("logits", "probabilities") or chosen["top_k"] < 1:
             raise refusal(f"params are {chosen}; `return` is `logits` or `probabilities`, and `top_k` is a number from 1 on")
         rows = self.inputs.rows(model_input)
+        if isinstance(self.inputs, Pairs):
+            return self.inputs.written(rows, self.exported.predict)
         logits: NDArray[np.float32] = self.inputs.answers(self.exported.predict(rows), rows)
         if chosen["return"] == "logits":
             return logits
@@ -127,6 +129,40 @@ class Rows:
     def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # as for texts
         """Return the outputs as they are."""
         return outputs
+
+
+class Pairs:
+    """Source texts, for each of which the model writes a target text. The exported program maps pairs to the logits of the tokens of the targets."""
+
+    def __init__(self, description: dict[str, Any]) -> None:
+        self.texts = Texts(description | {"shape": [description["pairs"]["length"]]})
+        module = importlib.import_module(f"{description['tokenizer']['package']}.core.inputs.text_pair")
+        self.pairs = module.TextPairInputs.model_validate(description["pairs"])
+
+    def rows(self, given: Any) -> NDArray[np.int32]:
+        """Return the tokens of the source texts, (n, length). Raises MlflowException as `Texts.rows` does."""
+        found = self.texts.rows(given)
+        return np.pad(found, ((0, 0), (0, self.pairs.source.length - found.shape[1])), constant_values=self.pairs.pad)
+
+    def written(self, sources: NDArray[np.int32], logits_of: Any) -> list[str]:
+        """Return the texts that the model writes: of each token, the most probable one. `logits_of` runs the exported program."""
+        tokenizer, pad = self.pairs.tokenizer, self.pairs.pad
+        targets = np.full((len(sources), self.pairs.target.length), pad, np.int32)
+        targets[:, 0], ended = tokenizer.end, np.zeros(len(sources), bool)
+        excluded = [number for number in (pad, tokenizer.unknown) if number is not None and number >= 0]
+        for at in range(self.pairs.target_length - 1):
+            rows = self.pairs.rows(sources, targets)
+            # the pieces of a row that are not padding, and that with the next token; torch.export assumes two at least
+            kept = max(2, int(self.pairs.lengths(rows).max()), -(-(at + 2) // self.pairs.widths[1]))
+            logits = np.array(logits_of(rows[:, :kept]))[:, at]
+            if not np.isfinite(logits).all():
+                raise MlflowException("the model's logits are not finite: its training diverged, so train it again")
+            logits[:, excluded] = -np.inf
+            targets[:, at + 1] = np.where(ended, pad, logits.argmax(axis=1))
+            ended |= targets[:, at + 1] == tokenizer.end
+            if ended.all():
+                break
+        return [self.texts.tokenizer.decode(tokens) for tokens in targets]
 
 
 class Texts:

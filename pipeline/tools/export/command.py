@@ -111,6 +111,10 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
     members = [Member(str(path), *model_file.load(path, complete=True)) for path in models]
+    if members[0].manifest.spec.targets.paired:
+        raise Refusal(
+            f"--format {name}: this model writes texts token by token, and an exported program has no loop for it: use `load_model` or a model of MLflow"
+        )
     for path, (_, member, _) in zip(models, members, strict=True):
         # ONNX Runtime cannot compute convolutions in bf16 on a CPU, and compilers round bf16 at other places than PyTorch does.
         member.float().bf16_weights = False

@@ -24,12 +24,12 @@ MOST_LABELS = 1000
 SAMPLED_PATHS = 200
 MOST_LISTED = 8
 MOST_OFFERED = 3
-IMAGES, LABELS, TEXTS, SPLITS = "image_column", "label_column", "text_column", "split_column"
+IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
 """The keys of the section `source` that name a column."""
 TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
 DELIMITER, DELIMITERS = "label_delimiter", (";", "|", ",", " ")
 LONGEST_LABEL = 60
-WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits"}
+WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
 
 
@@ -321,6 +321,43 @@ def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def texts(table: Table) -> list[Name]:
     return [name for name, values in table.columns.items() if is_text(values) and delimiter_of(values) is None]
+
+
+def pair(path: Path, table: Table, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the columns of the source texts and the target texts, and that of the splits. None for a table that seems to have no pairs.
+
+    Raises Refusal like `chosen`: only the user can say which of two columns is the source.
+    """
+    split = split_column(path, table, given)
+    found = [name for name, values in table.columns.items() if name != split and are_strings(values)]
+    if not {"name", WRITTEN} & set(given) and (len(found) < 2 or label_columns(table) or list_columns(table)):
+        return None
+    others = [name for name in found if name != given.get(TEXTS)]
+    if WRITTEN not in given and others:
+        ways = " or ".join(assignment(WRITTEN, name) for name in others[:MOST_LISTED])
+        raise Question(
+            path,
+            f"no column has classes, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another, "
+            f"add {ways} for the column to write",
+        )
+    written = chosen(path, table, WRITTEN, given, others)
+    return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
+
+
+def are_strings(values: Sequence[Any]) -> bool:
+    """Return True for strings that are neither all numbers nor names of images, most of them different."""
+    known = [value for value in values if value not in (None, "")]
+    if not all(isinstance(value, str) for value in known) or len(set(known)) <= len(known) / 3 or are_image_names(known):
+        return False
+    return not all(map(is_number, known))
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:

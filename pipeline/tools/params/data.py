@@ -28,10 +28,10 @@ from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns
-from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, Question
+from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, WRITTEN, Question
 from pipeline.tools.params.columns import SPLITS as SPLITS_COLUMN
-from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, READERS, ROWS, TABLE, encoding_of, kind_of
-from pipeline.tools.params.texts import VALUES, tokenizer_values, vocabulary_values
+from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of
+from pipeline.tools.params.texts import VALUES, pair_values, tokenizer_values, vocabulary_values
 from pipeline.tools.params.white import described_white, find_white
 
 if TYPE_CHECKING:
@@ -48,9 +48,18 @@ READINGS = {
     TABLE: "images that a table lists",
     ROWS: "rows of numbers and categories",
     LABELLED: "labelled texts",
+    PAIRS: "pairs of texts",
     CORPUS: "texts without labels, for a language model",
 }
-KINDS = {FOLDER: {"image"}, TABLE: {"image", "table"}, ROWS: {"table"}, LABELLED: {"table", "text"}, ARRAYS: {"array"}, CORPUS: {"text"}}
+KINDS = {
+    FOLDER: {"image"},
+    TABLE: {"image", "table"},
+    ROWS: {"table"},
+    LABELLED: {"table", "text"},
+    PAIRS: {"table"},
+    ARRAYS: {"array"},
+    CORPUS: {"text"},
+}
 """The kinds of files that each source reads."""
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -162,6 +171,8 @@ def nearest(root: Path, given: Mapping[str, Any], refusals: Mapping[str, Refusal
         known = ", ".join(READINGS.values())
         return Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(KINDS[name] & present)))]
+    if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS, error), Question) and pairs is not error:
+        return Refusal(f"{error}; or {'; and '.join(pairs.questions)}")
     if present == {"text"} and "name" not in given and CORPUS not in refusals:
         return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
     return error
@@ -251,7 +262,7 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     lines = [f"{root}: {READINGS[name]}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items())]
     lines += [
         f"{key}: {shown(values[key], 60)}"
-        for key in (IMAGES, TEXTS, LABELS, columns.DELIMITER, SPLITS_COLUMN)
+        for key in (IMAGES, TEXTS, LABELS, columns.DELIMITER, WRITTEN, SPLITS_COLUMN)
         if values.get(key) is not None
     ]
     if counts:
@@ -271,12 +282,17 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     elif name == ROWS:
         dataset.fit(assigned)
         inputs = cast("TableInputs", dataset.statistics.inputs())
+    elif name == PAIRS:
+        pairs = settings.read()[0][TRAIN]  # type: ignore[attr-defined]
+        chosen, described = pair_values(cast("TextSettings", settings), given, [(pair.text, pair.target) for pair in pairs])
+        values = {**values, **chosen}
+        lines += described
     elif name == ARRAYS:
         facts = {"image_size": dataset.statistics.row_shape[0], "channels": dataset.statistics.row_shape[2]}
         lines.append("images of {}x{} with {} channels".format(*dataset.statistics.row_shape))
     else:
         lines += [*described_images(cast("ImageFileSettings", settings), facts), *image_lines]
-    if (name in (LABELLED, ROWS) or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
+    if (name in (ROWS, LABELLED, PAIRS) or len(targets[TRAIN]) <= MOST_COMPARED) and dataset.drawing_keys:
         repeated = len(targets[TRAIN]) - len(set(dataset.drawing_keys()))
         lines.append(f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal")
         lines += contradictions(dataset)
@@ -322,7 +338,7 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
 def used_files(settings: "SourceSettings", dataset: "RawDataset") -> frozenset[Path]:
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
-    has_tables = isinstance(settings, (SOURCES.settings(TABLE), SOURCES.settings(ROWS), SOURCES.settings(LABELLED)))
+    has_tables = settings.name in (TABLE, ROWS, LABELLED, PAIRS)
     found = [path for paths in settings.tables().values() for path in paths] if has_tables else []  # type: ignore[attr-defined]
     names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
     of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED and root.is_dir() else set()

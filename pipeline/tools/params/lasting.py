@@ -6,12 +6,14 @@ from pathlib import Path
 from pipeline.core.environment import Environment
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TextInputs, TokenizerDescription
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
+from pipeline.prepare.pairs import PairSettings
 from pipeline.prepare.params import PrepareParams
 from pipeline.tools import training_time
 from pipeline.tools.params.data import Finding
@@ -80,5 +82,9 @@ def described(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
     else:
         num_tokens = getattr(source, "vocabulary", None) or NUM_SPECIAL + NUM_BYTES
         tokenizer = TokenizerDescription.model_construct(kind="word", vocabulary=tuple(map(str, range(num_tokens - NUM_SPECIAL))))
-        inputs = TextInputs(length=getattr(source, "max_length", 1), tokenizer=tokenizer)
+        length = getattr(source, "max_length", 1)
+        if isinstance(source, PairSettings):
+            inputs = TextPairInputs(length=length, target_length=source.target_length, tokenizer=tokenizer)
+        else:
+            inputs = TextInputs(length=length, tokenizer=tokenizer)
     return load(document, TrainParams), Spec(inputs=inputs, targets=finding.task or NextTokenTargets())

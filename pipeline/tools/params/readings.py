@@ -23,6 +23,7 @@ from pipeline.tools.params import columns, rows
 from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
+PAIRS = "text_pairs"
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
 MOST_BLANK = 0.05
@@ -375,6 +376,22 @@ def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> 
     return {"root": root, **columns.answered(path, table, given, TEXTS, found)}
 
 
+def as_text_pairs(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the columns of the source texts and the target texts of the only table of train."""
+    try:
+        of_splits = labelled_tables.find_tables(root, given.get("table"))
+        if not of_splits and "name" in given:
+            of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+    except SeveralSets:
+        if "name" in given:
+            raise
+        return None  # as labelled texts, they are asked for
+    if not of_splits:
+        return None
+    paths = of_splits[TRAIN]
+    return columns.pair(paths[0], columns.read(*paths, encoding=encoding_of(given)), given)
+
+
 def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
@@ -424,6 +441,7 @@ READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] =
     TABLE: as_image_table,
     ROWS: as_rows,
     LABELLED: as_labelled_texts,
+    PAIRS: as_text_pairs,
     ARRAYS: as_arrays,
     CORPUS: as_corpus,
 }

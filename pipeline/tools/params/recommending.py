@@ -5,10 +5,11 @@ from pathlib import Path
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import LARGE, Finding
-from pipeline.tools.params.readings import ARRAYS, CORPUS
+from pipeline.tools.params.readings import ARRAYS, CORPUS, PAIRS
 from pipeline.tools.params.texts import IDEOGRAPHS, share
 
 IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"
+PAIRS_PRESET = "dates-transformer"
 FEW = 1000
 """With fewer samples, larger shares are split off for validation and test."""
 UNEVEN = 3
@@ -52,6 +53,9 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
         return CORPUS_PRESET, written({"source.max_length": ROW, **values} | ({"train.steps": most} if most else {}))
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
+    if finding.source["name"] == PAIRS:
+        values |= {"model.width": 128, "model.dropout": 0.1, "optimizer.learning_rate": 1e-3}
+        return PAIRS_PRESET, written(values | of_length(num_samples(finding)[TRAIN], large=False, texts=False, most=most))
     values |= of_texts(finding) if finding.texts else {} if finding.inputs else models(finding)[model]
     preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)

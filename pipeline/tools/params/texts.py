@@ -21,6 +21,10 @@ MOST_UNSPACED = 0.2
 """If such scripts have a larger share of the characters, words are no tokens."""
 MOST_RARE = 0.01
 """A corpus with a larger share of characters outside the usual vocabulary gets a larger one."""
+SHORT = 100
+"""Pairs of texts of at most so many characters are divided into characters."""
+FEWEST_SIGNS = 100
+"""The vocabulary of characters for pairs has room for so many at least."""
 VALUES: dict[str, dict[str, Any]] = {
     **{kind: {**tokens.LARGEST, "normalization": ["lowercase"]} for kind in ("word", "character")},
     "bpe": {"vocabulary": 8192, "min_count": 2, "normalization": ["lowercase"]},
@@ -71,6 +75,28 @@ def tokenizer_values(settings: TextSettings, given: Mapping[str, Any], texts: Se
     truncated = sum(length > values["max_length"] for length in lengths) / len(lengths)
     if truncated > 1 - tokens.MOST:
         lines.append(f"{truncated:.0%} of the texts are truncated to {values['max_length']} tokens (source.max_length)")
+    return values, lines
+
+
+def pair_values(settings: TextSettings, given: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
+    """Return the tokenizer and the two lengths for pairs of texts as values of the section `source`, and lines about them.
+
+    The tokenizer is `character` for texts of at most SHORT characters, else `bpe`. The arguments are those of `tokenizer_values`.
+    """
+    sample = pairs[:: max(1, -(-len(pairs) // tokens.MOST_TEXTS))]
+    sides = [tokens.measured(side) for side in zip(*sample, strict=True)]
+    kind = str(given.get("tokenizer", "character" if max(len(text) for side in sides for text in side) <= SHORT else "bpe"))
+    num_signs = len(set(chain.from_iterable(chain.from_iterable(pairs))))
+    sizes = {"character": max(FEWEST_SIGNS, num_signs + NUM_SPECIAL), "bpe": settings.vocabulary}
+    values = {"tokenizer": kind, **VALUES[kind], "normalization": []} | ({"vocabulary": sizes[kind]} if kind in sizes else {})
+    values |= {key: given[key] for key in VALUES[kind] if key in given}
+    tokenizer = settings.model_copy(update=values).fit_tokenizer([text for side in sides for text in side])
+    lines = [f"tokenizer: {kind}"]
+    for key, side, num_ends in zip(("max_length", "target_length"), sides, (0, 2), strict=True):
+        lengths, usual = tokens.lengths(tokenizer, side), tokens.row_length(tokenizer, side)
+        values[key] = given.get(key, (lengths[-1] if usual < lengths[-1] <= 2 * usual else usual) + num_ends)
+        title = "target" if num_ends else "source"
+        lines.append(f"{title} texts of {lengths[0]} to {lengths[-1]} tokens; rows have {values[key]} (source.{key})")
     return values, lines
 
 

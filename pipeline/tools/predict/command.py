@@ -21,11 +21,12 @@ TABLE_ROWS = 64
 """Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
 
 
-def run(
+def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     model: str,
     inputs: list[str],
     batch_size: int,
     top_k: int,
+    beam: int,
     column: str | None,
     encoding: str | None,
     output: str | None,
@@ -37,7 +38,7 @@ def run(
     with those of `model`.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
-    pass, and `top_k` the number of most likely classes to name. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
+    pass, and `top_k` the number of most likely classes to name, and `beam` the width of the beam search of a model that writes texts. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
     target = None if output is None else Path(output)
     refuse_invalid({"--batch-size": batch_size, "--top-k": top_k}, encoding)
@@ -53,6 +54,7 @@ def run(
 
     machine = Machine.set_up(Environment.read())
     loaded = load_ensemble([model, *others], device=str(machine.device), column=None if column is None else parsed(column))
+    loaded.use_beam(beam)
     if encoding is not None:
         loaded.use_encoding(encoding)
     set_determinism(loaded.manifest.inference.train.deterministic)

@@ -41,6 +41,8 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     with find.located(model, Paths(), environment) as found:
         loaded, manifest = model_file.load(found.path)
     targets = manifest.spec.targets
+    if targets.paired:
+        raise Refusal(f"{model}: reads a text and writes another: use `python -m pipeline predict`")
     if not targets.per_token:
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
     tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)

@@ -4,19 +4,23 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import Registry
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
+from pipeline.evaluate import decoding
+from pipeline.evaluate.settings.sequence import WIDEST
 from pipeline.inference import machine, model_file, networks, precision, torch_errors
 from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
@@ -91,16 +95,21 @@ class LoadedModel:
         self.precision = precision_on(device, manifest.precision)
         self.network = network.to(device)
 
-    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, top_k: int = TOP_K) -> Iterator[Prediction]:
+    beam = 1
+    """Width of the beam search of a model that writes texts."""
+
+    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, top_k: int = TOP_K, beam: int = 1) -> Iterator[Prediction]:
         """Yield one prediction for each input, in order.
 
         `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a table, a folder, an archive, an
         `.npy` file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
         pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
         text, a table, or a folder or archive of such files. For a model of tables, an input is the path of a table, or a row as a dict from the names of
-        columns to values; `inputs` may be a DataFrame of pandas. `top_k` is the number of classes in a prediction, most likely first. Raises Refusal for
-        the first input that cannot be read. Warns of cells with a category that train does not have, after the last prediction.
+        columns to values; `inputs` may be a DataFrame of pandas. `top_k` is the number of classes in a prediction, most likely first, and `beam` the
+        width of the beam search of a model that writes texts. Raises Refusal for the first input that cannot be read. Warns of cells with a category
+        that train does not have, after the last prediction.
         """
+        self.use_beam(beam)
         before = self.reader.note() if isinstance(self.reader, RowReader) else ""
         if isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
             inputs = inputs.to_dict("records")
@@ -115,6 +124,12 @@ class LoadedModel:
         self.column = self.column._replace(encoding=encoding)
         if hasattr(self.reader, "encoding"):
             self.reader.encoding = encoding
+
+    def use_beam(self, beam: int) -> None:
+        """Write texts by a beam search of this width. Raises Refusal if the model writes none, or if the width is out of range."""
+        if not 1 <= beam <= WIDEST or (beam > 1 and not self.spec.targets.paired):
+            raise Refusal(f"beam: is {beam}: write a number from 1 to {WIDEST}, and 1 for a model that writes no texts")
+        self.beam = beam
 
     def predictor(self, top_k: int) -> Predictor:
         """Return the object that turns the model's outputs into predictions. `top_k` is the number of classes in a prediction."""
@@ -149,13 +164,19 @@ class LoadedModel:
             yield from predictor.predictions(names, self.outputs(rows))
 
     def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
-        """Return the model's outputs for one batch, a float32 array. `rows` are stored samples, the form in which `prepare` stores inputs.
+        """Return the model's outputs for one batch, a float32 array; of a model that writes texts, their tokens (n, length).
+
+        `rows` are stored samples, the form in which `prepare` stores inputs.
 
         Raises Refusal if the batch does not fit in memory.
         """
         batch = self.reader.batch(rows)
         on_device = Batch(batch.inputs.to(self.device))
+        inputs = self.spec.inputs
         with torch_errors.with_remedies(size="batch size"), tf32_allowed():
+            if isinstance(inputs, TextPairInputs):
+                written = decoding.decode(self.network.eval(), on_device.inputs, inputs, beam=self.beam)
+                return np.array(list(zip_longest(*written, fillvalue=inputs.tokenizer.end)), np.int64).reshape(-1, len(rows)).T
             ((outputs, _),) = networks.predict(self.network, [(on_device, len(rows))], precision=self.precision, device=self.device)
         return outputs.cpu().numpy()
 

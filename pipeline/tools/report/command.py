@@ -53,6 +53,7 @@ HUB_TASKS = {
     ("text", "language_modeling"): "text-generation",
     ("table", "classification"): "tabular-classification",
     ("table", "regression"): "tabular-regression",
+    ("text_pair", "sequence"): "text2text-generation",
 }
 """The names of tasks on the Hugging Face Hub, by the kinds of the inputs and of the targets."""
 HUB_METRICS = {"macro_f1": "f1"}
@@ -89,7 +90,7 @@ def report(evidence: "Evidence") -> ModelReport:
     errors, training = results.errors(evidence), results.training(evidence)
     overview = (results.result(evidence), before.compared(evidence), errors or training)
     measured = (results.all_scores(evidence), training if errors else None, samples.mistakes(evidence), results.calibration(evidence))
-    written = (samples.generated_texts(evidence), samples.passages(evidence))
+    written = (samples.generated_texts(evidence), samples.passages(evidence), samples.written_texts(evidence))
     origin = (
         model.summary(evidence),
         samples.data(evidence),

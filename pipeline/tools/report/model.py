@@ -10,6 +10,7 @@ from torch import nn
 from pipeline.core import identity, untrusted
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Spec
@@ -24,7 +25,7 @@ MOST_CHANGED = 12
 """A preset that differs from the training in more values is not named."""
 MOST_LAYERS = 60
 LONGEST = 160
-TASKS = {"classification": "classification", "language_modeling": "language modeling"}
+TASKS = {"classification": "classification", "language_modeling": "language modeling", "sequence": "texts to texts"}
 NOT_SET = "not set"
 
 
@@ -61,7 +62,7 @@ def summary(evidence: Evidence) -> Section:
 def task_name(spec: Spec) -> str:
     """Return the task in words, such as `image classification`."""
     kind = TASKS.get(spec.targets.kind, spec.targets.kind)
-    return kind if spec.targets.per_token else f"{spec.inputs.kind} {kind}"
+    return kind if spec.targets.per_token or spec.targets.paired else f"{spec.inputs.kind} {kind}"
 
 
 def describe_inputs(spec: Spec) -> str:
@@ -71,6 +72,9 @@ def describe_inputs(spec: Spec) -> str:
         return f"images of {inputs.height} x {inputs.width} pixels, {inputs.channels} channel{'' if inputs.channels == 1 else 's'}{white}"
     if isinstance(inputs, TextInputs):
         return f"texts of up to {inputs.length} tokens; {inputs.tokenizer.kind} tokenizer with {inputs.num_tokens:,} tokens"
+    if isinstance(inputs, TextPairInputs):
+        lengths = f"{inputs.length} tokens, and the texts to write of up to {inputs.target_length}"
+        return f"texts of up to {lengths}; {inputs.tokenizer.kind} tokenizer with {inputs.num_tokens:,} tokens"
     return f"{inputs.kind}, shape {inputs.row_shape}"
 
 

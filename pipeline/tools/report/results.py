@@ -40,8 +40,9 @@ def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
         if evidence.prepared:
             yield "baseline: frequencies of tokens", Number(unigram_perplexity(evidence.prepared))
         yield "baseline: a uniform guess", Number(evidence.manifest.spec.num_outputs)
-    for name in ("loss", "macro_f1", "micro_f1", "exact_match", "bits_per_character", "mae", "r2"):
-        if name in scores:
+    main = recorded.main_score(scores)
+    for name in ("chrf", "bleu", "loss", "macro_f1", "micro_f1", "exact_match", "bits_per_character", "mae", "r2"):
+        if name in scores and name != main:
             yield spoken(name), Number(scores[name], key(evidence, name))
     if worst := ranked_classes(scores):
         name, measured = worst[0]
@@ -72,13 +73,13 @@ def key(evidence: Evidence, name: str) -> str:
 
 def headline(evidence: Evidence) -> Headline:
     scores = evidence.evaluation.scores
-    name = next(name for name in recorded.HEADLINES if name in scores)
-    counts = ("tokens", "test token") if "tokens" in scores else ("samples", "test sample")
+    name = recorded.main_score(scores)
+    counts = ("tokens", "test token") if "tokens" in scores and name != "exact_match" else ("samples", "test sample")
     note = f"on {counted(scores[counts[0]], counts[1], ',')}"
     if interval := scores.get(f"{name}_interval"):
         share = confidence_level(evidence) if name == "accuracy" else None
         kind = f"{100 * share:g}% interval" if share else "interval"
-        method = "Clopper-Pearson" if name == "accuracy" else "bootstrap"
+        method = "Clopper-Pearson" if name in ("accuracy", "exact_match") else "bootstrap"
         note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} ({method}), {note}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.table import TableInputs
 from pipeline.core.inputs.text import TextInputs
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
@@ -84,6 +85,11 @@ def first_samples(prepared: Prepared) -> tuple[Block, ...]:
         chosen = first_of_classes(split, len(names), MOST_TEXTS)
         labels = [named(names, split, number) for number in chosen]
         return (columns.rows(inputs, split.inputs[chosen], ("class",) if names else (), labels),)
+    if isinstance(inputs, TextPairInputs):
+        chosen, tokenizer = first_of_classes(split, 0, MOST_TEXTS), Tokenizer(inputs.tokenizer)
+        pairs = zip(*(side.tolist() for side in inputs.texts(split.inputs[chosen])), strict=True)
+        rows = [(f"{number:,}", *(cut(tokenizer.decode(text)) for text in pair)) for number, pair in zip(chosen, pairs, strict=True)]
+        return (Table(("row", "source", "target"), tuple(rows)),)
     return ()
 
 
@@ -171,6 +177,16 @@ def generated(document: str) -> Iterator[Excerpt]:
         temperature, _, _ = part.partition("\n")
         if body := BODY.match(part.removeprefix(temperature)):
             yield Excerpt(f"temperature {temperature}", cut(body[1]))
+
+
+def written_texts(evidence: Evidence) -> Section | None:
+    """Return the texts that the model wrote for the pairs with the highest loss; None if it wrote none."""
+    rows = evidence.evaluation.table("texts.csv")
+    if not rows:
+        return None
+    cells = tuple((f"{float(row['loss']):.4f}", *(cut(row[name]) for name in ("source", "target", "written"))) for row in rows[:MOST_WRONG])
+    note = "The pairs of the test split with the highest loss of a token, each predicted from the true tokens before it."
+    return Section("Written texts", (Table(("loss", "source", "target", "written"), cells), note))
 
 
 def passages(evidence: Evidence) -> Section | None:

@@ -283,6 +283,9 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with `31,4.5,Oslo`, the third column called `target`, and a text": {
         "a.csv": measurements("target", "Oslo", "Lima", beside=True)
     },
+    "`a.csv` with two columns of texts": {
+        "a.csv": table("text,reply", *((text(number), f"reply {text(number)[::-1]}") for number in NUMBERS))
+    },
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
         "train_text.txt": LINES,

@@ -214,6 +214,7 @@ def last_loss(params: TrainParams, prepared: Prepared) -> float:
 TEXT: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer, recomputed": ("texts", {"model": texts.TRANSFORMER | {"dropout": 0.0}, "train.activation_checkpointing": True}),
     "language model: lstm": ("corpus", {"model": texts.LSTM_LANGUAGE_MODEL | {"dropout": 0.0}}),
+    "pairs: transformer": ("pairs", {"model": texts.ENCODER_DECODER | {"dropout": 0.0}}),
 }
 
 

@@ -1,0 +1,38 @@
+"""Describes targets that are texts: the tokens of the target text in each pair of texts."""
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from pipeline.core import spec
+from pipeline.core.inputs.text_pair import TextPairInputs
+
+
+class SequenceTargets(spec.Targets):
+    """Describes the targets of a model that writes a text for each text.
+
+    The inputs contain the target texts already, so no targets are stored: the array of a split's targets has the shape (n, 0).
+    """
+
+    dtype: ClassVar[type[np.generic]] = np.uint8
+    paired: ClassVar[bool] = True
+    metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "perplexity": "min", "accuracy": "max"}
+
+    kind: Literal["sequence"] = "sequence"
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls()
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return (0,)
+
+    def num_outputs(self, inputs: spec.Inputs) -> int:
+        """Return the number of different tokens."""
+        assert isinstance(inputs, TextPairInputs)
+        return inputs.num_tokens
+
+
+Targets = SequenceTargets

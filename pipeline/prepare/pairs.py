@@ -1,0 +1,130 @@
+"""Pairs of a source text and a target text, as rows of the tokens of both."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from pipeline.core.inputs.text import TextInputs
+from pipeline.core.inputs.text_pair import TextPairInputs
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.sequence import SequenceTargets
+from pipeline.core.tokenizer import Tokenizer, Tokens
+from pipeline.prepare import tokens
+from pipeline.prepare.inputs.text import TextSettings
+from pipeline.prepare.inputs.text_pair import Statistics
+from pipeline.prepare.params import Duplicates
+
+BLOCK_PAIRS = 4096
+ENDS = 2
+"""The tokens before and after a target text."""
+
+
+class Pair(NamedTuple):
+    """A source text and the target text that a model should write for it. `key` says where the source has it, such as the file and the line."""
+
+    key: str
+    text: str
+    target: str
+
+
+class PairSettings(TextSettings):
+    """Settings of a source of pairs of texts. One tokenizer is fitted to all texts of train: the source texts and the target texts."""
+
+    inputs: ClassVar[str] = "text_pair"
+    TASK: ClassVar[str] = "sequence"
+
+    duplicates: Duplicates
+    max_length: Annotated[int, Field(ge=2, le=65_536)]
+    """Number of tokens of a source text. A longer one is truncated."""
+    target_length: Annotated[int, Field(ge=1 + ENDS, le=65_536)]
+    """Number of tokens of a target text, with the token before it and the one that ends it. A longer one is truncated, and then has no end."""
+
+    RECOMMENDED: ClassVar = {
+        "duplicates": "together",
+        "tokenizer": "bpe",
+        "vocabulary": 4000,
+        "max_length": 128,
+        "target_length": 128,
+    }
+
+    def example_inputs(self, example: TextPairInputs) -> TextPairInputs:  # type: ignore[override]  # of another kind of inputs
+        tokenizer = super().example_inputs(TextInputs.example()).tokenizer
+        return example.model_copy(update={"length": self.max_length, "target_length": self.target_length, "tokenizer": tokenizer})
+
+    def dataset(self, pairs: Mapping[str, Sequence[Pair]], notes: Sequence[str] = ()) -> RawDataset:
+        """Return the dataset of the pairs of each split. Equal source texts are duplicates."""
+        rows = PairRows(self, pairs)
+        return RawDataset(
+            SequenceTargets(),
+            rows.statistics,
+            {split: np.zeros((len(found), 0), SequenceTargets.dtype) for split, found in pairs.items()},
+            rows.blocks,
+            rows.fit,
+            drawing_keys=lambda: [pair.text.encode("utf-8", "surrogatepass") for pair in pairs[TRAIN]],
+            together=self.duplicates == "together",
+            sample_keys=lambda: {split: [pair.key for pair in found] for split, found in pairs.items()},
+            notes=tuple(notes),
+        )
+
+
+class PairRows:
+    """Turns pairs of texts into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer."""
+
+    def __init__(self, settings: PairSettings, pairs: Mapping[str, Sequence[Pair]]) -> None:
+        self.settings, self.pairs = settings, pairs
+        self.statistics = Statistics(settings.max_length, settings.target_length)
+
+    def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
+        """Fit the tokenizer to the pairs that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
+        texts: dict[str, list[str]] = {TRAIN: [], VALID: [], TEST: []}
+        for split, pairs in self.pairs.items():
+            for pair, destination in zip(pairs, assigned[split], strict=True):
+                texts[destination] += [pair.text, pair.target]
+        self.tokenizer = self.settings.fit_tokenizer(texts[TRAIN])
+        self.statistics.tokenizer = self.tokenizer.description
+        print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
+        if warning := tokens.warning(self.settings, self.tokenizer, texts[TRAIN], texts[VALID] or texts[TEST]):
+            print(f"prepare: {warning}")
+
+    def blocks(self) -> Generator[SampleBlock]:
+        """Yield all pairs, block by block. At the end, print how many texts were truncated, if any were.
+
+        Raises Refusal if the tokenizer finds no token in a text.
+        """
+        inputs, truncated = self.statistics.inputs(), {"max_length": 0, "target_length": 0}
+        for split, pairs in self.pairs.items():
+            for start in range(0, len(pairs), BLOCK_PAIRS):
+                block = pairs[start : start + BLOCK_PAIRS]
+                sources, lengths = self.tokenizer.rows((pair.text for pair in block), self.settings.max_length)
+                targets, target_lengths = target_rows(self.tokenizer, [pair.target for pair in block], inputs)
+                empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
+                if len(empty):
+                    raise Refusal(
+                        f"source.root: {block[empty[0]].key}: has a text in which the tokenizer finds no token: change or remove the pair"
+                    )
+                truncated["max_length"] += int((lengths > self.settings.max_length).sum())
+                truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
+                padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))
+                rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), targets)
+                yield SampleBlock(split, np.arange(start, start + len(block)), rows)
+        total = sum(map(len, self.pairs.values()))
+        for (key, number), kind in zip(truncated.items(), ("source", "target"), strict=True):
+            if number:
+                most = getattr(self.settings, key)
+                print(f"prepare: {number} of {total} {kind} texts have more than {most} tokens (source.{key}) and were truncated")
+
+
+def target_rows(tokenizer: Tokenizer, texts: Sequence[str], inputs: TextPairInputs) -> tuple[Tokens, NDArray[np.int64]]:
+    """Return the tokens of target texts with their ends in rows, (n, inputs.target.length), and the number of tokens of each text, (n,)."""
+    assert tokenizer.description.end is not None
+    end = np.array([tokenizer.description.end], np.int32)
+    rows = np.full((len(texts), inputs.target.length), inputs.pad, np.int32)
+    encoded = [np.concatenate((end, found, end)) for found in tokenizer.encode_all(texts)]
+    for row, found in zip(rows, encoded, strict=True):
+        kept = found[: inputs.target_length]
+        row[: len(kept)] = kept
+    return rows, np.array([len(found) for found in encoded], np.int64)

@@ -1,0 +1,87 @@
+"""Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
+
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from pipeline.core.raw_dataset import RawDataset
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Column
+from pipeline.prepare.pairs import Pair, PairSettings
+from pipeline.prepare.reading import labelled_tables
+from pipeline.prepare.reading.encodings import UTF8, Encoding
+from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_tables
+from pipeline.prepare.reading.labels import TextLabels
+
+
+class Settings(PairSettings):
+    """Reads pairs of texts. All texts are held in memory. `root` is a table (a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file), or a
+    folder or archive with a table for each split, such as `train.csv` and `test.csv`. Any other file of text is a table whose columns have numbers.
+
+    A split valid or test that `root` does not have is split off from the pairs of train, with the share `source.valid` or `source.test`.
+    """
+
+    untrusted: ClassVar[bool] = True
+    name: Literal["text_pairs"]
+    table: Annotated[str, Field(min_length=1, max_length=255)] | None
+    """Which of several tables in the folder `source.root` are read: the name of that of train, beside which those of other splits count, or a
+    pattern such as `pairs_*.csv`. Null if only one set of them is there."""
+    text_column: Column
+    """The column with the source text: its name in the first line or, in a file without a line of names, its number from 1. The key in JSON
+    lines."""
+    target_column: Column
+    """The column with the target text, in the same way."""
+    split_column: Column | None
+    """The column with the split of each row: `train`, `valid` or `test`, or truth values in a column called, for example, `is_test`. Null if
+    there is none."""
+    encoding: Encoding
+    """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
+    on_corrupt: Literal["fail", "skip"]
+    """How to handle a row with an empty text: `fail` stops the stage and lists them; `skip` leaves them out, and says how many."""
+
+    RECOMMENDED: ClassVar = {
+        "root": "data/raw/pairs",
+        "table": None,
+        "text_column": "source",
+        "target_column": "target",
+        "split_column": None,
+        "encoding": UTF8,
+        "on_corrupt": "fail",
+    }
+
+    @field_validator("target_column", "split_column")
+    @classmethod
+    def matches_the_text(cls, column: Column | None, info: ValidationInfo) -> Column | None:
+        text = info.data.get("text_column", column)
+        if column is not None and type(column) is not type(text):
+            raise ValueError("must be of the same kind as text_column: both a name, or both a number")
+        if column == text and "text_column" in info.data:
+            raise ValueError("must be another column than text_column")
+        return column
+
+    def open(self, *, workers: int) -> RawDataset:
+        return replace(self.dataset(*self.read()), described={"column": self.text_column})
+
+    def read(self) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
+        """Return the pairs of each split, and sentences about what is not used. Raises Refusal if there is no table, or if a row is unusable."""
+        paths = self.tables()
+        if not paths:
+            raise Refusal(
+                f"source.root: {self.root} is neither a table nor a folder with a table called train: "
+                f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
+            )
+        columns = {"text_column": self.text_column, "target_column": self.target_column}
+        columns |= {"split_column": self.split_column} if self.split_column else {}
+        skip_empty = self.on_corrupt == "skip"
+        labels = TextLabels([self.target_column], skip_empty=skip_empty)
+        found = labelled_tables.read(paths, columns, labels, self.root, self.encoding, skip_empty=skip_empty)
+        pairs: dict[str, list[Pair]] = {split: [] for split in found.targets}
+        for row in found.rows:
+            name = row.path.relative_to(self.root).as_posix() if row.path != self.root else row.path.name
+            pairs[row.split].append(Pair(f"{name}:{row.line}", row.text, row.label))
+        return pairs, found.notes
+
+    def tables(self) -> Tables:
+        """Return the tables of each split, or if there are none, the files with several fields in each line."""
+        return find_tables(self.root, self.table) or find_tables(self.root, self.table, of_lines=True)

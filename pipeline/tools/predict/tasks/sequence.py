@@ -1,0 +1,50 @@
+"""Turns the tokens that a model writes into texts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.text_pair import TextPairInputs
+from pipeline.core.spec import Spec
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.untrusted import shown, storable
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The text that a model has written for one input."""
+
+    input: str
+    text: str
+
+    def record(self) -> dict[str, Any]:
+        """Return the prediction for a line of JSON."""
+        return {"input": self.input, "text": self.text}
+
+    def row(self) -> dict[str, Any]:
+        """Return the prediction for a row of a file."""
+        return {"input": storable(self.input), "text": storable(self.text)}
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
+        return shown(self.input), shown(self.text)
+
+
+class Predictor:
+    """Makes predictions from the tokens that `pipeline.evaluate.decoding.decode` returns."""
+
+    def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
+        assert isinstance(spec.inputs, TextPairInputs)
+        self.tokenizer = Tokenizer(spec.inputs.tokenizer)
+
+    def columns(self) -> dict[str, int | None]:
+        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
+        return {"input": None, "text": None}
+
+    def predictions(self, names: Sequence[str], outputs: NDArray[np.int64]) -> Iterator[Prediction]:
+        """Yield the prediction for each input. `outputs` (n, length) are the tokens of the texts, filled with special tokens."""
+        for name, tokens in zip(names, outputs, strict=True):
+            yield Prediction(name, self.tokenizer.decode(tokens))
