@@ -170,18 +170,19 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
 def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[Tensor, Tensor]":
     """Return random outputs (TRIED, num_outputs) of a model, and random targets, with which something is tried. They are the same in each call.
 
-    For a language model, both have TRIED_TOKENS tokens for each sample, the last of which is IGNORED.
+    For a model that predicts tokens, both have TRIED_TOKENS tokens for each sample, the last of which is IGNORED.
     """
     import torch  # late: reading a direction needs no torch
 
     generator = torch.Generator().manual_seed(0)
+    of_tokens = targets.per_token or targets.paired
     of_class = () if targets.has_classes else (num_outputs,)  # a class does not know its `row_shape`
-    shape = (TRIED, TRIED_TOKENS) if targets.per_token else (TRIED, *(targets.row_shape if isinstance(targets, Targets) else of_class))
-    outputs = torch.randn(*shape[: 1 + targets.per_token], num_outputs, generator=generator)
-    most = num_outputs if targets.has_classes or targets.per_token else 2
+    shape = (TRIED, TRIED_TOKENS) if of_tokens else (TRIED, *(targets.row_shape if isinstance(targets, Targets) else of_class))
+    outputs = torch.randn(*shape[: 1 + of_tokens], num_outputs, generator=generator)
+    most = num_outputs if targets.has_classes or of_tokens else 2
     integers = issubclass(targets.dtype, np.integer)
     random = torch.randint(most, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
-    if targets.per_token:
+    if of_tokens:
         random[:, -1] = IGNORED
     return outputs, random
 

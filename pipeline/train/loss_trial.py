@@ -13,12 +13,13 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference import measuring, torch_errors
 from pipeline.inference.params import ClassLossSettings, LossSettings
 from pipeline.train.engine.objective import flattened
 from pipeline.train.params import AugmentSettings, TrainParams
 
-TASKS = (ClassTargets, LabelTargets, NextTokenTargets, NumberTargets)
+TASKS = (ClassTargets, LabelTargets, NextTokenTargets, NumberTargets, SequenceTargets)
 """The losses of other tasks are not tried: random numbers may be no valid targets of them."""
 
 

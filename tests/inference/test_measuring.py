@@ -20,6 +20,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.measuring import Measured, metric_named, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
@@ -213,6 +214,7 @@ def test_good_metrics_of_every_task_pass_the_trial(own: Callable[[str, str], Non
     for targets, num_outputs, names in (
         (ClassTargets, 7, REFERENCES),
         (NextTokenTargets, 50_000, ["top_5_accuracy"]),
+        (SequenceTargets, 300, ["top_5_accuracy"]),
         (NumberTargets.example(), 1, ["squares"]),
     ):
         refuse_unfit({name: metric_named(name)(num_outputs) for name in names}, targets, "train.metrics")

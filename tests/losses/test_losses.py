@@ -21,6 +21,7 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
+from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.params import LossSettings
 from pipeline.tools.check.command import refuse_unfit_loss
 from pipeline.train.engine import update
@@ -244,7 +245,7 @@ def test_a_broken_loss_is_refused_with_its_file_and_the_remedy(own: Callable[[st
 def test_good_losses_of_every_task_pass_the_trial(train_params) -> None:
     for targets, sections in (
         (ClassTargets, [FOCAL | {"gamma": 0.5}, BALANCED]),
-        (NextTokenTargets, [BALANCED | {"class_weights": "none", "label_smoothing": 0.0}]),
+        *((targets, [BALANCED | {"class_weights": "none", "label_smoothing": 0.0}]) for targets in (NextTokenTargets, SequenceTargets)),
         (LabelTargets, [{**LABELS, "name": "binary_cross_entropy"}, {**LABELS, "name": "binary_focal", "gamma": 0.5}]),
         (NumberTargets, [{"name": "huber", "delta": 1.0}, {"name": "mae"}, {"name": "mse"}, {"name": "quantile", "quantile": 0.5}]),
     ):

@@ -38,7 +38,11 @@ VALUES = [
     ("source.root", r'"data/a\nb"', "contains a line break or another control character: rename the folder or file"),
     ("source.root", r'"data/a\u2028b"', "contains a line break or another control character"),
     ("seed", "true", "should be a whole number, not true"),
-    ("source.name", "imagenet", 'there is no dataset "imagenet": choose one of arrays, cifar, digits, image_folder, image_table, mnist'),
+    (
+        "source.name",
+        "imagenet",
+        'there is no dataset "imagenet": choose one of arrays, cifar, dates, digits, image_folder, image_table, mnist',
+    ),
     ("source.root", "", "should be text, not null"),
     ("source.root", '""', "is the checkout itself, which also contains the results of the stages: write the path of the folder or file"),
     ("source.valid", "1", "should be less than 1, not 1"),
