@@ -34,6 +34,9 @@ class NumberTargets(spec.Targets):
         """Return the description of one column of numbers."""
         return cls(columns=("number",), mean=(0.0,), std=(1.0,))
 
+    def has_targets_of(self, other: spec.Targets) -> bool:
+        return isinstance(other, NumberTargets) and self.columns == other.columns
+
     @property
     def row_shape(self) -> tuple[int, ...]:
         return (len(self.columns),)
@@ -46,7 +49,7 @@ class NumberTargets(spec.Targets):
         return len(self.columns)
 
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
-        same = isinstance(new, NumberTargets) and new.columns == self.columns
+        same = isinstance(new, NumberTargets) and self.has_targets_of(new)
         more = {"columns": (*self.columns, "one more"), "mean": (*self.mean, 0.0), "std": (*self.std, 1.0)}
         return None if same else self.model_copy(update=more)
 

@@ -109,9 +109,9 @@ def compute(logits: Floats, targets: NDArray[np.integer]) -> tuple[Integers, Flo
 class SampleScores(NamedTuple):
     """The scores of each of n samples, for the table of predictions and the comparison of two models. Every array has the shape (n,).
 
-    `loss` is the summed loss of the sample's targets in nats, and `correct` is how many of its `num_targets` targets were predicted, or None if targets
-    are numbers, which are never just right or wrong. A sample of a classification has one target; a sample of a language model is a row of tokens.
-    `answers` has further columns of the table by name, such as the predicted class.
+    `loss` is the summed loss of the sample's targets in nats, or their squared error if they are numbers. `correct` is how many of its `num_targets`
+    targets were predicted, or None if targets are numbers, which are never just right or wrong. A sample of a classification has one target; a
+    sample of a language model is a row of tokens. `answers` has further columns of the table by name, such as the predicted class.
     """
 
     loss: NDArray[np.float64]

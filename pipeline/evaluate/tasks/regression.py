@@ -73,12 +73,17 @@ class Evaluator:
         }
 
     def sample_scores(self) -> SampleScores:
-        """Return the squared errors of each sample, added up over the columns, with its numbers. No sample is right or wrong."""
-        outputs, targets = self.standardized
-        of = [f" {name}" for name in self.targets.columns] if len(self.targets.columns) > 1 else [""]
+        """Return the squared error of each sample with its numbers: in the squared unit of one column; of several, which may have different units, the
+        sum of the squared errors, each divided by the variance of the column in the test split. So models of other train splits can be compared.
+        No sample is right or wrong.
+        """
+        outputs, targets = self.numbers
+        several = outputs.shape[1] > 1
+        errors = np.square(outputs - targets) / (np.where(np.ptp(targets, axis=0) > 0, targets.var(axis=0), 1) if several else 1)
+        of = [f" {name}" for name in self.targets.columns] if several else [""]
         pairs = zip(of, *(numbers.T for numbers in reversed(self.numbers)), strict=True)
         answers = {f"{kind}{name}": column for name, *both in pairs for kind, column in zip(("actual", "predicted"), both, strict=True)}
-        return SampleScores(np.square(outputs - targets).sum(axis=1), None, np.full(len(outputs), outputs.shape[1]), answers)
+        return SampleScores(errors.sum(axis=1), None, np.full(len(outputs), outputs.shape[1]), answers)
 
     def write(
         self,

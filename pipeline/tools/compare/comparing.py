@@ -205,8 +205,8 @@ def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
     if test.discordant is None or test.accuracy is None:
-        differs = f"{second} has a significantly {loss} loss than {first}" if test.loss.is_significant else "No significant difference"
-        return f"{differs}, by the interval of the loss."
+        differs = f"{second} has a significantly {loss} {test.loss.metric} than {first}" if test.loss.is_significant else "No significant difference"
+        return f"{differs}, by the interval of the {test.loss.metric}."
     comparative = "worse" if test.accuracy.difference < 0 else "better"
     differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
     only = test.discordant
@@ -221,11 +221,11 @@ def is_count(value: float) -> bool:
 
 
 def number(value: float) -> str:
-    return f"{value:.0f}" if is_count(value) else f"{value:.4f}" if abs(value) < 1000 else f"{value:g}"
+    return f"{value:.0f}" if is_count(value) else f"{value:.4f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:g}"
 
 
 def signed(value: float, *, count: bool = False) -> str:
-    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}"
+    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}" if abs(value) >= 0.0001 else f"{value:+.1g}"
 
 
 def aligned(block: Block) -> str:

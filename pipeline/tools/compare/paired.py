@@ -253,7 +253,8 @@ def paired(first: Scored, second: Scored) -> Paired:
     one, other = first.samples, second.samples
     assert np.array_equal(one.num_targets, other.num_targets)
     weights = one.num_targets.astype(np.float64)
-    pairs: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {"loss": (one.loss, other.loss)}
+    loss = "squared error" if one.correct is None else "loss"
+    pairs: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {loss: (one.loss, other.loss)}
     if one.correct is not None and other.correct is not None:
         pairs = {"accuracy": (one.correct, other.correct), **pairs}
     differences = np.stack([after - before for before, after in pairs.values()]).astype(np.float64)
@@ -266,4 +267,4 @@ def paired(first: Scored, second: Scored) -> Paired:
         name: MetricDifference(name, float(before.sum() / weights.sum()), float(after.sum() / weights.sum()), low, high)
         for (name, (before, after)), (low, high) in zip(pairs.items(), intervals, strict=True)
     }
-    return Paired(first.model, second.model, len(weights), found.get("accuracy"), found["loss"], discordant)
+    return Paired(first.model, second.model, len(weights), found.get("accuracy"), found[loss], discordant)

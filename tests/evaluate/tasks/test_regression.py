@@ -62,6 +62,10 @@ def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_pa
     assert scores.answers["predicted share"] == pytest.approx(PREDICTED[:, 1].numpy(), rel=1e-12)
     assert scores.loss == pytest.approx((((PREDICTED.numpy() - ACTUAL) / ACTUAL.std(axis=0)) ** 2).sum(axis=1))
     assert scores.correct is None
+    other = TARGETS.fitted(ACTUAL[:20])
+    assert other != TARGETS
+    assert other.has_targets_of(TARGETS)
+    assert fed(60, targets=other).sample_scores().loss == pytest.approx(scores.loss)
     evaluator.write(tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity())
     assert {"predicted.png", "history.png"} == {path.name for path in tmp_path.iterdir()}
     predictions.write(tmp_path / "test.parquet", predictions.table(scores, None), origin="x")
