@@ -225,7 +225,7 @@ def number(value: float) -> str:
 
 
 def signed(value: float, *, count: bool = False) -> str:
-    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}" if abs(value) >= 0.0001 else f"{value:+.1g}"
+    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}" if 0.0001 <= abs(value) < 1000 else f"{value:+.4g}"
 
 
 def aligned(block: Block) -> str:
