@@ -205,7 +205,11 @@ def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
     if test.discordant is None or test.accuracy is None:
-        differs = f"{second} has a significantly {loss} {test.loss.metric} than {first}" if test.loss.is_significant else "No significant difference"
+        differs = (
+            f"{second} has a significantly {loss} {test.loss.metric} than {first}"
+            if test.loss.is_significant
+            else "No significant difference"
+        )
         return f"{differs}, by the interval of the {test.loss.metric}."
     comparative = "worse" if test.accuracy.difference < 0 else "better"
     differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
@@ -221,11 +225,15 @@ def is_count(value: float) -> bool:
 
 
 def number(value: float) -> str:
-    return f"{value:.0f}" if is_count(value) else f"{value:.4f}" if 0.001 <= abs(value) < 1000 or not value else f"{value:g}"
+    if is_count(value):
+        return f"{value:.0f}"
+    return f"{value:.4f}" if not value or 0.001 <= abs(value) < 1000 else f"{value:g}"
 
 
 def signed(value: float, *, count: bool = False) -> str:
-    return "0" if not value else f"{value:+.0f}" if count else f"{value:+.4f}" if 0.0001 <= abs(value) < 1000 else f"{value:+.4g}"
+    if not value or count:
+        return f"{value:+.0f}" if value else "0"
+    return f"{value:+.4f}" if 0.0001 <= abs(value) < 1000 else f"{value:+.4g}"
 
 
 def aligned(block: Block) -> str:

@@ -38,9 +38,11 @@ def values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[
                 "source=table; on the texts alone, add source=text_classification",
             )
     split = columns.split_column(path, table, given)
+    if isinstance(names := given.get(LABELS), list):
+        are_marks = all(columns.is_mark(table.columns.get(name, ())) for name in names)
+        return {"root": root, SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
     label = target(path, table, given, split)
-    kind = given.get(TASK) or (REGRESSION if isinstance(label, list) else task(path, table, label))
-    return {"root": root, LABELS: label, TASK: kind, SPLITS: split}
+    return {"root": root, LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
 
 
 def candidates(table: Table) -> list[Name]:
@@ -50,8 +52,6 @@ def candidates(table: Table) -> list[Name]:
 
 def target(path: Path, table: Table, given: Mapping[str, Any], split: Name | None) -> Any:
     """Return the column to predict: the one that `given` names, the only one with such a name, or the only possible one. Raises Question."""
-    if isinstance(given.get(LABELS), list):
-        return columns.labels(path, table, {**given, TASK: REGRESSION})
     if LABELS in given:
         return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
     found = [name for name in candidates(table) if name != split]

@@ -282,18 +282,23 @@ def test_data_that_cannot_be_used_are_refused_in_one_sentence_and_nothing_is_wri
     assert Path("params.yaml").read_bytes() == before
 
 
-def test_a_list_of_columns_is_one_class_several_labels_or_numbers_by_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("inputs", ["texts", "rows"])
+def test_a_list_of_columns_is_one_class_several_labels_or_numbers_by_its_values(capsys: pytest.CaptureFixture[str], inputs: str) -> None:
     marks = {
         "one class": ((1, 0), (0, 1)),
         "several labels": ((1, 0), (0, 1), (1, 1), (0, 0)),
         "numbers": ((0.5, 120), (0.25, 80), (0.75, 95)),
     }
     for name, cells in marks.items():
-        path = csv(f"data/{name}.csv", [{"about": text(n), **dict(zip("ab", cells[n % len(cells)], strict=True))} for n in range(60)])
-        given = ["source.task=regression"] * (name == "numbers")
+        path = csv(
+            f"data/{name}.csv",
+            [{"about": text(n) if inputs == "texts" else n / 7, **dict(zip("ab", cells[n % len(cells)], strict=True))} for n in range(60)],
+        )
+        given = ["source.task=regression"] * (name == "numbers" and inputs == "texts")
         assert main(["set", f"data={path}", "source.label_column=[a, b]", *given]) == 0, capsys.readouterr().err
         chosen = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data
-        expected = {"one class": ("classification", "valid/accuracy"), "numbers": ("regression", "valid/r2")}
+        of_classes = "valid/accuracy" if inputs == "texts" else "valid/loss"
+        expected = {"one class": ("classification", of_classes), "numbers": ("regression", "valid/r2")}
         found = (chosen["source"]["task"], chosen["train"]["metric"])
         assert found == expected.get(name, ("multi_label", "valid/average_precision"))
 
