@@ -240,6 +240,7 @@ def test_many_lines_of_an_error_are_cut_and_counted(capsys: pytest.CaptureFixtur
         assert capsys.readouterr().err.splitlines()[-1] == last
 
 
-def test_an_error_of_the_system_without_a_remedy_keeps_its_traceback() -> None:
+@pytest.mark.parametrize("number", [errno.EBADF, errno.EPIPE])  # EPIPE of a connection, as stdout can be written
+def test_an_error_of_the_system_without_a_remedy_keeps_its_traceback(number: int) -> None:
     with pytest.raises(OSError, match="a surprise"):
-        print_os_error(OSError(errno.EBADF, "a surprise"))
+        print_os_error(OSError(number, "a surprise"))

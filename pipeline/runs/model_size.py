@@ -123,8 +123,8 @@ def count_forward(
     chosen: precision.ChosenPrecision,
     micro_batch_size: int,
     *,
-    channels_last: bool = False,
-    longest: int | None = None,
+    channels_last: bool,
+    longest: int | None,
 ) -> Forward | None:
     """Count the forward pass of a micro-batch on torch's meta device, where nothing is computed.
 

@@ -136,7 +136,7 @@ def test_images_are_normalised_on_a_copy(channels: int, channels_last: bool, dty
     assert found.stride() == ((20 * channels, 1, 5 * channels, channels) if channels_last else (20 * channels, 20, 5, 1))
 
 
-def test_the_largest_number_of_a_table_is_a_finite_feature() -> None:
-    inputs = TableInputs(columns=(NumberColumn(kind="number", name="c", missing=False, mean=0.0, std=1e-3),))
-    features = table.Preprocessing(inputs, channels_last=False)(torch.tensor([[1e100], [-1e100], [2e-3]], dtype=torch.float64))
-    torch.testing.assert_close(features, torch.tensor([[1e6], [-1e6], [2.0]]))
+def test_the_largest_number_of_a_table_is_a_finite_feature_and_a_missing_one_is_marked() -> None:
+    inputs = TableInputs(columns=(NumberColumn(kind="number", name="c", missing=True, mean=0.0, std=1e-3),))
+    features = table.Preprocessing(inputs, channels_last=False)(torch.tensor([[1e100], [-1e100], [2e-3], [torch.nan]], dtype=torch.float64))
+    torch.testing.assert_close(features, torch.tensor([[1e6, 0.0], [-1e6, 0.0], [2.0, 0.0], [0.0, 1.0]]))

@@ -65,6 +65,25 @@ def test_a_run_is_found_by_its_id_in_mlflow_beside_stores_that_have_none(tmp_pat
     assert found.name == SECOND
 
 
+def test_the_model_of_a_run_that_ended_on_another_machine_is_that_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, FIRST)
+    (journal.journals_folder(tmp_path) / FIRST / events.DELIVERED).write_text(json.dumps({"server": {"run_id": "5" * 32}}))
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.setattr(find, "from_mlflow", lambda *_: tmp_path / "downloaded")
+    with find.located("5" * 32, Paths(), Environment.read()) as found:
+        assert found.path == tmp_path / "downloaded"
+
+
+def test_a_model_file_that_dvc_has_removed_is_refused_with_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, FIRST, SECOND)
+    (journal.journals_folder(tmp_path) / FIRST / journal.MODEL_DIGEST).write_text("5" * 64)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    name, message = "models/model.safetensors", f"name a finished run, such as {FIRST}, or"
+    with pytest.raises(Refusal, match=message), find.located(name, Paths(), Environment.read()):
+        pass
+
+
 def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, FIRST, SECOND, TWIN)
     message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"

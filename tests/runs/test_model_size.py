@@ -100,7 +100,7 @@ def test_the_flops_of_recurrent_cells_are_counted(train_params) -> None:
     for cell in recurrent.CELLS:
         params, spec = train_params({**texts.UNAUGMENTED, "model": texts.LSTM | {"cell": cell}}), found.spec
         weights = sum(tensor.numel() for name, tensor in params.model.build(spec).named_parameters() if ".weight_" in name)
-        forward = model_size.count_forward(params, spec, "fp32", 16)
+        forward = model_size.count_forward(params, spec, "fp32", 16, channels_last=False, longest=None)
         assert forward
         assert forward.flops >= 2 * 16 * texts.LENGTH * weights > 0
 
@@ -159,7 +159,9 @@ def test_a_model_that_cannot_run_on_the_meta_device_is_described_without_flops(t
 
 def test_with_autocast_the_16_bit_copies_of_the_weights_count_too(train_params, prepared) -> None:
     params, spec = train_params({}), prepared.spec
-    bf16_true, fp32, mixed = (model_size.count_forward(params, spec, name, 16) for name in ("bf16-true", "fp32", "bf16"))
+    bf16_true, fp32, mixed = (
+        model_size.count_forward(params, spec, name, 16, channels_last=False, longest=None) for name in ("bf16-true", "fp32", "bf16")
+    )
     assert bf16_true
     assert fp32
     assert mixed

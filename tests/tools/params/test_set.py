@@ -44,12 +44,13 @@ def test_what_changed_is_printed_and_git_undoes_it(parameters: Parameters, capsy
     before = PARAMS.read_bytes()
     for words in (["init", "--quiet"], ["add", "params.yaml"], ["commit", "--quiet", "--message", "all"]):
         call(Path(), *GIT, *words)
-    assert main(["set", "model=mlp", "optimizer.learning_rate=1e-4", "model.width=64"]) == 0
+    assert main(["set", "model=mlp", "optimizer.learning_rate=1e-4", "model.width=64", "train.metrics=[auroc]"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "set: model: {name: convnet, weights: null, width: 16, dropout: 0.1} -> {name: mlp, weights: null, width: 64, depth: 2, dropout: 0.2}",
         "set: optimizer.learning_rate: 0.003 -> 0.0001",
+        "set: train.metrics: [] -> [auroc]",
     ]
-    assert call(Path(), *GIT, "diff", "--shortstat").strip() == "1 file changed, 5 insertions(+), 4 deletions(-)"
+    assert call(Path(), *GIT, "diff", "--shortstat").strip() == "1 file changed, 6 insertions(+), 5 deletions(-)"
     call(Path(), *GIT, "restore", "params.yaml")
     assert PARAMS.read_bytes() == before
 

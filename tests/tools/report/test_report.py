@@ -18,6 +18,7 @@ from pipeline.core.prepared import read_record
 from pipeline.core.section import leaves
 from pipeline.evaluate.reports import predictions
 from pipeline.inference import model_file, networks
+from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools.report import samples
 from tests import project
 from tests.project import TABLE
@@ -163,9 +164,10 @@ def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path,
     project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
+    Journal.create(checkout, stage="train", info=RunInfo(subject="mlp on digits")).close()  # a training that was stopped
     assert main(["train"]) == main(["evaluate"]) == 0
     now = json.loads(Path("metrics/evaluate.json").read_text())["test"]
-    page, (first, second) = report(), (path.name.rpartition("-")[2] for path in sorted(Path(".pipeline/journal").iterdir()))
+    page, (first, _, second) = report(), (path.name.rpartition("-")[2] for path in sorted(Path(".pipeline/journal").iterdir()))
     begin = page.texts.index("Compared with the run before", page.texts.index("Result") + 20)
     texts = [text for each in page.texts[begin:] if (text := each.strip())]
     scores = [[f"{earlier[name]:.4f}", f"{now[name]:.4f}", f"{now[name] - earlier[name]:+.4f}"] for name in ("accuracy", "loss")]

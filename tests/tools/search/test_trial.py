@@ -1,9 +1,16 @@
-"""What a trial of a search leaves, read from its files."""
+"""What a trial of a search leaves, read from its files, and the process that sends its journal to MLflow."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
-from pipeline.tools.search.trial import TrialFolder
+import pytest
+
+from pipeline.core.environment import Environment
+from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
+from pipeline.runs.mlflow import mirror_process
+from pipeline.tools.search.tracked import TrialRuns
+from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
 
 
 def test_a_metric_that_the_validation_did_not_determine_has_no_value(tmp_path: Path) -> None:
@@ -14,3 +21,17 @@ def test_a_metric_that_the_validation_did_not_determine_has_no_value(tmp_path: P
     trial.paths.history.write_text("step,valid/accuracy,valid/auroc\n10,0.5,0.5\n20,0.75,\n", encoding="utf-8")
     assert trial.result("valid/auroc") == (None, 20)
     assert trial.result("valid/accuracy") == (0.75, 20)
+
+
+def test_a_trial_gets_one_mirror_once_its_journal_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Path] = []
+    monkeypatch.setattr(mirror_process, "start", lambda folder, _: started.append(folder) or "a process")
+    runs, trial = TrialRuns("tiny", "search", "parent", Environment.read()), TrialFolder(tmp_path / "7", "search")
+    written = Journal.create(trial.folder, stage="train", info=RunInfo(tags={SEARCH_TAG: "search", TRIAL_TAG: "7"}))
+    written.close()
+    runs.mirror(trial)
+    assert not started
+    with closing(Journal.reopen(written.folder, stage="train", info=RunInfo())):
+        runs.mirror(trial)
+        runs.mirror(trial)
+    assert started == [written.folder]

@@ -6,6 +6,7 @@ A number that Python had is frozen in it, as in a CUDA graph, and a tensor is re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from pipeline.core.prepared import Prepared
 from pipeline.inference import cuda_graphs
 from pipeline.inference.batches.blocks import BlockBatch
-from pipeline.inference.cuda_graphs import Graphs, NotRecorded, Recording
+from pipeline.inference.cuda_graphs import LITTLE_MEMORY, Graphs, NotRecorded, Recording
 from pipeline.inference.machine import Machine
 from pipeline.train import training
 from pipeline.train.engine import captured, step, update
@@ -238,6 +239,25 @@ def test_shapes_beyond_the_bound_stay_eager_and_change_nothing(
     monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", most)
     assert_same_end(eager, trained(train_params, prepared, recipe))
     assert "inputs of further shapes, because there are" in capsys.readouterr().out
+
+
+def test_a_function_is_watched_then_recorded_and_only_a_lack_of_memory_ends_the_capture_quietly(replay, monkeypatch) -> None:
+    replay()
+    watched = Mock(wraps=cuda_graphs.watched)
+    monkeypatch.setattr(cuda_graphs, "watched", watched)
+    replays = Mock(side_effect=[None, RuntimeError("broken"), torch.OutOfMemoryError("CUDA out of memory")])
+    monkeypatch.setattr(Operations, "replay", replays)
+    reasons: list[str] = []
+    graphs, inputs = Graphs(torch.device("cpu"), reasons.append), [torch.ones(2)]
+    counts = []
+    for _ in range(3):
+        graphs.run("double", inputs, torch.Tensor.double)
+        counts.append((watched.call_count, graphs.num_graphs))
+    assert counts == [(0, 0), (1, 0), (1, 1)]
+    with pytest.raises(RuntimeError, match="broken"):
+        graphs.run("double", inputs, torch.Tensor.double)
+    assert torch.equal(graphs.run("double", inputs, torch.Tensor.double), inputs[0].double())
+    assert (reasons, graphs.num_graphs) == ([LITTLE_MEMORY], 0)
 
 
 def test_beside_the_graphs_of_the_compiler_gradients_are_copied_out_of_its_memory(
