@@ -79,7 +79,7 @@ class Settings(LabelSettings, TableSettings):
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
             notes.append(f"columns not read, because they have images or nested values, or the first row lacks them: {several}")
-        statistics = Statistics(parts)
+        statistics = Statistics(parts, self.numbers)
         together = self.duplicates == "together"
         compared = [part.name for part in parts] if together else names  # such as an identifier, which tells equal rows apart
         keys = partial(drawing_keys, labelled, [*map(names.index, compared)])

@@ -8,11 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pydantic import ValidationError
+from scipy.stats import norm, rankdata
 
 from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs, read
 from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
+from pipeline.inference.inputs.table import Preprocessing
 from pipeline.prepare.inputs import table as columns
 from pipeline.sources import scikit_learn, table
 
@@ -29,6 +32,7 @@ FIELDS: dict[str, Any] = {
     "category_columns": (),
     "date_columns": (),
     "ignored_columns": (),
+    "numbers": "standardized",
     "task": "classification",
     "label_column": "label",
     "split_column": None,
@@ -56,6 +60,20 @@ def write(path: Path, *lines: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
+
+
+def test_numbers_by_rank_are_normal_and_between_their_neighbours(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(2).lognormal(3, 2, 5000).round(2)
+    path = write(tmp_path / "a.csv", "size,label", *(f"{number},{at % 2}" for at, number in enumerate(numbers)), ",1")
+    dataset, inputs = opened(settings(path, numbers="ranks"))
+    few = Preprocessing(inputs, channels_last=False)
+    features = few(torch.from_numpy(gathered(dataset)[TRAIN]))[:, 0].double().numpy()
+    expected = norm.ppf((rankdata(numbers) - 0.5) / len(numbers))
+    assert np.abs(features[:-1] - expected).max() < 0.05
+    assert np.abs(features[:-1] - expected).mean() < 5e-3
+    assert features[-1] == 0
+    far = few(torch.tensor([[-1e100], [1e100], [numbers.min()], [numbers.max()]], dtype=torch.float64))[:, 0]
+    assert far[:2].tolist() == far[2:].tolist() == pytest.approx([expected.min(), expected.max()])
 
 
 def test_what_a_column_holds_is_found_from_its_values(tmp_path: Path) -> None:

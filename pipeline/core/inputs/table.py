@@ -24,6 +24,7 @@ MOST_COLUMNS = 4096
 MOST_VALUES = 255
 """Up to so many values of a column of categories are told apart: the most frequent ones. All others are one more value."""
 LONGEST_VALUE = 255
+MOST_KNOTS = 100
 LARGEST = 1e100
 """A larger number is refused: the squares of such numbers would not fit into float64."""
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
@@ -56,11 +57,16 @@ class Column(BaseModel):
 
 
 class NumberColumn(Column):
-    """Describes a column of numbers, or of dates, whose numbers are days since 1970. `mean` and `std` are those of the train split."""
+    """Describes a column of numbers, or of dates, whose numbers are days since 1970. `mean` and `std` are those of the train split.
+
+    `knots` are numbers of train, ascending, each with the number of a standard normal distribution that has the same rank. The model reads them
+    instead of standardised numbers, with straight lines between two knots. They are empty if the numbers are standardised.
+    """
 
     kind: Literal["number", "date"]
     mean: float
     std: Annotated[float, Field(gt=0)]
+    knots: Annotated[tuple[tuple[float, float], ...], Field(max_length=MOST_KNOTS)] = Field(default=(), exclude_if=lambda knots: not knots)
 
     def stored(self, value: float | str | None) -> float:
         return math.nan if value is None else float(value)

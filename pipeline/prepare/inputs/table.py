@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from statistics import NormalDist
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.inputs.table import (
     LONGEST_VALUE,
     MOST_COLUMNS,
+    MOST_KNOTS,
     MOST_VALUES,
     CategoryColumn,
     Kind,
@@ -29,6 +31,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.params import SourceSettings
 
 Values = Sequence[float | str | None]
+Scale = Literal["standardized", "ranks"]
 Columns = Annotated[tuple[Column, ...], Field(max_length=MOST_COLUMNS)]
 MOSTLY = 0.9
 """A column of which so many cells are numbers or dates, but not all, has mistakes or marks of missing values."""
@@ -57,8 +60,18 @@ class TableSettings(SourceSettings):
     """Columns of dates, beside those in which all cells with a value are dates in the form of ISO 8601; `[]` for no others."""
     ignored_columns: Columns
     """Columns that are not used, beside those in which more than half of the rows have different texts, all have the same value, or the rows are numbered."""
+    numbers: Scale
+    """How a model reads numbers and dates: `standardized` by their mean and standard deviation in train, or by their `ranks` in train, mapped to a standard
+    normal distribution, which suits numbers of which few are far larger than the others."""
 
-    RECOMMENDED: ClassVar = {"number_columns": [], "category_columns": [], "date_columns": [], "ignored_columns": []}
+    RECOMMENDED: ClassVar = {
+        "number_columns": [],
+        "category_columns": [],
+        "date_columns": [],
+        "ignored_columns": [],
+        "numbers": "standardized",
+    }
+    ADDED: ClassVar = {"numbers": "standardized"}
 
     @field_validator("category_columns", "date_columns", "ignored_columns")
     @classmethod
@@ -137,15 +150,15 @@ class Statistics:
 
     dtype: ClassVar[type[np.generic]] = TableInputs.dtype
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self.parts, self.row_shape = parts, (len(parts),)
+    def __init__(self, parts: Sequence[Part], scale: Scale = "standardized") -> None:
+        self.parts, self.scale, self.row_shape = parts, scale, (len(parts),)
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
         """Describe the columns by the rows that go to train. `assigned` has the final split of each row of each split of the source."""
         columns = []
         for part in self.parts:
             pairs = (pair for split, values in part.values.items() for pair in zip(values, assigned[split].tolist(), strict=True))
-            columns.append(described(part, [value for value, name in pairs if name == TRAIN]))
+            columns.append(described(part, [value for value, name in pairs if name == TRAIN], self.scale))
         self.described = TableInputs(columns=tuple(columns))
 
     def blocks(self) -> Generator[SampleBlock]:
@@ -167,7 +180,7 @@ class Statistics:
         return self.described
 
 
-def described(part: Part, values: Values) -> NumberColumn | CategoryColumn:
+def described(part: Part, values: Values, scale: Scale) -> NumberColumn | CategoryColumn:
     """Return the description of a column by its values in train. If all numbers are equal, the standard deviation is given as 1."""
     missing = any(value is None for value in values)
     if part.kind == "category":
@@ -179,4 +192,15 @@ def described(part: Part, values: Values) -> NumberColumn | CategoryColumn:
     mean, std = float(numbers.mean()), float(numbers.std())
     if np.ptp(numbers) == 0:  # the mean of equal numbers may be rounded
         mean, std = float(numbers[0]), 1.0
-    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std or 1.0)
+    knots = knots_of(numbers) if scale == "ranks" else ()
+    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std or 1.0, knots=knots)
+
+
+def knots_of(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
+    """Return up to MOST_KNOTS of the different `numbers`, ascending, with the normal number of their rank. Equal numbers share their mean rank."""
+    different, counts = np.unique(numbers, return_counts=True)
+    ranks, normal = (counts.cumsum() - counts / 2) / len(numbers), NormalDist()
+    low, high = (normal.inv_cdf(float(rank)) for rank in ranks[[0, -1]])
+    between = [normal.cdf(float(number)) for number in np.linspace(low, high, MOST_KNOTS)[1:-1]]
+    chosen = {0, *ranks.searchsorted(between).tolist(), len(ranks) - 1} - {len(ranks)}
+    return tuple((float(different[at]), normal.inv_cdf(float(ranks[at]))) for at in sorted(chosen))

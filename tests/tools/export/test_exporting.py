@@ -315,9 +315,10 @@ def test_texts_of_any_number_and_length_give_the_outputs_of_the_model(folder: Pa
         assert np.abs(found - expected).max() <= 1e-4
 
 
+@pytest.mark.parametrize("knots", [(), ((1e9, -1.0), (1e9 + 2, 0.0), (1e9 + 8, 3.0))], ids=["standardized", "ranks"])
 @pytest.mark.parametrize("name", ["onnx", "pt2"])
-def test_rows_of_a_table_give_the_outputs_of_the_model(folder: Path, name: str) -> None:
-    number = NumberColumn(kind="number", name="a", missing=True, mean=1e9, std=2.0)
+def test_rows_of_a_table_give_the_outputs_of_the_model(folder: Path, name: str, knots: tuple[tuple[float, float], ...]) -> None:
+    number = NumberColumn(kind="number", name="a", missing=True, mean=1e9, std=2.0, knots=knots)
     inputs = TableInputs(columns=(number, CategoryColumn(name="b", missing=False, values=("x", "y"), others=False)))
     spec, settings = Spec(inputs=inputs, targets=NumberTargets(columns=("c",), mean=(5.0,), std=(3.0,))), MODELS.settings("linear")
     network = settings(name="linear", weights=None).build(spec)
