@@ -73,7 +73,7 @@ class Evaluator:
         samples = self.sample_scores()
         assert samples.correct is not None
         loss = float(samples.loss.sum() / samples.num_targets.sum())
-        exact = np.equal(self.texts, self.targets)
+        exact = np.array([text == target for text, target in zip(self.texts, self.targets, strict=True)])
         return {
             "loss": loss,
             "perplexity": perplexity(loss),
