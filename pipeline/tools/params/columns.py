@@ -51,21 +51,26 @@ class Table(NamedTuple):
     """The columns of a Parquet file that store names for their numbers: labels for certain."""
 
 
-def read(*paths: Path, encoding: str = encodings.UTF8) -> Table:
-    """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row."""
-    parts = [read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path, encoding) for path in paths]
+def read(*paths: Path, encoding: str = encodings.UTF8, numbered: bool = False) -> Table:
+    """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row.
+
+    With `numbered`, the first line of a file of text is a row like the others. Otherwise it is examined whether it has names.
+    """
+    parts = [
+        read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path, encoding, numbered) for path in paths
+    ]
     first = parts[0]
     joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
     return Table({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
 
 
-def read_text_table(path: Path, encoding: str) -> Table:
+def read_text_table(path: Path, encoding: str, numbered: bool) -> Table:
     place = f"source.root: {shown(path)}"
     parsed = tables.PARSERS.get(tables.suffix_of(path), lines.parsed)(tables.read_text(path, encoding=encoding), place)
-    return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place)
+    return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place, numbered)
 
 
-def table_of(found: list[Any], place: str) -> Table:
+def table_of(found: list[Any], place: str, numbered: bool) -> Table:
     """Return the columns of the rows `found`, each a list of fields or a dict. `place` is the beginning of a message.
 
     Raises Refusal if there are none.
@@ -78,7 +83,7 @@ def table_of(found: list[Any], place: str) -> Table:
     first, *others = found
     others = sampled([row for row in others if row != first] or others)  # joined files repeat a line of names, which `prepare` refuses
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
-    if has_names(first, columns):
+    if not numbered and has_names(first, columns):
         return Table({name: values for name, values in zip(first, columns, strict=True) if name})
     return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
 
@@ -338,10 +343,18 @@ def pair(path: Path, table: Table, given: Mapping[str, Any]) -> dict[str, Any] |
         raise Question(
             path,
             f"no column has classes, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another, "
-            f"add {ways} for the column to write",
+            f"add {ways} for the column to write{of_numbers(path, table, others)}",
         )
     written = chosen(path, table, WRITTEN, given, others)
     return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
+
+
+def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
+    """Return the advice for a file of text whose first line may be texts, because a name of the columns `found` has several words; else ""."""
+    if tables.suffix_of(path) in (*tables.JSON_LINES, ".json", parquet.SUFFIX) or not any(" " in str(name) for name in found):
+        return ""
+    number = [*table.columns].index(found[-1]) + 1
+    return f"; if the first line has texts instead of names, write the number of the column, such as {assignment(WRITTEN, number)}"
 
 
 def are_strings(values: Sequence[Any]) -> bool:

@@ -20,7 +20,7 @@ from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns, rows
-from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Question
+from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, WRITTEN, Question
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
 PAIRS = "text_pairs"
@@ -389,7 +389,8 @@ def as_text_pairs(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None
     if not of_splits:
         return None
     paths = of_splits[TRAIN]
-    return columns.pair(paths[0], columns.read(*paths, encoding=encoding_of(given)), given)
+    numbered = any(isinstance(given.get(key), int) for key in (TEXTS, WRITTEN))
+    return columns.pair(paths[0], columns.read(*paths, encoding=encoding_of(given), numbered=numbered), given)
 
 
 def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
