@@ -247,8 +247,8 @@ def describe(values: Mapping[str, Any], given: Mapping[str, Any]) -> Finding:
     name, root = str(values["name"]), Path(values["root"])
     if name == CORPUS:
         return describe_corpus(values)
-    if name == LABELLED:
-        values = {**VALUES.get(str(given.get("tokenizer", "word")), {}), **values}
+    if name in (LABELLED, PAIRS):
+        values = {**VALUES.get(str(given.get("tokenizer", "word" if name == LABELLED else None)), {}), **values}
     facts, image_lines = image_facts(values) if name in (FOLDER, TABLE) else ({}, [])
     # equal samples are found by their contents, which are the keys for `together`
     settings = settings_of({**values, **facts, "duplicates": "together"})

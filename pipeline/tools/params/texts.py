@@ -10,6 +10,7 @@ from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.registry import SOURCES
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import TextSettings
+from pipeline.prepare.pairs import PairSettings
 
 IDEOGRAPHS = re.compile(
     "[\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U0001f300-\U0001faff\U00020000-\U0003ffff]"
@@ -87,7 +88,7 @@ def pair_values(settings: TextSettings, given: Mapping[str, Any], pairs: Sequenc
     sides = [tokens.measured(side) for side in zip(*sample, strict=True)]
     kind = str(given.get("tokenizer", "character" if max(len(text) for side in sides for text in side) <= SHORT else "bpe"))
     num_signs = len(set(chain.from_iterable(chain.from_iterable(pairs))))
-    sizes = {"character": max(FEWEST_SIGNS, num_signs + NUM_SPECIAL), "bpe": settings.vocabulary}
+    sizes = {"character": max(FEWEST_SIGNS, num_signs + NUM_SPECIAL), "bpe": PairSettings.RECOMMENDED["vocabulary"]}
     values = {"tokenizer": kind, **VALUES[kind], "normalization": []} | ({"vocabulary": sizes[kind]} if kind in sizes else {})
     values |= {key: given[key] for key in VALUES[kind] if key in given}
     tokenizer = settings.model_copy(update=values).fit_tokenizer([text for side in sides for text in side])

@@ -164,8 +164,8 @@ def test_a_corpus_of_many_characters_gets_a_vocabulary_for_them() -> None:
 def test_pairs_without_names_are_taken_by_the_numbers_of_their_columns(refused: Refused) -> None:
     csv("data/pairs.csv", [{"a": text(number), "b": text(number)[::-1]} for number in range(12)], names=False)
     assert "write the number of the column, such as source.target_column=2" in refused("set", "data=data/pairs.csv")[0]
-    found = source("data=data/pairs.csv", "source.target_column=2")
-    assert (found["text_column"], found["target_column"]) == (1, 2)
+    found = source("data=data/pairs.csv", "source.target_column=2", "source.tokenizer=byte")
+    assert (found["text_column"], found["target_column"], found["vocabulary"]) == (1, 2, None)
 
 
 def test_the_command_that_names_an_encoding_works_when_pasted(refused: Refused) -> None:
