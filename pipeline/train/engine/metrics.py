@@ -95,7 +95,8 @@ class StepMetrics:
         This makes the host wait for the device; `add` does not. At least one step must have been added.
         """
         tensors = self.tensors()
-        tensors[LOSS] = tensors[LOSS] / (self.num_targets / len(tensors[LOSS]))  # all steps have equally many targets
+        # steps of pairs of texts have different numbers of targets: divided by their mean, the losses have the mean of all targets
+        tensors[LOSS] = tensors[LOSS] / (self.num_targets / len(tensors[LOSS]))
         values = dict(zip(tensors, torch.stack([tensor.double() for tensor in tensors.values()]).tolist(), strict=True))
         return StepValues(values.pop(LOSS), values.pop(NORM), values.pop(SKIPPED), values)
 
