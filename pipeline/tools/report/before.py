@@ -14,7 +14,7 @@ from pipeline.tools.report.page import Cell, Number, Section, Table
 from pipeline.tools.report.results import key, spoken
 
 TITLE = "Compared with the run before"
-COMPARED = ("exact_match", *recorded.HEADLINES, "macro_f1")
+COMPARED = ("exact_match", "chrf", *recorded.HEADLINES, "macro_f1")
 """The test scores whose change is shown."""
 INPUTS = {**DIGESTS, "fingerprint": "machine"}
 MOST_CHANGED, LONGEST_VALUE = 6, 24

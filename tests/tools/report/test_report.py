@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from pipeline.core.section import leaves
 from pipeline.evaluate.reports import predictions
 from pipeline.inference import model_file, networks
 from pipeline.runs.journal import Journal, RunInfo
-from pipeline.tools.report import samples
+from pipeline.tools.report import before, samples
 from tests import project
 from tests.project import TABLE
 from tests.tools.report.pages import Read, card_parts, plain_text
@@ -158,6 +159,12 @@ def test_all_sections_of_a_tracked_classifier_are_there(digits: Path, page: Read
     assert "training time" in page.text
 
 
+def test_of_written_texts_the_chrf_of_the_run_before_is_compared_too() -> None:
+    record: Any = SimpleNamespace(metrics=lambda _: {"test/exact_match": 0.0, "test/chrf": 10.0})
+    evidence: Any = SimpleNamespace(evaluation=SimpleNamespace(scores={"exact_match": 0.0, "chrf": 12.5}, origin=None))
+    assert [row[0] for row in before.score_rows(record, evidence)] == ["exact match", "chrf"]
+
+
 def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "This checkout has no earlier run of mlp on digits." in page.text
     earlier = json.loads(Path("metrics/evaluate.json").read_text())["test"]
@@ -222,14 +229,14 @@ def test_metrics_of_another_model_are_not_used(checkout: Path) -> None:
 
 def test_a_run_whose_model_is_no_longer_the_checkouts_is_evaluated_anew_with_the_curves_of_its_journal(checkout: Path, page: Read) -> None:
     (journal,) = Path(".pipeline/journal").iterdir()
-    before = page
+    earlier = page
     for path in ("metrics/evaluate.json", "metrics/train.json", "plots/train/history.csv", "models/model.safetensors"):
         Path(path).unlink()
     page = report(journal.name)
-    charts = [line for line in before.page.splitlines() if "image/svg" in line and "loss (nats)" in line]
+    charts = [line for line in earlier.page.splitlines() if "image/svg" in line and "loss (nats)" in line]
     assert charts
     assert charts == [line for line in page.page.splitlines() if "image/svg" in line and "loss (nats)" in line]
-    assert {value for key, value in before.numbers if "#test." in key} <= {value for _, value in page.numbers}
+    assert {value for key, value in earlier.numbers if "#test." in key} <= {value for _, value in page.numbers}
     assert not any(key for key, _ in page.numbers)
 
 
