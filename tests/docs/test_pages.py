@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.core.environment import Environment
+from pipeline.core.registry import MODELS, SOURCES, TASKS
 from pipeline.tools.verbs import VERBS
 from tests.imports import TOP
 from tests.repository import call
@@ -39,6 +40,12 @@ def test_every_page_that_another_file_names_exists() -> None:
     missing = [(path, name) for path, name, _ in named if not (DOCS / name).is_file()]
     assert missing == []
     assert [(path, name, anchor) for path, name, anchor in named if anchor and anchor not in anchors(DOCS / name)] == []
+
+
+def test_what_can_be_trained_has_the_names_of_params_yaml() -> None:
+    rows = re.findall(r"^\|.*", (DOCS / "what-can-be-trained.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert names - {*SOURCES.names, *MODELS.names, *TASKS.names} == set()
 
 
 def test_the_reference_has_every_command_and_variable() -> None:
