@@ -217,7 +217,6 @@ VERBS = {
                 "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)", "N", type=int
             ),
             "--trace": value("write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz", "PATH"),
-            "--log-to-run": flag("add the profile to the run that trained the model file, as artifacts"),
             "--output": value("write speedup.md, speedup.json and speedup.png of --speedup to this folder", "FOLDER"),
         },
     ),

@@ -1,40 +1,30 @@
 """`profile`: how the time of a step is spent. With `--speedup`: which options make steps faster. With `--fit-batch`: which micro-batch fits."""
 
-import json
 import os
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import adding_lines, load
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.runs import run as tracking
-from pipeline.runs.journal import RunInfo
 from pipeline.train.params import TrainParams
 
-if TYPE_CHECKING:
-    from pipeline.core.prepared import Prepared
-    from pipeline.tools.profile.profile import Profile
-
-FOLDER = "profile"
-OPTIONS = {"": ("--steps", "--trace", "--log-to-run"), "--speedup": ("--steps", "--output"), "--fit-batch": ()}
+OPTIONS = {"": ("--steps", "--trace"), "--speedup": ("--steps", "--output"), "--fit-batch": ()}
 """The options that each mode takes. "" is the mode without `--speedup` and `--fit-batch`."""
 
 
-def run(*, steps: int | None, trace: str | None, log_to_run: bool, speedup: bool, fit_batch: bool, output: str | None) -> None:
+def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool, output: str | None) -> None:
     """Print the shares of a step's time, a remedy, the heaviest operations and the memory.
 
     With `speedup`, instead print a table of the training as configured and of each option; with `fit_batch`, one of micro-batch sizes, and
     the command that writes the proposed size to params.yaml.
 
     `steps` is the number of steps to time (with `speedup`: of a block), or None for as many as take some time. `trace` is the path of a trace
-    to write. With `log_to_run`, the profile becomes artifacts of the run that trained the model file. `output` is a folder for the table of
-    `speedup`. Nothing else is written. Raises Refusal if the parameters, the data or the options are invalid, or if there is no such run.
+    to write. `output` is a folder for the table of `speedup`. Nothing else is written. Raises Refusal if the parameters, the data or the
+    options are invalid.
     """
-    refuse_misfits(steps, trace, log_to_run=log_to_run, speedup=speedup, fit_batch=fit_batch, output=output)
+    refuse_misfits(steps, trace, speedup=speedup, fit_batch=fit_batch, output=output)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library writes to stderr
     paths, environment = Paths(), Environment.read()
     document = Document.read(paths.params)
@@ -58,23 +48,19 @@ def run(*, steps: int | None, trace: str | None, log_to_run: bool, speedup: bool
             return
         from pipeline.tools.profile.profile import profile_training
 
-        if log_to_run:
-            refuse_other_run(params, prepared, paths, environment)
         result = profile_training(params, prepared, machine, steps=steps)
         print("\n".join(result.lines()))
         if trace:
             result.traced.write(Path(trace))
             print(f"trace: {trace}: open it at https://ui.perfetto.dev")
-        if log_to_run:
-            print(f"profile: added to the run {log(result, paths, environment)}, as artifacts below {FOLDER}/")
 
 
-def refuse_misfits(steps: int | None, trace: str | None, *, log_to_run: bool, speedup: bool, fit_batch: bool, output: str | None) -> None:
+def refuse_misfits(steps: int | None, trace: str | None, *, speedup: bool, fit_batch: bool, output: str | None) -> None:
     """Raise Refusal if the options, as in `run`, cannot be used together, or if one has a wrong value."""
     if speedup and fit_batch:
         raise Refusal("profile: --speedup and --fit-batch are two measurements: give one of them")
     mode = "--speedup" if speedup else "--fit-batch" if fit_batch else ""
-    given = {"--steps": steps is not None, "--trace": trace, "--log-to-run": log_to_run, "--output": output}
+    given = {"--steps": steps is not None, "--trace": trace, "--output": output}
     for option in (name for name, value in given.items() if value and name not in OPTIONS[mode]):
         raise Refusal(f"profile: {option} has no meaning with {mode}: leave it out" if mode else f"profile: {option} needs --speedup")
     if steps is not None and steps < 1:
@@ -83,31 +69,3 @@ def refuse_misfits(steps: int | None, trace: str | None, *, log_to_run: bool, sp
         raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")
     if output and Path(output).exists() and not Path(output).is_dir():
         raise Refusal(f"--output: {output}: is not a folder: give another path")
-
-
-def refuse_other_run(params: TrainParams, prepared: "Prepared", paths: Paths, environment: Environment) -> None:
-    """Raise Refusal if no run of this checkout trained the model file, or if it was trained with other parameters or data."""
-    remedy = "run `dvc repro` first, or leave out --log-to-run"
-    if not environment.tracking:
-        raise Refusal("--log-to-run: PIPELINE_TRACKING is false: set it to true, or leave out --log-to-run")
-    if not paths.model.exists() or not tracking.journal_of(environment, paths.model):
-        raise Refusal(f"--log-to-run: no run of this checkout has trained {paths.model}: {remedy}")
-    from pipeline.inference import model_file, tensor_file  # late: they import torch
-
-    manifest = model_file.describe(tensor_file.load(paths.model, header_bytes=model_file.HEADER_BYTES)[1], paths.model)
-    if manifest.params != params.model_dump(mode="json") or manifest.inputs.get("data") != prepared.digest:
-        raise Refusal(f"--log-to-run: {paths.model} was trained with other parameters or data: {remedy}")
-
-
-def log(profile: "Profile", paths: Paths, environment: Environment) -> str | None:
-    """Add the text, the numbers and the trace of `profile` to the run of the model file. Return the name of its journal."""
-    with (
-        tempfile.TemporaryDirectory(prefix="profile-") as folder,
-        tracking.addition(environment, paths.model, info=RunInfo(), stage="profile") as run,
-    ):
-        trace = Path(folder) / "trace.json.gz"
-        profile.traced.write(trace)
-        run.artifact(trace, folder=FOLDER)
-        run.text("profile.txt", "\n".join(profile.lines()) + "\n", folder=FOLDER)
-        run.text("profile.json", json.dumps(profile.record(), indent=2) + "\n", folder=FOLDER)
-    return tracking.journal_of(environment, paths.model)

@@ -1,10 +1,10 @@
-"""Profiles some steps of a training, describes the result as text and JSON, and says what limits the speed and what to change."""
+"""Profiles some steps of a training, describes the result as text, and says what limits the speed and what to change."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -63,19 +63,6 @@ class Profile:
         yield ""
         kind = "of PyTorch on the GPU" if self.device == "cuda" else "resident memory of this process"
         yield f"memory: {self.memory_bytes / 1e6:,.0f} MB at its peak ({kind})"
-
-    def record(self) -> dict[str, Any]:
-        """Return the profile as JSON data, without the trace."""
-        return {
-            "title": self.title,
-            "steps": self.steps,
-            "step_s": self.timed.step_s,
-            "samples_per_second": self.samples / self.timed.step_s,
-            "shares": asdict(self.shares),
-            "advice": self.advice,
-            "operations": [each._asdict() for each in self.traced.operations],
-            "memory_peak_bytes": self.memory_bytes,
-        }
 
 
 def profile_training(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Profile:

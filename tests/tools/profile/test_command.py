@@ -1,0 +1,36 @@
+"""The options of `profile`: the trace that it writes, and what it refuses."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from tests import project
+
+
+def test_a_trace_is_written_where_it_was_asked_for_and_wrong_numbers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    assert main(["prepare"]) == 0
+    capsys.readouterr()
+    assert main(["profile", "--steps", "5", "--trace", "traces/first.json.gz"]) == 0
+    assert "trace: traces/first.json.gz: open it at https://ui.perfetto.dev" in capsys.readouterr().out
+    assert gzip.decompress(Path("traces/first.json.gz").read_bytes()).startswith(b"{")
+    assert main(["profile", "--trace", "traces"]) == 2
+    assert "--trace: traces: is a folder: add the name of a file" in capsys.readouterr().err
+    for mode in ([], ["--speedup"]):
+        assert main(["profile", *mode, "--steps", "0"]) == 2
+        assert "--steps: is 0: write a number from 1 on" in capsys.readouterr().err
+
+
+def test_options_that_do_not_fit_each_other_are_refused(capsys) -> None:
+    for options, message in (
+        (["--speedup", "--fit-batch"], "--speedup and --fit-batch are two measurements: give one of them"),
+        (["--speedup", "--trace", "trace.json"], "--trace has no meaning with --speedup: leave it out"),
+        (["--fit-batch", "--steps", "3"], "--steps has no meaning with --fit-batch: leave it out"),
+        (["--output", "folder"], "--output needs --speedup"),
+    ):
+        assert main(["profile", *options]) == 2
+        assert capsys.readouterr().err == f"error: profile: {message}\n"
