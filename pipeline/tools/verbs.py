@@ -217,7 +217,6 @@ VERBS = {
                 "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)", "N", type=int
             ),
             "--trace": value("write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz", "PATH"),
-            "--output": value("write speedup.md, speedup.json and speedup.png of --speedup to this folder", "FOLDER"),
         },
     ),
     "schema": Verb("write params.schema.json and docs/parameters.md", "params.reference:run"),

@@ -27,7 +27,7 @@ class Parts(NamedTuple):
 PARTS = {
     "export": Parts(("export",), ("docs/export.md", "locks/export.lock"), "export"),
     "predict": Parts(("predict", "generate"), ("docs/using-a-model.md",)),
-    "profile": Parts(("profile",), ("docs/profiling.md", "docs/images/speedup.png", "benchmarks/freezing.py", "benchmarks/lanes.py")),
+    "profile": Parts(("profile",), ("docs/profiling.md", "benchmarks/freezing.py", "benchmarks/lanes.py")),
     "report": Parts(("report",), ("docs/report.md", "docs/images/report-digits.png", "docs/images/report-shakespeare.png")),
     "search": Parts(
         ("search", "trial"),

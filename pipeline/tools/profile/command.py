@@ -10,21 +10,17 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.train.params import TrainParams
 
-OPTIONS = {"": ("--steps", "--trace"), "--speedup": ("--steps", "--output"), "--fit-batch": ()}
-"""The options that each mode takes. "" is the mode without `--speedup` and `--fit-batch`."""
 
-
-def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool, output: str | None) -> None:
+def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool) -> None:
     """Print the shares of a step's time, a remedy, the heaviest operations and the memory.
 
     With `speedup`, instead print a table of the training as configured and of each option; with `fit_batch`, one of micro-batch sizes, and
     the command that writes the proposed size to params.yaml.
 
     `steps` is the number of steps to time (with `speedup`: of a block), or None for as many as take some time. `trace` is the path of a trace
-    to write. `output` is a folder for the table of `speedup`. Nothing else is written. Raises Refusal if the parameters, the data or the
-    options are invalid.
+    to write. Nothing else is written. Raises Refusal if the parameters, the data or the options are invalid.
     """
-    refuse_misfits(steps, trace, speedup=speedup, fit_batch=fit_batch, output=output)
+    refuse_misfits(steps, trace, speedup=speedup, fit_batch=fit_batch)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library writes to stderr
     paths, environment = Paths(), Environment.read()
     document = Document.read(paths.params)
@@ -44,7 +40,7 @@ def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool,
         if speedup:
             from pipeline.tools.profile.speedup import print_comparison
 
-            print_comparison(params, prepared, machine, steps=steps, output=Path(output) if output else None)
+            print_comparison(params, prepared, machine, steps=steps)
             return
         from pipeline.tools.profile.profile import profile_training
 
@@ -55,17 +51,14 @@ def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool,
             print(f"trace: {trace}: open it at https://ui.perfetto.dev")
 
 
-def refuse_misfits(steps: int | None, trace: str | None, *, speedup: bool, fit_batch: bool, output: str | None) -> None:
+def refuse_misfits(steps: int | None, trace: str | None, *, speedup: bool, fit_batch: bool) -> None:
     """Raise Refusal if the options, as in `run`, cannot be used together, or if one has a wrong value."""
     if speedup and fit_batch:
         raise Refusal("profile: --speedup and --fit-batch are two measurements: give one of them")
     mode = "--speedup" if speedup else "--fit-batch" if fit_batch else ""
-    given = {"--steps": steps is not None, "--trace": trace, "--output": output}
-    for option in (name for name, value in given.items() if value and name not in OPTIONS[mode]):
-        raise Refusal(f"profile: {option} has no meaning with {mode}: leave it out" if mode else f"profile: {option} needs --speedup")
+    if unfit := "--trace" if trace and mode else "--steps" if steps is not None and fit_batch else "":
+        raise Refusal(f"profile: {unfit} has no meaning with {mode}: leave it out")
     if steps is not None and steps < 1:
         raise Refusal(f"--steps: is {steps}: write a number from 1 on")
     if trace and Path(trace).is_dir():
         raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")
-    if output and Path(output).exists() and not Path(output).is_dir():
-        raise Refusal(f"--output: {output}: is not a folder: give another path")

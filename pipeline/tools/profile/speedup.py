@@ -3,23 +3,19 @@
 Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, tee
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.core import files
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
-from pipeline.evaluate.reports.figures.canvas import BLUE, GREEN, INK, MUTED, VERMILION, figure
 from pipeline.inference.machine import Machine, obstacle, set_determinism, usable_gpus
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Spread, Trial
@@ -85,24 +81,20 @@ class Candidate:
         return trials.peak_bytes(device) - self.held_bytes if device.type == "cuda" else None
 
 
-def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None, output: Path | None) -> None:
+def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> None:
     """Print a table of the training as configured and of each option, and how it was measured.
 
-    `steps` is as in `compare_options`. `output` is a folder for the table, its numbers as JSON and a figure; None to write nothing.
+    `steps` is as in `compare_options`.
     """
-    title, samples = f"{params.model.title} on {machine.device} ({machine.name})", params.train.batch_size
-    print(title)
+    print(f"{params.model.title} on {machine.device} ({machine.name})")
     crowding = trials.watch()
     printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
-    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, samples):
+    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, params.train.batch_size):
         print(text, flush=True)
     rows = list(kept)
     how = "\n\n".join(filter(None, (method(params, machine.device), crowding())))
     faster = always_faster(rows)
     print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
-    if output:
-        write(output, rows, title=title, method=how, samples=samples)
-        print(f"profile: the comparison was written to {output}")
 
 
 def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channels_last: bool) -> Iterator[Option]:
@@ -225,37 +217,3 @@ def always_faster(rows: list[Row]) -> str:
     """Return the options that were faster than the training as configured in every round, the fastest first, as a text; "" if there is none."""
     faster = [(row.speed.median, row.name) for row in rows if row.speed and row.speed.least > 1.0]
     return ", ".join(f"{name} ({speed:.2f} times as fast)" for speed, name in sorted(faster, reverse=True))
-
-
-def write(folder: Path, rows: Sequence[Row], *, title: str, method: str, samples: int) -> None:
-    """Write `speedup.md`, `speedup.json` and `speedup.png` to `folder`. `samples` is the number of samples of a step."""
-    folder.mkdir(parents=True, exist_ok=True)
-    memory = GPU_MEMORY if any(row.peak_bytes is not None for row in rows) else None
-    files.write_text(folder / "speedup.md", "\n".join([f"# {title}", "", *table(memory, rows, samples), "", method, ""]))
-    record = {
-        "title": title,
-        "method": method,
-        "samples": samples,
-        "options": [{**asdict(row), "speed": row.speed and row.speed._asdict()} for row in rows],
-    }
-    files.write_text(folder / "speedup.json", json.dumps(record, indent=1) + "\n")
-    plot(folder / "speedup.png", [row for row in rows if row.speed], title)
-
-
-def plot(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Plot a bar for the speed of each row, with minimum and maximum of all rounds as a line."""
-    with figure(path, 7, 1.2 + 0.34 * len(rows)) as canvas:
-        axes = canvas.subplots()
-        for position, row in enumerate(rows):
-            assert row.speed
-            colour = GREEN if row.speed.least > 1 else VERMILION if row.speed.most < 1 else BLUE if row.name == CONFIGURED else MUTED
-            axes.barh(position, row.speed.median, color=colour, height=0.7)
-            axes.plot([row.speed.least, row.speed.most], [position, position], color=INK, linewidth=1)
-            axes.text(row.speed.most, position, f"  {row.speed.median:.2f}", va="center")
-        axes.set_yticks(range(len(rows)), [row.name for row in rows])
-        axes.invert_yaxis()
-        axes.axvline(1, color=INK, linewidth=0.6)
-        axes.set_xlim(0, 1.12 * max(row.speed.most for row in rows if row.speed))
-        axes.grid(visible=False, axis="y")
-        canvas.supxlabel("speed relative to the training as configured (lines: from the slowest to the fastest round)", fontsize=9)
-        canvas.suptitle(title)

@@ -30,7 +30,6 @@ def test_options_that_do_not_fit_each_other_are_refused(capsys) -> None:
         (["--speedup", "--fit-batch"], "--speedup and --fit-batch are two measurements: give one of them"),
         (["--speedup", "--trace", "trace.json"], "--trace has no meaning with --speedup: leave it out"),
         (["--fit-batch", "--steps", "3"], "--steps has no meaning with --fit-batch: leave it out"),
-        (["--output", "folder"], "--output needs --speedup"),
     ):
         assert main(["profile", *options]) == 2
         assert capsys.readouterr().err == f"error: profile: {message}\n"

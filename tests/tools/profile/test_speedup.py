@@ -1,6 +1,5 @@
-"""The comparison of options: what is measured, what is impossible and why, and what is written."""
+"""The comparison of options: what is measured, what is impossible and why, and what is printed."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -95,19 +94,13 @@ def test_only_an_option_that_was_faster_in_every_round_is_named() -> None:
     assert speedup.always_faster([ROWS[0], ROWS[2], ROWS[3]]) == ""
 
 
-def test_table_numbers_and_figure_are_written(tmp_path: Path) -> None:
-    folder = tmp_path / "new/folder"
-    speedup.write(folder, ROWS, title="mlp on cpu", method="As it was measured.", samples=64)
-    text = (folder / "speedup.md").read_text()
+def test_a_row_of_the_table_has_time_rate_speed_and_memory() -> None:
+    text = "\n".join(speedup.table(speedup.GPU_MEMORY, ROWS, 64))
     assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    | 4                |" in text
     assert "not available: the inputs are not images" in text
-    assert "As it was measured." in text
-    record = json.loads((folder / "speedup.json").read_text())
-    assert record["options"][1]["speed"] == {"median": 2.0, "least": 1.8, "most": 2.2}
-    assert (folder / "speedup.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_verb_prints_the_rows(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     assert main(["prepare"]) == 0
     monkeypatch.setattr(
@@ -120,8 +113,3 @@ def test_the_verb_prints_the_rows_and_writes_the_files_it_is_asked_for(tmp_path:
     assert "GPU memory" not in output
     assert "not available: no such device" in output
     assert "aster" in output, "faster, or no option was faster"
-    assert not list(tmp_path.glob("speedup*"))
-    assert main(["profile", "--speedup", "--output", "params.yaml"]) == 2
-    assert "--output: params.yaml: is not a folder: give another path" in capsys.readouterr().err
-    assert main(["profile", "--speedup", "--steps", "2", "--output", "compared"]) == 0
-    assert {path.name for path in (tmp_path / "compared").iterdir()} == {"speedup.md", "speedup.json", "speedup.png"}
