@@ -11,12 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import psutil
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from pipeline.core.prepared import Prepared
-from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.refusal import Refusal, counted
 from pipeline.inference.machine import Machine
 from pipeline.inference.torch_errors import OutOfMemory
 from pipeline.tools.profile import trial as trials
@@ -34,6 +31,10 @@ size does not fit."""
 NOISE = 1.03
 """A size counts as equally fast if its steps take at most this multiple of the time of the fastest steps."""
 OVERFLOW = "out of memory"
+REMARK = (
+    "BatchNorm takes mean and variance of each micro-batch, and dropout draws for each: with such layers, another micro_batch_size gives "
+    "another model; else it changes the result by rounding only."
+)
 TOO_LARGE = "train.micro_batch_size: one sample does not fit in memory: choose a smaller model or sample"
 
 
@@ -128,32 +129,6 @@ def named(size: int) -> str:
     return f"micro_batch_size: {size}"
 
 
-def notes(network: nn.Module) -> Iterator[str]:
-    """Yield a sentence about each kind of layer that makes the result of a training depend on the micro-batch size."""
-    modules = dict(network.named_modules())
-    norms = [name for name, module in modules.items() if isinstance(module, _BatchNorm) and module.training]
-    dropouts = [name for name, module in modules.items() if draws(module)]
-    if norms:
-        yield (
-            f"BatchNorm ({named_layers(norms)}) uses the mean and variance of each micro-batch, not of the batch: another micro_batch_size gives "
-            "another model, and few samples give noisy statistics."
-        )
-    if dropouts:
-        yield f"Dropout ({named_layers(dropouts)}) draws for each micro-batch: another micro_batch_size gives other random numbers."
-    if not norms and not dropouts:
-        yield "The model has no BatchNorm and no dropout: micro_batch_size changes its result by rounding only."
-
-
-def draws(module: nn.Module) -> bool:
-    """Return True if a layer draws random numbers for dropout. Layers other than torch's dropout, such as LSTM, have an attribute `dropout`."""
-    chance = module.p if isinstance(module, _DropoutNd) else getattr(module, "dropout", 0)
-    return isinstance(chance, float) and chance > 0
-
-
-def named_layers(layers: Sequence[str]) -> str:
-    return listed([name or "the network" for name in layers], most=6)
-
-
 def sizes_to_try(lane_size: int, present: int) -> list[int]:
     """Return `present` and divisors of the lane in ascending order: each divisor is the largest that is at most half of the next one."""
     sizes = [lane_size]
@@ -176,7 +151,7 @@ def lines(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator
     present = min(settings.micro_batch_size, lane_size)
     sizes = sizes_to_try(lane_size, present)
     start = sizes.index(min(present, max(size for size in sizes if size <= max(1, lane_size // START_PARTS))))
-    title, remarks = described(begun(params, prepared, machine))
+    title = begun(params, prepared, machine).title
     on_gpu, budget_bytes, crowding = machine.device.type == "cuda", int(BUDGET_SHARE * trials.available_bytes()), trials.watch()
     search = Search(params, prepared, machine, sizes, start)
     with nullcontext() if on_gpu else limited(budget_bytes):
@@ -186,12 +161,8 @@ def lines(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator
     yield ""
     if warning := crowding():
         yield warning
-    yield from remarks
+    yield REMARK
     yield from conclusion(search.rows, lane_size, present)
-
-
-def described(trial: Trial) -> tuple[str, list[str]]:
-    return trial.title, list(notes(trial.state.model.network))
 
 
 def conclusion(rows: Mapping[int, Row], lane_size: int, present: int) -> Iterator[str]:

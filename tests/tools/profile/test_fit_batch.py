@@ -59,16 +59,6 @@ def test_one_sample_that_does_not_fit_is_out_of_memory_too(params, prepared, bef
         fit_batch.measure(trial, reports, 1, reference=1)
 
 
-def test_layers_that_depend_on_the_micro_batch_are_named(train_params, prepared) -> None:
-    convnet = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1}
-    network = Trial.of(train_params({"model": convnet}), prepared, HERE).state.model.network
-    norms, dropout = fit_batch.notes(network)
-    assert norms.startswith("BatchNorm (0.1, 0.4, 2.1, 2.4, 4.1, 4.4) uses the mean and variance of each micro-batch")
-    assert dropout.startswith("Dropout (")
-    [plain] = fit_batch.notes(Trial.of(train_params({}), prepared, HERE).state.model.network)
-    assert "changes its result by rounding only" in plain
-
-
 class Fake:
     """Stands for real steps: sizes above `limit` do not fit, one sample is impossible, and larger sizes are faster."""
 

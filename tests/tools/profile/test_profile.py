@@ -1,4 +1,4 @@
-"""The verdict of `profile` flips when data, host or model is made slow, and the sentence about it fits the situation.
+"""The verdict of `profile` flips when data, host or model is made slow.
 
 The effects are many times the rest of a step.
 """
@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from pipeline.inference.batches import loader
-from pipeline.inference.machine import Machine
 from pipeline.tools.profile import profile
-from pipeline.tools.profile.profile import Profile, Situation, profile_training
-from pipeline.tools.profile.shares import Shares
+from pipeline.tools.profile.profile import Profile, profile_training
 from tests import texts
 from tests.models.text_models import ENCODING, RECURRENT
 from tests.tools.profile.conftest import CPU
@@ -57,7 +55,7 @@ def test_slow_data_is_named(setup, monkeypatch: pytest.MonkeyPatch) -> None:
             yield batch
 
     monkeypatch.setattr(loader, "training", slow)
-    assert profiled_with("data", setup).advice.startswith("Most of the time, steps wait for data (")
+    assert "Most of the time, steps wait for data (" in "\n".join(profiled_with("data", setup).lines())
 
 
 def test_slow_augmentation_is_slow_data(setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,18 +68,17 @@ def test_slow_augmentation_is_slow_data(setup, monkeypatch: pytest.MonkeyPatch) 
 
 def test_slow_python_code_is_named(setup, before_each_forward) -> None:
     before_each_forward(busy)
-    assert profiled_with("host", setup).advice.startswith("Most of the time, the CPU runs Python code between the operations (")
+    profiled_with("host", setup)
 
 
 def test_a_host_that_sleeps_is_idle(setup, before_each_forward) -> None:
     before_each_forward(lambda _: time.sleep(SLOW_S))
-    assert profiled_with("idle", setup).advice.startswith("Most of the time, this process does nothing (")
+    profiled_with("idle", setup)
 
 
 def test_a_slow_model_is_named(setup, before_each_forward) -> None:
     before_each_forward(multiply)
     result = profiled_with("computing", setup)
-    assert result.advice.startswith("Most of the time, the CPU computes")
     assert result.traced.operations[0].name == "aten::mm"
 
 
@@ -109,44 +106,3 @@ def test_a_model_of_texts_is_profiled(train_params) -> None:
     result = profile_training(params, texts.texts(), CPU, steps=5)
     assert "lstm on cpu" in result.title
     assert result.title.endswith("16 samples")
-    assert "augment" not in result.advice
-
-
-PRECISION = {"train.precision": "fp32"}
-COMPILED = {"train.compile": "default", "train.channels_last": True}
-COSTLY = {"augment.brightness": 0.3, "augment.mixup": 0.2}
-
-
-@pytest.mark.parametrize(
-    ("largest", "device", "resident", "changes", "expected"),
-    [
-        ("data", "cpu", False, {}, "put data/prepared on a faster disk"),
-        ("data", "cpu", True, COSTLY, "costly augmentations (augment.brightness, augment.mixup), or set PIPELINE_THREADS=8"),
-        ("data", "cpu", True, {"augment": None}, "or set PIPELINE_THREADS=8, because it uses 2 of 8 CPUs"),
-        ("copying", "cuda", False, {}, "it is then held on the GPU"),
-        ("copying", "cuda", True, {}, "use a larger train.batch_size"),
-        ("computing", "cuda", True, PRECISION, "`train.precision: auto`, `train.channels_last: true`, `train.compile: default`"),
-        ("computing", "cuda", True, COMPILED, "computes, as it should (100%): use a faster GPU or a smaller model."),
-        (
-            "computing",
-            "cpu",
-            True,
-            {"train.compile": "default", "train.channels_last": "auto"},
-            "use a GPU or a smaller model, or set PIPELINE_THREADS=8",
-        ),
-        ("host", "cuda", True, {}, "`train.compile: graphs`"),
-        ("host", "cuda", True, {"train.lanes": 2}, "`train.compile: default`"),
-        ("host", "cpu", True, {"train.micro_batch_size": 8}, "a larger train.micro_batch_size"),
-        ("host", "cpu", True, {"train.report_every_steps": 1}, "fewer reports"),
-    ],
-)
-def test_the_remedy_fits_the_situation(train_params, monkeypatch, largest, device, resident, changes, expected) -> None:
-    monkeypatch.setattr(profile.limits, "usable_cpus", lambda: 8)
-    situation = Situation(train_params(changes), Machine(torch.device(device), 2), is_resident=resident, suits_channels_last=True)
-    sentence = profile.sentence(Shares(**dict.fromkeys(("data", "copying", "computing", "host", "idle"), 0.0) | {largest: 1.0}), situation)
-    assert expected in sentence
-    assert sentence.startswith("Most of the time, ")
-    assert sentence.endswith(".")
-    if largest == "computing":
-        slower = profile.sentence(Shares(0, 0, 1, 0, 0), situation._replace(suits_channels_last=False))
-        assert ("`train.channels_last: false`" in slower) == (situation.params.train.channels_last is True)
