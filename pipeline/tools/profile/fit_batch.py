@@ -1,16 +1,10 @@
-"""Finds the fastest micro-batch size that fits in memory.
-
-On a CPU, a limit of the kernel lets a size that does not fit fail as it fails on a GPU: by an allocation that is refused.
-"""
+"""Finds the fastest micro-batch size that fits in memory."""
 
 import io
-import resource
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
-
-import psutil
 
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, counted
@@ -23,8 +17,6 @@ from pipeline.train.engine.fit import Report
 from pipeline.train.params import TrainParams
 
 WARMUP_STEPS, BLOCK_S, ROUNDS = 2, 0.4, 5
-BUDGET_SHARE = 0.9
-"""The share of the machine's available memory that the measured steps may use."""
 START_PARTS = 16
 """The search begins with a size that divides a lane into about this many micro-batches. Smaller sizes are slow, so they are tried only if that
 size does not fit."""
@@ -91,18 +83,6 @@ def begun(params: TrainParams, prepared: Prepared, machine: Machine) -> Trial:
     return Trial.of(params, prepared, replace(machine, graphs="off"), changes={"report_every_steps": trials.NEVER})
 
 
-@contextmanager
-def limited(budget_bytes: int) -> Iterator[None]:
-    """Within this context, refuse this process more than `budget_bytes` of memory beyond what it has now (getrlimit(2), RLIMIT_DATA)."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [psutil.Process().memory_info().data + budget_bytes, *(limit for limit in before if limit != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
 def measure(trial: Trial, reports: Iterator[Report], size: int, *, reference: int) -> Row:
     """Measure blocks of steps of a size, which alternate with blocks of `reference`. Raises Refusal if a step needs too much memory."""
 
@@ -152,12 +132,10 @@ def lines(params: TrainParams, prepared: Prepared, machine: Machine) -> Iterator
     sizes = sizes_to_try(lane_size, present)
     start = sizes.index(min(present, max(size for size in sizes if size <= max(1, lane_size // START_PARTS))))
     title = begun(params, prepared, machine).title
-    on_gpu, budget_bytes, crowding = machine.device.type == "cuda", int(BUDGET_SHARE * trials.available_bytes()), trials.watch()
+    on_gpu, crowding = machine.device.type == "cuda", trials.watch()
     search = Search(params, prepared, machine, sizes, start)
-    with nullcontext() if on_gpu else limited(budget_bytes):
-        limit = "the memory of the GPU" if on_gpu else f"{budget_bytes / 1e6:,.0f} MB of this machine's memory"
-        yield f"{title}: steps of {counted(settings.batch_size, 'sample')}, within {limit}"
-        yield from table(GPU_MEMORY if on_gpu else "resident, MB", search.run(), settings.batch_size)
+    yield f"{title}: steps of {counted(settings.batch_size, 'sample')}"
+    yield from table(GPU_MEMORY if on_gpu else "resident, MB", search.run(), settings.batch_size)
     yield ""
     if warning := crowding():
         yield warning

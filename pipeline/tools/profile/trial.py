@@ -6,7 +6,6 @@ Several trainings are timed in one process, in blocks of steps that alternate, s
 import io
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, redirect_stdout
@@ -14,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-import psutil
 import torch
 from torch.profiler import record_function
 
-from pipeline.core import limits
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
@@ -261,21 +258,3 @@ def peak_bytes(device: torch.device) -> int:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
     return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def available_bytes() -> int:
-    """Return how much memory a new process can use: the free memory of the machine, or what the limit of a cgroup leaves, if that is less."""
-    return min([psutil.virtual_memory().available, *map(left_bytes, limits.folders("memory"))])
-
-
-def left_bytes(folder: Path) -> int:
-    """Return how much memory a cgroup may still take, given its `folder`. Cached files count as free, because the kernel drops them first."""
-    for limit, used, cached in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        limit_bytes, used_bytes = limits.read_or_empty(folder / limit).strip(), limits.read_or_empty(folder / used).strip()
-        if limit_bytes.isdigit() and used_bytes.isdigit():
-            statistics = dict(line.split() for line in limits.read_or_empty(folder / "memory.stat").splitlines())
-            return int(limit_bytes) - int(used_bytes) + int(statistics.get(cached, 0))
-    return sys.maxsize

@@ -3,7 +3,6 @@
 import mmap
 import threading
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import psutil
@@ -99,25 +98,3 @@ def test_the_peak_is_that_since_it_was_reset() -> None:
     trials.reset_peak(CPU.device)
     assert trials.peak_bytes(CPU.device) < high
     assert 0 < psutil.Process().memory_info().rss <= trials.peak_bytes(CPU.device)
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "cached"),
-    [("memory.max", "memory.current", "inactive_file"), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")],
-)
-def test_a_cgroup_leaves_its_limit_less_what_is_used_and_not_cached(tmp_path: Path, limit: str, used: str, cached: str) -> None:
-    (tmp_path / limit).write_text("1000\n")
-    (tmp_path / used).write_text("500\n")
-    (tmp_path / "memory.stat").write_text(f"anon 300\n{cached} 200\n")
-    assert trials.left_bytes(tmp_path) == 700
-
-
-def test_a_cgroup_without_a_limit_leaves_everything(tmp_path: Path, monkeypatch) -> None:
-    (tmp_path / "memory.current").write_text("500\n")
-    monkeypatch.setattr(trials.limits, "folders", lambda _: iter([tmp_path]))
-    for limit in (None, "max\n"):
-        if limit is not None:
-            (tmp_path / "memory.max").write_text(limit)
-        assert trials.available_bytes() > 0.5 * psutil.virtual_memory().available
-    (tmp_path / "memory.max").write_text("1000000\n")
-    assert trials.available_bytes() == 999_500
