@@ -9,9 +9,8 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import read_record
 from pipeline.inference.model_file import Manifest
+from pipeline.runs import model_size, run_description
 from pipeline.runs import run as tracking
-from pipeline.runs import run_description
-from pipeline.runs.model_size import ModelSize
 from pipeline.runs.terminal import TrainingLength, training_lines
 from pipeline.train.training import Training
 
@@ -29,7 +28,7 @@ class StageObserver(Observer):
         graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager or None}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
-        print_size(training)
+        print(f"train: {model_size.described(training)}", flush=True)
         resume_file = training.saver.checkpoints.folder / "run"
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)
         self.run = self.run_context.enter_context(tracked)
@@ -74,13 +73,3 @@ def training_length(training: Training) -> TrainingLength:
         metric=settings.metric,
         may_stop_early=settings.patience is not None,
     )
-
-
-def print_size(training: Training) -> None:
-    """Print how large the model is, and how much memory its training is expected to take."""
-    settings, state = training.params.train, training.state
-    lane_size = settings.batch_size // max(settings.lanes, training.group.size)
-    micro_batch_size, captured = min(training.progress.micro_batch_size, lane_size), not training.why_eager
-    measured = ModelSize.of(state, training.params, training.prepared, micro_batch_size=micro_batch_size, captured=captured)
-    for line in measured.lines(state.device):
-        print(f"train: {line}", flush=True)

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from pipeline.core import refusal
 from pipeline.core.environment import Environment
@@ -17,9 +14,8 @@ from pipeline.core.prepared import Prepared, Split
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.inference import networks
 from pipeline.inference.machine import Machine, set_determinism
-from pipeline.inference.networks import Model
+from pipeline.runs import model_size
 from pipeline.tools import tool
 from pipeline.train.params import TrainParams
 
@@ -55,29 +51,10 @@ def counted(params: TrainParams, spec: Spec) -> Cost | None:
 
     Return None if it cannot be counted, because the model needs pretrained weights, or values that tensors on the device meta do not have.
     """
-    network = networks.build_on_meta(params.model, spec)
-    if network is None:
+    forward = model_size.count_forward(params, spec)
+    if forward is None:
         return None
-    num_values = 0
-
-    def add(module: nn.Module, _: object, output: object) -> None:
-        nonlocal num_values
-        if isinstance(output, torch.Tensor) and not any(module.children()):
-            num_values += output.numel()
-
-    for module in network.modules():
-        module.register_forward_hook(add)
-    preprocessing = networks.preprocessing(spec.inputs, channels_last=False).to("meta")
-    model = Model(network, preprocessing).eval()
-    inputs = torch.empty((1, *spec.inputs.row_shape), dtype=getattr(torch, np.dtype(spec.inputs.dtype).name), device="meta")
-    try:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(inputs)
-    except Exception:  # whatever a model of one's own raises: if a training raises it too, that reports it with place and remedy
-        return None
-    num_weights = sum(each.numel() for each in network.parameters())
-    sample_s = (1 + BACKWARD) * (counter.get_total_flops() / FLOPS + num_values / VALUES)
-    return Cost(sample_s, STEP_S + num_weights / WEIGHTS)
+    return Cost((1 + BACKWARD) * (forward.flops / FLOPS + forward.num_outputs / VALUES), STEP_S + forward.num_weights / WEIGHTS)
 
 
 def expected_s(params: TrainParams, spec: Spec, num_samples: Mapping[str, int], environment: Environment) -> float | None:
