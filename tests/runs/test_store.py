@@ -114,14 +114,6 @@ def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: 
     assert not MLFLOW_ENABLE_ASYNC_LOGGING.get()
 
 
-def test_the_newest_runs_have_different_colours(tracked: Tracked) -> None:
-    new = [tracked.begin(experiment="colours") for _ in range(3)]
-    for journal in new:
-        journal.close()
-        assert tracked.deliver(journal.folder)
-    assert len({tracked.run_of(journal.folder.name).data.tags["mlflow.runColor"] for journal in new}) == len(new)
-
-
 @pytest.mark.parametrize(
     ("message", "temporary"),
     [("Invalid value for parameter 'key'", False), ("(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True)],

@@ -26,12 +26,6 @@ PARENT_TAG = "pipeline.parent"
 """The name of the journal of the parent run, such as that of a search."""
 MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
-COLOR_TAG = "mlflow.runColor"
-COLORS = (  # noqa: SIM905  # a list would take 22 lines
-    "#1f77b4 #ff7f0e #2ca02c #d62728 #9467bd #8c564b #e377c2 #7f7f7f #bcbd22 #17becf #0b3d6b "
-    "#a65000 #145214 #7a1113 #4b2a6b #4a2a22 #9c2f7a #404040 #6b6b00 #0b6b75 #7fb8e6 #ffbf80"
-).split()
-"""The colours of runs in MLflow's charts, which show 20 runs. MLflow itself has fewer, and chooses by the id of a run, so two runs are often alike."""
 MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 """MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
 LONGEST_NAME, LONGEST_PARAM = 250, 6000
@@ -117,9 +111,7 @@ class Store:
         if found is None and start.get("model_sha256"):
             found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
         if found is None:
-            tags = {JOURNAL_TAG: journal, COLOR_TAG: self._free_color(experiment_id), **start.get("tags", {})} | describing(
-                start.get("description", "")
-            )
+            tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
             name = (start.get("name") or journal)[:LONGEST_NAME]
             found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
@@ -135,12 +127,6 @@ class Store:
         """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""
         runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
-
-    def _free_color(self, experiment_id: str) -> str:
-        """Return a colour that none of the newest runs of the experiment has."""
-        newest = self.client.search_runs([experiment_id], max_results=len(COLORS) - 1)
-        used = {run.data.tags.get(COLOR_TAG) for run in newest}
-        return next(color for color in COLORS if color not in used)
 
     def _refusing_deleted(self, experiment: "Experiment") -> str:
         """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
