@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import memory_format
-from pipeline.train.params import LoopSettings, TrainParams
+from pipeline.train.params import TrainParams
 
 HEXADECIMAL = re.compile(r"[0-9a-f]{40,64}")
 NOTHING, UNKNOWN, LONGEST = "nothing", "unknown: ", 200
@@ -100,47 +99,17 @@ def short(value: object) -> str:
 def compare_manifest(manifest: Manifest, params: TrainParams, prepared: Prepared, machine: Machine) -> ComparedPart:
     """Compare the manifest, the metadata of the model file, with what the prepared data, the parameters and the machine imply.
 
-    The spec, the precision and the memory format must be the implied ones. `step` must be a step after which a complete training can export its weights.
-    `switches`, the changes of the micro-batch size, must be possible results of out-of-memory retries.
+    The spec, the precision and the memory format must be the implied ones. Only a new training tells whether step and micro-batches are.
     """
     settings, spec = params.train, prepared.spec
-    num_steps = settings.num_steps(len(prepared.train))
-    earlier = steps_of_early_exports(settings, num_steps)
-    stated = manifest.model_dump(mode="json", include={"spec", "precision", "channels_last", "step", "switches"})
+    stated = manifest.model_dump(mode="json", include={"spec", "precision", "channels_last"})
     chosen = precision.choose(settings.precision, machine.device)
     network = networks.build_on_meta(params.model, spec) or params.model.build(spec)
-    implied = stated | {
+    implied = {
         "spec": spec.model_dump(mode="json"),
         "precision": chosen,
         "channels_last": memory_format.choose(settings, network, chosen, machine.device),
     }
-    if manifest.step != num_steps and manifest.step not in earlier:
-        implied["step"] = f"{num_steps} or the step of a validation that can end the training" if earlier else num_steps
-    if not are_halvings(manifest.switches, settings, num_steps):
-        implied["switches"] = f"halvings of {settings.micro_batch_size}, at steps from 1 to {num_steps}"
-    description = f"{manifest.precision}, step {manifest.step} of {num_steps}, {len(manifest.switches)} smaller micro-batches"
+    description = f"{manifest.precision}, step {manifest.step} of {settings.num_steps(len(prepared.train))}, {len(manifest.switches)} smaller micro-batches"
     sides = Sides("the file", "what its data and parameters imply")
     return ComparedPart.of_values("manifest", description, sides, expected=stated, found=implied)
-
-
-def steps_of_early_exports(settings: LoopSettings, num_steps: int) -> range:
-    """Return the steps before the last one, `num_steps`, whose weights a complete training may export.
-
-    If `train.export_weights` is `best`, these are all steps with a validation. Otherwise, these are the steps at which `train.patience` can
-    end the training early; there are none without `train.patience`.
-    """
-    every = settings.validate_every_steps
-    if settings.export_weights == "best":
-        return range(every, num_steps, every)
-    return range(0) if settings.patience is None else range((settings.patience + 1) * every, num_steps, every)
-
-
-def are_halvings(micro_batch_changes: list[dict[str, int]], settings: LoopSettings, num_steps: int) -> bool:
-    """Return True if `micro_batch_changes`, which a manifest has as `switches`, can be the result of out-of-memory retries.
-
-    Their steps must increase, from 1 to `num_steps` at most. Each size must be the size before, halved once or several times.
-    """
-    steps = [0, *(change["step"] for change in micro_batch_changes), num_steps + 1]
-    sizes = [settings.micro_batch_size, *(change["micro_batch_size"] for change in micro_batch_changes)]
-    halved = all(after in {before >> times for times in range(1, before.bit_length())} for before, after in pairwise(sizes))
-    return halved and all(before < after for before, after in pairwise(steps))
