@@ -115,38 +115,16 @@ def subject(document: Mapping[str, Any]) -> str:
 def name_of(document: Mapping[str, Any], paths: Paths, environment: Environment) -> str:
     """Return the run's name: architecture, dataset and the changed parameters, such as "convnet-digits width=32 lr=5e-3".
 
-    At most `MOST_CHANGES` parameters are listed; `+3` means that three more have changed. If they are changes of a preset, its name
-    follows, as `preset=cifar10-cnn`. If there is a DVC experiment, its name follows in brackets.
-    """
-    changes, preset = changes_and_preset(document, paths)
-    more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
-    origin = [f"preset={preset}"] if preset else []
-    experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
-    return " ".join([subject(document).replace(" on ", "-"), *changes[:MOST_CHANGES], *more, *origin, *experiment])
-
-
-def changes_and_preset(document: Mapping[str, Any], paths: Paths) -> tuple[list[str], str]:
-    """Return the parameters that differ from the last commit's params.yaml, as `changes_since` does; ([], "") if git cannot read that file.
-
-    If that file has another model or dataset, and a preset differs in fewer parameters, return the changes of this preset and its name,
-    which is otherwise "".
+    The parameters are those that differ from the last commit's params.yaml; none if git cannot read that file. At most `MOST_CHANGES` are
+    listed; `+3` means that three more have changed. If there is a DVC experiment, its name follows in brackets.
     """
     try:
-        committed = parse(provenance.git("show", f"HEAD:./{paths.params.as_posix()}"))[0]
-        origins = {"": committed}
-        if names(committed) != names(document):
-            presets = sorted((paths.top / "presets").glob("*.yaml"))
-            origins |= {path.stem: parse(path.read_text(encoding="utf-8"))[0] for path in presets}
-        changes = {name: changes_since(origin, document) for name, origin in origins.items()}
-        nearest = min(changes, key=lambda name: len(changes[name]))
-        return changes[nearest], nearest
+        changes = changes_since(parse(provenance.git("show", f"HEAD:./{paths.params.as_posix()}"))[0], document)
     except Exception:  # a run without changes in its name is better than a failure
-        return [], ""
-
-
-def names(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the names of model and dataset in the parameters `document`."""
-    return document["model"]["name"], document["source"]["name"]
+        changes = []
+    more = [f"+{len(changes) - MOST_CHANGES}"] if len(changes) > MOST_CHANGES else []
+    experiment = [f"[{environment.dvc_experiment}]"] if environment.dvc_experiment else []
+    return " ".join([subject(document).replace(" on ", "-"), *changes[:MOST_CHANGES], *more, *experiment])
 
 
 def changes_since(origin: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:

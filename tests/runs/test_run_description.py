@@ -1,7 +1,6 @@
 """What the journal is recorded of a run: where it comes from, its name, its data and its result."""
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from pipeline.prepare.params import data_name
 from pipeline.runs import events, provenance, run, run_description
 from pipeline.tools.params.editing import edited
 from tests import project
-from tests.imports import TOP
 from tests.repository import GIT, call
 
 NEVER_MISSING = {
@@ -55,17 +53,15 @@ Changed = Callable[..., str]
 
 @pytest.fixture
 def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
-    """Give the name of a run for the default parameters, or those of a preset, changed by `KEY=VALUE` since a commit."""
+    """Give the name of a run for the default parameters, changed by `KEY=VALUE` since a commit."""
     monkeypatch.chdir(project.make(tmp_path))
-    shutil.copytree(TOP / "presets", "presets")
     path = Path("params.yaml")
     call(tmp_path, "git", "init", "-q")
 
-    def name(*assignments: str, preset: str = "", committed: Sequence[str] = (), **environment: str) -> str:
+    def name(*assignments: str, committed: Sequence[str] = (), **environment: str) -> str:
         path.write_text(edited(first, committed))
         commit()
-        text = Path(f"presets/{preset}.yaml").read_text() if preset else first
-        path.write_text(edited(text, assignments))
+        path.write_text(edited(first, assignments))
         return run_description.name_of(params(), Paths(), Environment.model_validate(environment))
 
     def commit() -> None:
@@ -139,14 +135,6 @@ def test_own_data_is_named_by_its_root_and_published_data_by_its_source() -> Non
     assert data_name({"source.name": "digits", "source.root": "data/README.md"}) == "digits"
     assert data_name({"source.name": "of a fork", "source.root": "a.tsv"}) == "of a fork"
     assert data_name({}) == ""
-
-
-def test_a_name_lists_the_changes_of_a_preset_that_was_not_committed(changed: Changed) -> None:
-    assert changed(preset="trec-lstm") == "lstm-trec preset=trec-lstm"
-    assert changed("model.cell=gru", "train.epochs=3", preset="trec-lstm") == "gru-trec epochs=3 preset=trec-lstm"
-    assert changed("model=transformer", "model.width=64", preset="trec-lstm") == "transformer-trec width=64 preset=trec-lstm"
-    of_same_model = changed(preset="digits", committed=["model=convnet", "model.width=32"])
-    assert of_same_model.startswith("convnet-digits width=16 ")
 
 
 def test_a_run_is_named_after_the_title_of_its_model() -> None:
