@@ -64,8 +64,6 @@ FROM system
 COPY --from=dependencies /opt/venv /opt/venv
 # Python's headers, which train.compile needs to build kernels
 COPY --from=dependencies /headers/ /
-# the bill of materials (docs/container.md)
-RUN --mount=type=bind,source=pipeline/container/materials.py,target=/materials.py /opt/venv/bin/python /materials.py > /opt/materials.cdx.json
 COPY --from=code /layer/ /
 ENV PATH=/opt/venv/bin:$PATH \
     DO_NOT_TRACK=1 \
