@@ -12,7 +12,7 @@ from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted,
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools import tool
-from pipeline.tools.verbs import RENAMED, VERBS
+from pipeline.tools.verbs import VERBS
 
 STAGES = ("prepare", "train", "evaluate")
 UNCAUGHT, BAD_INPUT = 1, 2
@@ -61,8 +61,6 @@ def command(verb: str) -> Callable[..., int | None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    if words and words[0] in RENAMED:
-        return print_error(f"{words[0]}: is now `python -m pipeline {RENAMED[words[0]]}`", BAD_INPUT)
     options = parse(words)
     verb = vars(options).pop("verb")
     record = record_exit_code if verb in STAGES else lambda _: None

@@ -166,7 +166,7 @@ def test_a_training_leaves_mlflow_to_its_mirror_and_a_stage_without_tracking_imp
 
 def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path) -> None:
     edited(tmp_path, "learning_rate:", "learning_rat:")
-    assert heavy_after("profile", "--fit-batch", cwd=tmp_path) == (2, {"pipeline.tools.profile"})
+    assert heavy_after("profile", "--speedup", cwd=tmp_path) == (2, {"pipeline.tools.profile"})
 
 
 def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:
@@ -192,12 +192,6 @@ def test_help_lists_every_verb_with_its_purpose(capsys: pytest.CaptureFixture[st
     for name, verb in VERBS.items():
         assert (f"{name} {verb.purpose}" in output) == verb.listed
     assert {name for name, verb in VERBS.items() if not verb.listed} == {"summary", "trial"}
-
-
-def test_the_words_of_earlier_versions_name_the_new_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, command in __main__.RENAMED.items():
-        assert main([word, "--more"]) == 2
-        assert capsys.readouterr().err == f"error: {word}: is now `python -m pipeline {command}`\n"
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["check", "--fast"]], ids=str)

@@ -18,7 +18,7 @@ from pipeline.core.environment import SUMMARY_FOLLOWS, Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.mlflow import mirror_process
 from pipeline.tools import checkout_lock, supervision
-from pipeline.tools.verbs import RENAMED, VERBS
+from pipeline.tools.verbs import VERBS
 
 IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 """The folder of the image's code, and a JSON file with the SHA-256 of each file that the folder had when the image was built."""
@@ -62,7 +62,7 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
         return ((sys.executable, "-m", "pipeline.tools.torchrun", *words[1:]),)
     if words[0] in ("-h", "--help"):
         return (("echo", USAGE), (*VERB, *words))
-    if words[0] in {*VERBS, *RENAMED}:
+    if words[0] in VERBS:
         return ((*VERB, *words),)
     raise Refusal(
         f"there is no verb {words[0]!r}: write one of {', '.join(VERBS)}, dvc ..., mlflow ... or torchrun ...; to run repro, you can also write nothing"

@@ -212,7 +212,6 @@ VERBS = {
         "profile.command:run",
         {
             "--speedup": flag("instead compare the steps with each option that could make them faster here"),
-            "--fit-batch": flag("instead measure throughput and memory of micro-batch sizes, and propose one"),
             "--steps": value(
                 "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)", "N", type=int
             ),
@@ -221,5 +220,3 @@ VERBS = {
     ),
     "schema": Verb("write params.schema.json and docs/parameters.md", "params.reference:run"),
 }
-RENAMED = {"preset": "set preset=NAME [KEY=VALUE ...]", "speedup": "profile --speedup", "fit-batch": "profile --fit-batch"}
-"""The commands that replace the verbs of earlier versions."""

@@ -78,7 +78,7 @@ PRESETS = {
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
 LAUNCH_BOUND = ("digits", "cifar10-mlp", "cifar10-speedrun", "shakespeare-transformer")
-COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --fit-batch", "profile --speedup")
+COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --speedup")
 PARTS = ("preflight", "tests", "launches", "ratios", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
     "tests": r"\d+ (?:passed|failed|skipped|error).*",

@@ -1,4 +1,4 @@
-"""`profile`: how the time of a step is spent. With `--speedup`: which options make steps faster. With `--fit-batch`: which micro-batch fits."""
+"""`profile`: how the time of a step is spent. With `--speedup`: which options make steps faster."""
 
 import os
 import sys
@@ -11,16 +11,20 @@ from pipeline.core.yaml_document import Document
 from pipeline.train.params import TrainParams
 
 
-def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool) -> None:
+def run(*, steps: int | None, trace: str | None, speedup: bool) -> None:
     """Print the shares of a step's time, a remedy, the heaviest operations and the memory.
 
-    With `speedup`, instead print a table of the training as configured and of each option; with `fit_batch`, one of micro-batch sizes, and
-    the command that writes the proposed size to params.yaml.
+    With `speedup`, instead print a table of the training as configured and of each option.
 
     `steps` is the number of steps to time (with `speedup`: of a block), or None for as many as take some time. `trace` is the path of a trace
     to write. Nothing else is written. Raises Refusal if the parameters, the data or the options are invalid.
     """
-    refuse_misfits(steps, trace, speedup=speedup, fit_batch=fit_batch)
+    if steps is not None and steps < 1:
+        raise Refusal(f"--steps: is {steps}: write a number from 1 on")
+    if trace and speedup:
+        raise Refusal("profile: --trace has no meaning with --speedup: leave it out")
+    if trace and Path(trace).is_dir():
+        raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library writes to stderr
     paths, environment = Paths(), Environment.read()
     document = Document.read(paths.params)
@@ -31,12 +35,6 @@ def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool)
         from pipeline.tools.profile.trial import set_up  # late, like the others: they import torch, which takes seconds
 
         prepared, machine = set_up(params, paths, environment)
-        if fit_batch:
-            from pipeline.tools.profile.fit_batch import lines
-
-            for line in lines(params, prepared, machine):
-                print(line, flush=True)
-            return
         if speedup:
             from pipeline.tools.profile.speedup import print_comparison
 
@@ -49,16 +47,3 @@ def run(*, steps: int | None, trace: str | None, speedup: bool, fit_batch: bool)
         if trace:
             result.traced.write(Path(trace))
             print(f"trace: {trace}: open it at https://ui.perfetto.dev")
-
-
-def refuse_misfits(steps: int | None, trace: str | None, *, speedup: bool, fit_batch: bool) -> None:
-    """Raise Refusal if the options, as in `run`, cannot be used together, or if one has a wrong value."""
-    if speedup and fit_batch:
-        raise Refusal("profile: --speedup and --fit-batch are two measurements: give one of them")
-    mode = "--speedup" if speedup else "--fit-batch" if fit_batch else ""
-    if unfit := "--trace" if trace and mode else "--steps" if steps is not None and fit_batch else "":
-        raise Refusal(f"profile: {unfit} has no meaning with {mode}: leave it out")
-    if steps is not None and steps < 1:
-        raise Refusal(f"--steps: is {steps}: write a number from 1 on")
-    if trace and Path(trace).is_dir():
-        raise Refusal(f"--trace: {trace}: is a folder: add the name of a file, such as trace.json.gz")

@@ -111,6 +111,11 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     for mode in ("off", "default", "graphs"):
         if mode != settings.compile:
             yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
+    lane_size = settings.batch_size // settings.lanes
+    present = min(settings.micro_batch_size, lane_size)
+    for size in dict.fromkeys((lane_size, present // 2)):
+        if size != present and size and lane_size % size == 0 and settings.compile != "graphs":
+            yield changed("micro_batch_size", size)
     yield changed("lanes", 2 if settings.lanes == 1 else 1)
     yield changed("activation_checkpointing", not settings.activation_checkpointing)
     yield changed("deterministic", not settings.deterministic)
@@ -167,6 +172,8 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
                 synchronize=partial(trials.synchronize, *(each.trial.machine.device for each in both.values())),
                 before=lambda name: both[name].claim(),
             )
+            if candidate.trial.progress.micro_batch_changes:
+                return Row(option.name, obstacle="out of memory")
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
             return Row(option.name, trials.spread(seconds[option.name]).median, speed, candidate.taken_bytes())
     except Exception as error:  # an option that torch cannot do here must not end the comparison

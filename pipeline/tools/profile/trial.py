@@ -41,8 +41,6 @@ SCHEDULER_STATISTICS = Path("/proc/self/schedstat")
 sched-stats.rst)."""
 CROWDED = 0.1
 """If the main thread waits for a CPU for a larger share of the time, the measurement gets a warning."""
-RESET_PEAK = "5"
-"""The text that resets the peak of the resident memory when it is written to `/proc/self/clear_refs` (man 5 proc)."""
 Step = Callable[[], object]
 Name = TypeVar("Name")
 
@@ -241,20 +239,11 @@ def watch() -> Callable[[], str | None]:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Reset the peak that `peak_bytes` returns. If the kernel cannot reset it on a CPU, it stays the peak since the start of the process."""
+    """Reset the peak that `peak_bytes` returns on a GPU."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
-    try:
-        Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="ascii")
-    except OSError:
-        return
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak since the last `reset_peak`: that of the tensors on the GPU, or of this process's resident memory on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Return the peak of the tensors on the GPU since `reset_peak`, or of this process's resident memory on a CPU since its start."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -11,6 +11,7 @@ from pipeline.tools.profile import speedup
 from pipeline.tools.profile.speedup import CONFIGURED, Option, Row
 from pipeline.tools.profile.trial import Spread
 from tests import project, texts
+from tests.tools.profile.conftest import LOOP
 from tests.train.engine.building import HERE
 
 
@@ -22,7 +23,7 @@ def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -
     found = names(speedup.options(train_params({}), prepared, HERE, channels_last=False))
     assert list(found) == [
         *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default", "compile: graphs"),
-        *("lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
+        *("micro_batch_size: 32", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
     ]
     assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
     others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
@@ -33,6 +34,26 @@ def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -
         names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))["channels_last: true"]
         == "the inputs are not images"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"), [({}, [8]), ({"train.micro_batch_size": 4}, [16, 2]), ({"train.micro_batch_size": 4, "train.lanes": 2}, [8, 2])]
+)
+def test_the_whole_batch_and_half_of_the_micro_batch_are_options(train_params, prepared, changes: dict[str, object], sizes) -> None:
+    found = names(speedup.options(train_params({**LOOP, **changes}), prepared, HERE, channels_last=False))
+    assert [name for name in found if name.startswith("micro")] == [f"micro_batch_size: {size}" for size in sizes]
+
+
+def test_an_option_that_runs_out_of_memory_is_not_compared(params, prepared, before_each_forward, monkeypatch) -> None:
+    def limited(inputs: torch.Tensor) -> None:
+        if len(inputs) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    before_each_forward(limited)
+    monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("micro_batch_size: 8", {"micro_batch_size": 8})]))
+    *_, row = speedup.compare_options(params, prepared, HERE, steps=2)
+    assert row.obstacle == "out of memory"
 
 
 def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) -> None:

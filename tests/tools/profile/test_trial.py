@@ -1,17 +1,13 @@
 """Trainings for measurements make the steps of the training, and leave nothing behind. Their time and memory are measured."""
 
-import mmap
 import threading
 from functools import partial
 
-import numpy as np
-import psutil
 import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Trial, stepping
-from tests.tools.profile.conftest import CPU
 from tests.train.engine import building
 from tests.train.engine.building import same, weights
 
@@ -85,16 +81,3 @@ def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_pa
             path.write_text(text)
         monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
         assert trials.cpu_wait_s() == 0
-
-
-def test_the_peak_is_that_since_it_was_reset() -> None:
-    trials.reset_peak(CPU.device)
-    before = trials.peak_bytes(CPU.device)
-    block = mmap.mmap(-1, 300_000_000)  # not from the freed memory that malloc keeps
-    np.frombuffer(block, np.uint8).fill(1)
-    assert trials.peak_bytes(CPU.device) > before + 250_000_000
-    block.close()
-    high = trials.peak_bytes(CPU.device)
-    trials.reset_peak(CPU.device)
-    assert trials.peak_bytes(CPU.device) < high
-    assert 0 < psutil.Process().memory_info().rss <= trials.peak_bytes(CPU.device)
