@@ -1,17 +1,14 @@
-"""Checks the owner and the permissions of the checkout, its Git repository, and DVC's remote."""
+"""Checks the owner and the permissions of the checkout, its Git repository, and DVC's files."""
 
 import os
 import shlex
 from configparser import ConfigParser, Error
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
 from pipeline.runs import provenance
-from pipeline.runs.mlflow.address import without_user
 from pipeline.runs.provenance import Unknown
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
@@ -34,14 +31,6 @@ def read_dvc_config(top: Path) -> ConfigParser:
 def dvc_cache(top: Path) -> Path:
     """Return the folder of DVC's cache. A relative path in the settings starts at the folder of the settings, `.dvc`."""
     return top / ".dvc" / read_dvc_config(top).get("cache", "dir", fallback="cache")
-
-
-def dvc_remote(top: Path) -> tuple[str, dict[str, str]] | None:
-    """Return the name and the settings of the default remote, or None if there is none. Its url may contain a password."""
-    settings = read_dvc_config(top)
-    name = settings.get("core", "remote", fallback="").strip("\"'")
-    section = f"'remote \"{name}\"'"
-    return (name, dict(settings[section])) if name and settings.has_section(section) else None
 
 
 RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")
@@ -115,40 +104,3 @@ def dvc_files(context: Context) -> Finding:
             remedy = f"`git checkout HEAD -- {name}`, then `python -m pipeline repro` (docs/changing-parameters.md#after-a-merge)"
             return problem(f"{reason}, so DVC does not run", remedy)
     return ok("dvc.yaml and dvc.lock can be read")
-
-
-PLUGINS = {scheme: f"dvc-{scheme}" for scheme in ("s3", "gs", "gdrive", "azure", "ssh", "oss", "webdav", "hdfs", "webhdfs")}
-PLUGINS["webdavs"] = "dvc-webdav"
-"""The packages that DVC needs for a kind of remote. They are not in requirements.lock."""
-
-
-def remote(context: Context) -> Finding:
-    """Check the default remote. Only `dvc push` and `dvc pull` need it, so the worst status is `warning`."""
-    found = dvc_remote(context.top)
-    if found is None:
-        return ok("none: data and results stay on this machine", "to share them: `dvc remote add --default NAME URL`")
-    name, settings = found
-    url = settings.get("url", "")
-    parts = urlsplit(url)
-    if "://" not in url or parts.scheme == "file":
-        return of_folder(name, context.top / ".dvc" / (parts.path if parts.scheme == "file" else url))
-    text = f"{name}: {without_user(url)._replace(query='', fragment='').geturl()}"
-    if (plugin := PLUGINS.get(parts.scheme)) and not is_installed(plugin):
-        return warning(f"{text} needs the package {plugin}", f"`uv pip install {plugin}`")
-    return ok(f"{text}, which was not examined", "`dvc status --cloud` connects to it")
-
-
-def of_folder(name: str, folder: Path) -> Finding:
-    """Check that the remote `name` in `folder` exists and can be written to."""
-    folder = folder.resolve()
-    text = f"{name}: {folder}"
-    is_there = folder.is_dir()
-    if not is_there and not folder.parent.is_dir():
-        return warning(f"{text} does not exist", f"mount it, or `dvc remote modify --local {name} url PATH`")
-    if not os.access(folder if is_there else folder.parent, os.W_OK | os.X_OK):
-        return warning(f"{text} cannot be written, so `dvc push` fails", "get the permission to write there")
-    return ok(text if is_there else f"{text}, which `dvc push` will make")
-
-
-def is_installed(package: str) -> bool:
-    return any(metadata.distributions(name=package))

@@ -18,27 +18,23 @@ LIMIT_S = 2.2
 CHECKS: Mapping[str, Check] = {
     "python": packages.python,
     "lock": packages.lock,
-    "extras": packages.extras,
     "driver": gpus.driver,
     "gpus": gpus.gpus,
     "cpus": resources.cpus,
     "memory": resources.memory,
     "shared memory": resources.shared_memory,
     "disk": resources.disk,
-    "inodes": resources.inodes,
     "file locks": resources.file_locks,
     "nodes": resources.nodes,
     "ownership": checkout.ownership,
     "git": checkout.git,
     "dvc files": checkout.dvc_files,
-    "docker": resources.docker,
     "tracking": tracking.tracking,
-    "dvc remote": checkout.remote,
 }
 """The checks by name, in the order of the table. A name never changes: programs read it from the JSON."""
 
 
-FOR_TRAINING = ("lock", "gpus", "disk", "inodes", "file locks", "ownership", "dvc files")
+FOR_TRAINING = ("lock", "gpus", "disk", "file locks", "ownership", "dvc files")
 """The checks that the command `check` runs before a training. It does not cover them itself, each takes at most some hundredths of a second,
 and none needs a server."""
 

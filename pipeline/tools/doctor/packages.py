@@ -44,25 +44,6 @@ def lock(context: Context) -> Finding:
     return ok(f"all {len(wanted)} packages of {path} are installed in its versions")
 
 
-def extras(context: Context) -> Finding:
-    """List the optional groups of packages that are installed. The status is `warning` only if a group has other versions than its lock."""
-    installed: list[str] = []
-    absent: list[str] = []
-    outdated: list[str] = []
-    for path in sorted(context.top.glob("locks/*.lock")):
-        name = path.stem
-        if name == "dev":
-            continue
-        _, missing, different = compared(path)
-        (absent if missing else outdated if different else installed).append(name)
-    text = f"installed: {', '.join(installed) or 'none'}"
-    if outdated:
-        remedy = " ".join(f"`rm -f .venv/.locked-{name}; make setup-{name}`" for name in outdated)
-        return warning(f"{text}; in other versions than those of the lock: {', '.join(outdated)}", remedy)
-    remedy = f"if you need them: {', '.join(f'`make setup-{name}`' for name in absent)}" if absent else ""
-    return ok(f"{text}; not installed: {', '.join(absent)}" if absent else text, remedy)
-
-
 def is_outside_venv(top: Path) -> bool:
     """Return True if the checkout has a virtual environment, but this Python is another one."""
     return (top / ".venv/bin/python").exists() and (top / ".venv").resolve() != Path(sys.prefix).resolve()

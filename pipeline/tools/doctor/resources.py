@@ -1,28 +1,22 @@
-"""Checks CPUs, memory, disks and file systems, and whether Docker answers and can give a container the GPUs."""
+"""Checks CPUs, memory, disks and file systems."""
 
 import errno
 import fcntl
-import json
 import os
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pipeline.core import limits
-from pipeline.core.untrusted import shown
 from pipeline.tools.doctor import checkout
 from pipeline.tools.doctor.checkout import WRITTEN
-from pipeline.tools.doctor.finding import Context, Finding, Status, ok, problem, warning
+from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 MIB, GIB = 2**20, 2**30
 NCCL_BYTES = GIB
 """The size of /dev/shm that NVIDIA recommends (docs/clusters.md)."""
 LITTLE_MEMORY = 2 * GIB
 LEAST_DISK, LITTLE_DISK = 64 * MIB, 2 * GIB
-LEAST_INODES, LITTLE_INODES = 100, 10_000
 LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpfs", "ramfs", "ntfs", "apfs"}
 
 Statvfs = Callable[[Path], os.statvfs_result]
@@ -88,33 +82,11 @@ def memory(_context: Context) -> Finding:
 def disk(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
     """Check the free space of the file systems that a training writes to. The status is `problem` if no checkpoint fits on one."""
     free = {path: status.f_bavail * status.f_frsize for path, status in file_systems(context, statvfs)}
+    text, least = ", ".join(f"{in_units(count)} free in {path}" for path, count in free.items()), min(free.values())
+    if least >= LITTLE_DISK:
+        return ok(text)
     remedy = "remove files, or `dvc gc --workspace` (results of other commits in DVC's cache)"
-    return lowest(free, in_units, (LEAST_DISK, LITTLE_DISK), remedy)
-
-
-def inodes(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
-    """Check how many files can still be created. Some file systems have no fixed number of inodes."""
-    free = {path: status.f_favail for path, status in file_systems(context, statvfs) if status.f_files}
-    if not free:
-        return ok("not limited")
-    return lowest(
-        free,
-        lambda count: f"{count:,}",
-        (LEAST_INODES, LITTLE_INODES),
-        "`du --inodes -x / | sort -n | tail` names the folders with the most files",
-    )
-
-
-def lowest(free: dict[Path, int], show: Callable[[int], str], bounds: tuple[int, int], remedy: str) -> Finding:
-    """Return the finding for the file system with the least space or inodes left.
-
-    `free` is the number of free bytes or inodes by folder, and `show` formats such a number. Below `bounds[0]` the status is `problem`, and
-    below `bounds[1]` it is `warning`.
-    """
-    text = ", ".join(f"{show(count)} free in {path}" for path, count in free.items())
-    least = min(free.values())
-    status: Status = "problem" if least < bounds[0] else "warning" if least < bounds[1] else "ok"
-    return Finding(status, text, "" if status == "ok" else remedy)
+    return problem(text, remedy) if least < LEAST_DISK else warning(text, remedy)
 
 
 def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.statvfs_result]]:
@@ -171,55 +143,3 @@ def file_system_type(folder: Path) -> str:
 
 def in_units(size_bytes: int) -> str:
     return f"{size_bytes / GIB:.1f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.0f} MiB"
-
-
-LIMIT_S = 1.6
-TOOLKIT = "`sudo nvidia-ctk runtime configure --runtime=docker; sudo systemctl restart docker`, after the installation of the NVIDIA Container Toolkit"
-
-
-def docker(context: Context) -> Finding:
-    """Ask the Docker engine for its version and runtimes. Only `make image` and `make docker-repro` need it, so the worst status is `warning`."""
-    program = os.environ.get("DOCKER", "docker")
-    if not shutil.which(program):
-        return ok("not installed: only `make image` and `make docker-repro` need it")
-    try:
-        done = subprocess.run(
-            [program, "info", "--format", "{{json .}}"],
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except subprocess.TimeoutExpired:
-        return warning(f"the Docker engine does not answer within {LIMIT_S:g} s", "`sudo systemctl restart docker`")
-    info = parsed(done.stdout)
-    if done.returncode or info.get("ServerErrors"):
-        reason = shown(" ".join([*(info.get("ServerErrors") or []), done.stderr.strip()]), 200)
-        denied = "permission denied" in reason.lower()
-        remedy = "`sudo usermod -aG docker $USER`, then log in again" if denied else "`sudo systemctl start docker`"
-        return warning(f"the Docker engine cannot be used: {reason}", remedy)
-    text = f"Docker {shown(info.get('ServerVersion', 'of unknown version'), 40)}"
-    if not context.gpus.devices:
-        return ok(text)
-    if has_toolkit(info):
-        return ok(f"{text} with the NVIDIA Container Toolkit")
-    return warning(f"{text} without the NVIDIA Container Toolkit, so `--gpus all` fails", TOOLKIT)
-
-
-def parsed(text: str) -> dict[str, Any]:
-    try:
-        info = json.loads(text)
-    except ValueError:
-        return {}
-    return info if isinstance(info, dict) else {}
-
-
-def has_toolkit(info: dict[str, Any]) -> bool:
-    """Return True if Docker has NVIDIA's runtime or NVIDIA's CDI devices, or if NVIDIA's runtime hook is on the PATH."""
-    devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or []]
-    return (
-        "nvidia" in (info.get("Runtimes") or {})
-        or any(device.startswith("nvidia.com/gpu") for device in devices)
-        or shutil.which("nvidia-container-runtime-hook") is not None
-    )

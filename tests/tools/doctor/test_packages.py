@@ -50,18 +50,6 @@ def test_a_lock_that_is_missing_is_a_problem(make_context: MakeContext) -> None:
     assert packages.lock(make_context()).status == "problem"
 
 
-def test_extras_are_told_apart(make_context: MakeContext, tmp_path: Path) -> None:
-    write_lock(tmp_path, f"numpy=={NUMPY}\n", "locks/search.lock")
-    write_lock(tmp_path, "not-there==1.0\n", "locks/export.lock")
-    write_lock(tmp_path, "not-there==1.0\n", "locks/dev.lock")
-    finding = packages.extras(make_context())
-    assert (finding.status, finding.text) == ("ok", "installed: search; not installed: export")
-    assert finding.remedy.endswith("`make setup-export`")
-    write_lock(tmp_path, "numpy==1.0\n", "locks/search.lock")
-    finding = packages.extras(make_context())
-    assert (finding.status, finding.remedy) == ("warning", "`rm -f .venv/.locked-search; make setup-search`")
-
-
 def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert packages.python(make_context()).status == "ok"
     (tmp_path / ".venv/bin").mkdir(parents=True)

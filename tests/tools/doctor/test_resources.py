@@ -44,12 +44,6 @@ def test_free_space_decides_the_status(make_context: MakeContext) -> None:
         assert status == "ok" or f"{free_mib} MiB free in {make_context().top}" in finding.text
 
 
-def test_free_inodes_decide_the_status(make_context: MakeContext) -> None:
-    for free, status in {3: "problem", 5000: "warning", 10**6: "ok"}.items():
-        assert resources.inodes(make_context(), statvfs(f_favail=free)).status == status
-    assert resources.inodes(make_context(), statvfs(f_files=0, f_favail=0)).text == "not limited"
-
-
 def test_the_cache_of_dvc_on_another_disk_is_examined_too(make_context: MakeContext, tmp_path: Path) -> None:
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc/config").write_text("[cache]\n    dir = /dev/shm/cache\n", encoding="utf-8")
