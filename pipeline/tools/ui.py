@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import sys
 import threading
 import time
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.untrusted import shown
 from pipeline.runs import event_files, find, journal
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store
@@ -32,30 +30,18 @@ def run(host: str, port: int) -> int:
     """Serve the MLflow UI at `host` and `port` until interrupted. If MLFLOW_TRACKING_URI is the address of a server, only print the link to
     the comparison of the runs there.
 
-    Raises Refusal if the server does not answer, or if `port` cannot be used.
+    Raises Refusal if the server does not answer.
     """
     store = Store(Environment.read())
     with redacted_output(store.address.secrets):
         if store.address.is_server:
-            show(f"{store.address.shown}/{runs_page(experiment_of(store))}")
+            with store.refusing(
+                "MLFLOW_TRACKING_URI", f"{store.address.shown} does not answer", ": start the server, or unset the variable"
+            ):
+                show(f"{store.address.shown}/{runs_page(store.experiment_id())}")
         else:
-            refuse_taken(host, port)
             serve(store, host, port)
     return 0
-
-
-def experiment_of(store: Store) -> str:
-    """Return the id of the server's experiment that MLFLOW_EXPERIMENT_NAME names. Create this experiment if it does not exist.
-
-    Raises Refusal if the request to the server fails.
-    """
-    try:
-        return store.experiment_id()
-    except Exception as error:  # MLflow and its libraries raise many types
-        reason = shown(store.address.redacted(str(error)), LONGEST_REASON)
-        raise Refusal(
-            f"MLFLOW_TRACKING_URI: {store.address.shown} does not answer ({reason}): start the server, or unset the variable"
-        ) from None
 
 
 def runs_page(experiment_id: str) -> str:
@@ -67,16 +53,6 @@ def runs_page(experiment_id: str) -> str:
     except ImportError:
         return f"#/experiments/{experiment_id}/runs"
     return comparison_view.link(experiment_id)
-
-
-def refuse_taken(host: str, port: int) -> None:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise Refusal(f"{host}:{port} cannot be used ({error.strerror}): choose another port, as in `make ui PORT=5050`") from None
 
 
 def serve(store: Store, host: str, port: int) -> None:

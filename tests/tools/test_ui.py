@@ -4,7 +4,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -58,16 +57,6 @@ def test_the_ui_opens_at_the_comparison_and_refuses_other_hosts(served: str) -> 
     assert '<div id="root"' in fetch(origin)
     with pytest.raises(urllib.error.HTTPError, match="403"):
         fetch(served, host="elsewhere.example")
-
-
-def test_a_port_in_use_is_refused_with_another(refused: Callable[..., list[str]]) -> None:
-    with socket.socket() as taken:
-        taken.bind((ui.LOOPBACK, 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        (told,) = refused("ui", "--port", str(port))
-    assert f"127.0.0.1:{port} cannot be used (Address already in use)" in told
-    assert "make ui PORT=" in told
 
 
 def test_a_server_of_somebody_else_is_named_with_the_shared_view(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
