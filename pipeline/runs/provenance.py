@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.inference.gpu_diagnostics import SYSTEM
 from pipeline.runs import utilization
 
 GIT_TIMEOUT_S = 10
@@ -209,16 +210,16 @@ def user() -> str:
 
 
 def driver() -> str:
-    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed, and NVMLError if the driver does not answer."""
-    if version := utilization.driver_version():
+    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed."""
+    if version := utilization.read_gpus(SYSTEM).driver:
         return version
     raise Unknown("no NVIDIA driver is installed")
 
 
 def gpus() -> str:
-    """Return the names of all GPUs; "none" if there is no GPU. Raises the same exceptions as `driver`."""
+    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed."""
     driver()
-    return ", ".join(utilization.names()) or "none"
+    return ", ".join(gpu.name for gpu in utilization.read_gpus(SYSTEM).devices) or "none"
 
 
 def variable(name: str) -> str:

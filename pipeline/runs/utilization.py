@@ -27,23 +27,9 @@ def gpus() -> list[Any]:
     import pynvml
 
     try:
-        return handles() if driver_version() else []
+        return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())] if driver_version() else []
     except pynvml.NVMLError:
         return []
-
-
-def handles() -> list[Any]:
-    """Return the NVML handles of all GPUs. Raises NVMLError if the driver does not answer."""
-    import pynvml
-
-    return [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-
-
-def names() -> list[str]:
-    """Return the names of all GPUs. Raises NVMLError if the driver does not answer."""
-    import pynvml
-
-    return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles()]
 
 
 @dataclass(frozen=True)
