@@ -22,7 +22,7 @@ READER_ENDED = 141  # as a shell reports a program that SIGPIPE has ended
 MAX_LINES, MAX_SHOWN = 20, 2000
 MOUNTED = "cannot be replaced, because it is a mount point or belongs to another user: change the original file, or mount its folder"
 FIXABLE = {
-    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
+    errno.ENOSPC: "the disk is full, or has no inodes left (`df`, `df -i`): free some, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
     errno.EBUSY: MOUNTED,
     errno.EPERM: MOUNTED,
@@ -36,7 +36,6 @@ FIXABLE = {
     ),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NO_INODES = "the file system has no inodes left: remove files that are not needed, and run the same command again"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -112,21 +111,8 @@ def print_os_error(error: OSError) -> int:
         return READER_ENDED
     if error.errno not in FIXABLE:
         raise error
-    message = NO_INODES if error.errno == errno.ENOSPC and lacks_inodes(error.filename) else FIXABLE[error.errno]
     exit_code = UNAVAILABLE if error.errno in FULL else BAD_INPUT
-    return print_error(f"{error.filename or 'the output or a temporary file'}: {message}", exit_code)
-
-
-def lacks_inodes(path: str | None) -> bool:
-    """Return True if the file system of `path` has free space but no free inodes, so that no file can be created.
-
-    Return False if this cannot be determined. If `path` is None, the file system is that of the working directory.
-    """
-    try:
-        status = os.statvfs(os.path.dirname(path or "") or ".")  # noqa: PTH120  # avoids the import of pathlib
-    except OSError:
-        return False
-    return status.f_files > 0 and status.f_favail == 0 and status.f_bavail > 0
+    return print_error(f"{error.filename or 'the output or a temporary file'}: {FIXABLE[error.errno]}", exit_code)
 
 
 def print_refusal(refusal: Refusal) -> int:

@@ -135,7 +135,10 @@ def test_only_a_model_that_cannot_be_written_fails_and_the_repetition_begins_at_
         assert main(["train"]) == 69
     assert [path.name for path in asked].index("model.safetensors") == 12
     said = capsys.readouterr().err
-    assert "models/model.safetensors: the disk is full: free some space, then run the same command again" in said
+    assert (
+        "models/model.safetensors: the disk is full, or has no inodes left (`df`, `df -i`): free some, then run the same command again"
+        in said
+    )
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0
     assert "resuming after step 24" in capsys.readouterr().out

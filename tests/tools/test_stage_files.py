@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,19 +129,6 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
     assert said.startswith(f"data/prepared/spec.json: {words}")
     assert not (prepared / "spec.json").exists()
     assert not list(prepared.glob(".*"))
-
-
-def test_inodes_that_ran_out_are_told_from_a_full_disk(arrays: Path, refused: Refused) -> None:
-    mounted = Path("data/prepared")
-    mounted.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=4", "tmpfs", mounted], capture_output=True, check=False).returncode:
-        pytest.skip("mounting a disk needs root")
-    try:
-        [said] = refused("prepare", code=69)
-    finally:
-        subprocess.run(["umount", "--lazy", mounted], check=True)
-    assert said.startswith("data/prepared/")
-    assert said.endswith(": the file system has no inodes left: remove files that are not needed, and run the same command again")
 
 
 def test_an_error_that_nobody_can_mend_keeps_its_traceback(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
