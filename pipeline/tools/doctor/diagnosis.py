@@ -25,7 +25,6 @@ CHECKS: Mapping[str, Check] = {
     "shared memory": resources.shared_memory,
     "disk": resources.disk,
     "file locks": resources.file_locks,
-    "nodes": resources.nodes,
     "ownership": checkout.ownership,
     "git": checkout.git,
     "dvc files": checkout.dvc_files,

@@ -17,7 +17,6 @@ NCCL_BYTES = GIB
 """The size of /dev/shm that NVIDIA recommends (docs/clusters.md)."""
 LITTLE_MEMORY = 2 * GIB
 LEAST_DISK, LITTLE_DISK = 64 * MIB, 2 * GIB
-LOCAL = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "tmpfs", "ramfs", "ntfs", "apfs"}
 
 Statvfs = Callable[[Path], os.statvfs_result]
 
@@ -119,18 +118,6 @@ def file_locks(context: Context) -> Finding:
         text = f"{folder}: the file system ({file_system_type(folder)}) does not support file locks ({error.strerror})"
         return problem(text, "move the checkout to a local disk, or mount its file system with locks (Lustre: `-o flock`)")
     return ok(f"flock works in {folder}")
-
-
-def nodes(context: Context) -> Finding:
-    """If torchrun has started processes on several machines, check that the work folder is not on a local file system."""
-    environment = context.environment
-    if environment.world_size <= environment.local_world_size:
-        return ok("one machine")
-    kind, text = file_system_type(environment.root.resolve()), f"{environment.world_size} processes on several machines"
-    if kind in LOCAL:
-        text += f", but {environment.root.resolve()} is on a local file system ({kind}), and all need the same .pipeline/work"
-        return warning(text, "move the checkout to a file system that all machines mount (docs/clusters.md)")
-    return ok(f"{text}; {environment.root.resolve()} is on a shared file system ({kind})")
 
 
 def file_system_type(folder: Path) -> str:

@@ -93,15 +93,5 @@ def test_a_file_system_without_locks_is_a_problem(make_context: MakeContext, tmp
     assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
 
 
-def test_several_machines_need_a_shared_file_system(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    several = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-    monkeypatch.setattr(resources, "file_system_type", lambda _: "ext4")
-    assert resources.nodes(make_context()).text == "one machine"
-    finding = resources.nodes(make_context(**several))
-    assert (finding.status, "local file system (ext4)" in finding.text) == ("warning", True)
-    monkeypatch.setattr(resources, "file_system_type", lambda _: "nfs4")
-    assert resources.nodes(make_context(**several)).status == "ok"
-
-
 def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:
     assert resources.file_system_type(Path("/proc/self")) == "proc"
