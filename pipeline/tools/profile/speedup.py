@@ -1,14 +1,14 @@
-"""Compares the speed of a training on this machine: as configured, on the other device, and with each option that could make it faster.
+"""Compares the speed of a training on this machine: as configured, and with each option that could make it faster.
 
 Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, tee
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,7 @@ from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
-from pipeline.inference.machine import Machine, obstacle, set_determinism, usable_gpus
+from pipeline.inference.machine import Machine, set_determinism
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Spread, Trial
 from pipeline.train.params import TrainParams
@@ -29,17 +29,11 @@ BLOCK_S = 0.5
 PRECISIONS = ("fp32", "bf16", "fp16", "bf16-true")
 
 
-@dataclass(frozen=True)
-class Option:
-    """A change of the training. `changes` are new values in the section `train`; `device` is None for the configured device.
-
-    `obstacle` is the reason if this machine or this model is known not to support the option, else None.
-    """
+class Option(NamedTuple):
+    """A change of the training: `changes` are new values in the section `train`."""
 
     name: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    device: str | None = None
-    obstacle: str | None = None
+    changes: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -87,12 +81,11 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
     `steps` is as in `compare_options`.
     """
     print(f"{params.model.title} on {machine.device} ({machine.name})")
-    crowding = trials.watch()
     printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
     for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, params.train.batch_size):
         print(text, flush=True)
     rows = list(kept)
-    how = "\n\n".join(filter(None, (method(params, machine.device), crowding())))
+    how = method(params, machine.device)
     faster = always_faster(rows)
     print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
 
@@ -101,16 +94,14 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     """Yield the options that differ from the training as configured. `channels_last` is its memory format."""
     settings, on_gpu = params.train, machine.device.type == "cuda"
 
-    def changed(name: str, value: object, obstacle: str | None = None) -> Option:
-        return Option(f"{name}: {str(value).lower()}", {name: value}, obstacle=obstacle)
+    def changed(name: str, value: object) -> Option:
+        return Option(f"{name}: {str(value).lower()}", {name: value})
 
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
     yield from (changed("precision", name) for name in PRECISIONS if name != effective)
-    is_image = isinstance(prepared.spec.inputs, ImageInputs)
-    yield changed("channels_last", not channels_last, None if is_image else "the inputs are not images")
-    for mode in ("off", "default", "graphs"):
-        if mode != settings.compile:
-            yield changed("compile", mode, "CUDA graphs need a GPU" if mode == "graphs" and not on_gpu else None)
+    if isinstance(prepared.spec.inputs, ImageInputs):
+        yield changed("channels_last", not channels_last)
+    yield from (changed("compile", mode) for mode in ("off", "default", *(["graphs"] if on_gpu else [])) if mode != settings.compile)
     lane_size = settings.batch_size // settings.lanes
     present = min(settings.micro_batch_size, lane_size)
     for size in dict.fromkeys((lane_size, present // 2)):
@@ -119,9 +110,6 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     yield changed("lanes", 2 if settings.lanes == 1 else 1)
     yield changed("activation_checkpointing", not settings.activation_checkpointing)
     yield changed("deterministic", not settings.deterministic)
-    other = None if on_gpu or usable_gpus() else obstacle() or "this machine has no NVIDIA GPU"
-    # last: on a CPU, a training that suits a GPU may take longer than all other options together
-    yield Option("on the CPU" if on_gpu else "on the GPU", device="cpu" if on_gpu else "cuda", obstacle=other)
 
 
 def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[Row]:
@@ -144,10 +132,8 @@ def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Mach
 
     Raises Refusal if the option does not fit the model, the data or the machine.
     """
-    device = torch.device(option.device) if option.device else machine.device
-    held_bytes = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-    changes = {"report_every_steps": trials.NEVER, **option.changes}
-    trial = Trial.of(params, prepared, replace(machine, device=device), changes=changes)
+    held_bytes = torch.cuda.memory_allocated(machine.device) if machine.device.type == "cuda" else 0
+    trial = Trial.of(params, prepared, machine, changes={"report_every_steps": trials.NEVER, **option.changes})
     with trials.stepping(trial) as reports:
         candidate = Candidate(trial, partial(next, reports), held_bytes)
         candidate.claim()
@@ -161,15 +147,13 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
 
     `steps` is the number of steps in the blocks of the option, as in `compare_options`.
     """
-    if option.obstacle:
-        return Row(option.name, obstacle=option.obstacle)
     try:
         with begun(option, params, prepared, configured.trial.machine, steps) as (candidate, own_count):
             both = {CONFIGURED: configured, option.name: candidate}
             seconds = trials.interleaved(
                 {CONFIGURED: (configured.step, count), option.name: (candidate.step, own_count)},
                 rounds=ROUNDS,
-                synchronize=partial(trials.synchronize, *(each.trial.machine.device for each in both.values())),
+                synchronize=partial(trials.synchronize, candidate.trial.machine.device),
                 before=lambda name: both[name].claim(),
             )
             if candidate.trial.progress.micro_batch_changes:

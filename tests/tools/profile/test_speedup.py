@@ -15,25 +15,21 @@ from tests.tools.profile.conftest import LOOP
 from tests.train.engine.building import HERE
 
 
-def names(options) -> dict[str, str | None]:
-    return {option.name: option.obstacle for option in options}
+def names(options) -> list[str]:
+    return [option.name for option in options]
 
 
 def test_options_are_what_the_training_does_not_do_yet(train_params, prepared) -> None:
     found = names(speedup.options(train_params({}), prepared, HERE, channels_last=False))
-    assert list(found) == [
-        *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default", "compile: graphs"),
-        *("micro_batch_size: 32", "lanes: 2", "activation_checkpointing: true", "deterministic: false", "on the GPU"),
+    assert found == [
+        *("precision: bf16", "precision: fp16", "precision: bf16-true", "channels_last: true", "compile: default"),
+        *("micro_batch_size: 32", "lanes: 2", "activation_checkpointing: true", "deterministic: false"),
     ]
-    assert {name for name, obstacle in found.items() if obstacle} == {"on the GPU", "compile: graphs"}
     others = {"precision": "bf16", "channels_last": True, "lanes": 2, "compile": "default", "deterministic": False}
     changes = {f"train.{name}": value for name, value in others.items()}
     found = names(speedup.options(train_params(changes), prepared, HERE, channels_last=True))
-    assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= found.keys()
-    assert (
-        names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))["channels_last: true"]
-        == "the inputs are not images"
-    )
+    assert {"precision: fp32", "channels_last: false", "lanes: 1", "compile: off", "deterministic: true"} <= {*found}
+    assert "channels_last: true" not in names(speedup.options(train_params({}), texts.texts(), HERE, channels_last=False))
 
 
 @pytest.mark.parametrize(
@@ -56,21 +52,16 @@ def test_an_option_that_runs_out_of_memory_is_not_compared(params, prepared, bef
     assert row.obstacle == "out of memory"
 
 
-def test_on_a_gpu_the_cpu_is_an_option_and_graphs_are(train_params, prepared) -> None:
+def test_on_a_gpu_graphs_are_an_option(train_params, prepared) -> None:
     found = names(speedup.options(train_params({}), prepared, Machine(torch.device("cuda", 0), 1), channels_last=False))
-    assert list(found)[-1] == "on the CPU", "the slowest option is measured last"
-    assert "on the GPU" not in found
-    assert "precision: fp32" in found, "auto is another one on a GPU"
-    assert set(found.values()) == {None}
+    assert {"compile: graphs", "precision: fp32"} <= {*found}, "auto is another precision on a GPU"
 
 
 def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_began(params, prepared, monkeypatch) -> None:
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
     chosen = [
         Option("lanes: 2", {"lanes": 2}),
-        Option("impossible here", obstacle="no such device"),
         Option("precision: bf16-true", {"precision": "bf16-true"}),
-        Option("on a device of another kind", device="meta"),
         Option("deterministic: false", {"deterministic": False}),
     ]
     monkeypatch.setattr(speedup, "options", lambda *_, **__: iter(chosen))
@@ -82,9 +73,8 @@ def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_beg
         assert row.step_s > 0
         assert row.speed.least <= row.speed.median <= row.speed.most
         assert row.peak_bytes is None
-    assert rows["impossible here"].obstacle == "no such device"
     assert rows["precision: bf16-true"].obstacle.startswith("train.")
-    assert "not available: " in speedup.cells(rows["on a device of another kind"], 16)[3]
+    assert speedup.cells(rows["precision: bf16-true"], 16)[3].startswith("not available: train.")
     assert rows[CONFIGURED].speed == (1, 1, 1)
     assert params.train.deterministic
     assert torch.are_deterministic_algorithms_enabled()
@@ -124,13 +114,11 @@ def test_a_row_of_the_table_has_time_rate_speed_and_memory() -> None:
 def test_the_verb_prints_the_rows(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(project.make(tmp_path))
     assert main(["prepare"]) == 0
-    monkeypatch.setattr(
-        speedup, "options", lambda *_, **__: iter([Option("lanes: 2", {"lanes": 2}), Option("other", obstacle="no such device")])
-    )
+    monkeypatch.setattr(speedup, "options", lambda *_, **__: iter([Option("lanes: 2", {"lanes": 2}), Option("lanes: 3", {"lanes": 3})]))
     monkeypatch.setattr(speedup, "BLOCK_S", 0.01)
     assert main(["profile", "--speedup", "--steps", "2"]) == 0
     output = capsys.readouterr().out
     assert "| lanes: 2 " in output
     assert "GPU memory" not in output
-    assert "not available: no such device" in output
+    assert "not available: train." in output
     assert "aster" in output, "faster, or no option was faster"
