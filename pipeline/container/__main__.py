@@ -125,20 +125,7 @@ def copy(source: Path, home: Path) -> list[str]:
     edited = checkout.copy(source, home)
     for path in edited:
         report(f"{home / path} was edited: it is kept as it is, not updated from {source}")
-    if "params.yaml" in edited:
-        for line in differing_parameters(source, home):
-            report(f"params.yaml: {line}")
     return edited
-
-
-def differing_parameters(source: Path, home: Path) -> list[str]:
-    """Return one line for each parameter that differs between `source` and `home`; none if a file is no valid YAML, which `check` reports."""
-    from pipeline.core.yaml_document import Document
-    from pipeline.tools.params.editing import changes  # late: most jobs have the image's parameters
-
-    with suppress(Refusal):
-        return changes(*(Document.read(folder / "params.yaml").data for folder in (source, home)))
-    return []
 
 
 def commit(job: Checkout, built: dict[str, str], *, is_edited: bool) -> str:
