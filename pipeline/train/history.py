@@ -1,7 +1,5 @@
 """Writes what a training leaves beside the model: its history as CSV, its last and best metrics as JSON, and a batch that gave a non-finite loss."""
 
-import csv
-import io
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
@@ -34,11 +32,7 @@ def columns(metrics: Iterable[str], only_validated: Container[str] = ()) -> tupl
 
 def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> None:
     """Write `rows`, one per report, to a CSV file. A cell is empty if the report has no value for the column."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    files.write_text(path, text.getvalue())
+    files.write_text(path, files.as_csv(columns, [[row.get(column) for column in columns] for row in rows]))
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
