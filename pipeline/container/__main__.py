@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import socket
 import sys
 from contextlib import nullcontext, suppress
@@ -25,8 +24,6 @@ IMAGE_CODE, IMAGE_DIGESTS = Path("/opt/pipeline"), Path("/opt/pipeline.json")
 VERB = (sys.executable, "-m", "pipeline")
 REPRO = ((*VERB, "check"), ("dvc", "repro"), (*VERB, "summary"))
 NEED_RESULTS = {"train", "evaluate", "summary", "verify"}  # they read results: if one fails, a message says whether results are kept
-NEEDS_GIT = re.compile(r"dvc (?:--cd \S+ |-(?!-cd )\S+ )*(exp|experiments|queue|diff|(?:metrics|params|plots) diff)(?: |$)")
-"""Matches the DVC commands that need Git. DVC's own message for them advises to turn off `core.no_scm`, which fails without Git, too."""
 USAGE = f"""\
 usage: docker run [--gpus all] [-v NAME:{checkout.HOME}] [--env PRESET=NAME] IMAGE [VERB ... | dvc ... | mlflow ... | torchrun ...]
 
@@ -72,18 +69,13 @@ def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...]
 def run(commands: tuple[tuple[str, ...], ...]) -> int:
     """Run the commands in the folder that `checkout.find` chooses: a mounted checkout or a copy of the code. Return their exit code.
 
-    Raises Refusal if no folder can be used, if another job is using it, or if a command of DVC needs Git, which a copy does not have.
+    Raises Refusal if no folder can be used, or if another job is using it.
     """
     built, home = json.loads(IMAGE_DIGESTS.read_bytes()), os.environ.get("PIPELINE_HOME")
     # a copy is in the documented mount point of a volume, or else in a temporary folder; PIPELINE_HOME replaces both
     homes = [Path(home)] if home else [checkout.HOME, Path(os.environ.get("TMPDIR", "/tmp")) / "pipeline"]  # noqa: S108  # private
     mounted = [Path(mount.mountpoint) for mount in psutil.disk_partitions(all=True)]
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
-    if job.copy_of and (needs_git := NEEDS_GIT.match(" ".join(commands[0]))):
-        raise Refusal(
-            f"`dvc {needs_git[1]}` needs Git, but this job runs in a copy of {job.copy_of}, and a copy has no Git repository: "
-            'run it in a checkout, with `make docker-repro ARGS="dvc ..."`, or `docker run -v $PWD:$PWD -w $PWD --user $(id -u):$(id -g) ...`'
-        )
     is_repro, changes_parameters = commands[-len(REPRO) :] == REPRO, len(commands) > len(REPRO)
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
     with checkout_lock.held(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():

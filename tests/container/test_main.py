@@ -85,29 +85,6 @@ def test_a_wrong_argument_of_repro_ends_with_2_and_the_usage(words: list[str], c
     assert capsys.readouterr().err.startswith("usage: python -m pipeline")
 
 
-NEED_GIT = "exp run -S seed=2; -q exp run --temp; --cd models exp show; experiments show; queue start; metrics diff; plots diff; diff"
-NEED_NONE = "repro; metrics show; status; add exp; pull exp; repro diff; --cd exp repro; "
-
-
-def test_dvc_commands_that_need_git_are_recognised() -> None:
-    assert all(first.NEEDS_GIT.match(f"dvc {words}") for words in NEED_GIT.split("; "))
-    assert not any(first.NEEDS_GIT.match(f"dvc {words}") for words in NEED_NONE.split("; "))
-    assert not first.NEEDS_GIT.match("mlflow diff")
-
-
-def test_commands_that_need_git_are_refused_in_a_copy_before_dvc_runs(tmp_path: Path, monkeypatch, capsys) -> None:
-    digests = tmp_path / "pipeline.json"
-    digests.write_text('{"requirements.lock": "digest"}')
-    monkeypatch.setattr(first, "IMAGE_DIGESTS", digests)
-    monkeypatch.setattr(checkout, "find", lambda *_, **__: checkout.Checkout(tmp_path, copy_of=COPY))
-    assert first.main(["dvc", "exp", "run"]) == 2
-    error = capsys.readouterr().err
-    assert (
-        "`dvc exp` needs Git, but this job runs in a copy of /opt/pipeline, and a copy has no Git repository: run it in a checkout, with `make"
-        in error
-    )
-
-
 def test_files_are_kept_only_by_a_mount_that_is_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     types = {"/": "overlay", "/volume": "ext4", "/scratch": "tmpfs", "/volume/cache": "tmpfs"}
     mounts = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in types.items()]
