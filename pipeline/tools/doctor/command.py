@@ -29,13 +29,13 @@ def run(complete: bool, json: bool) -> int:
         findings = [problem(f"the package {error.name} is not installed for {sys.executable}", remedy, "lock")]
     if json:
         print(dumps(as_json(findings), indent=2, ensure_ascii=False))
-    elif findings:
+    else:
         print_findings(findings, complete=complete)
     return int(worst(findings) == "problem")
 
 
 def examined() -> list[Finding]:
-    """Return all findings. Under torchrun, the first process of each machine examines it, and the others return an empty list.
+    """Return all findings.
 
     Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
     """
@@ -48,8 +48,6 @@ def examined() -> list[Finding]:
         invalid = problem(refusal.on_one_line, "correct the variable, or `unset` it", "environment")
         names = [name for name in diagnosis.CHECKS if name != "tracking"]
         return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
-    if environment.local_rank:
-        return []
     return [of_environment(environment), *diagnosis.examine(Context(environment))]
 
 

@@ -85,14 +85,6 @@ def test_a_password_is_never_printed(project: Path, monkeypatch: pytest.MonkeyPa
         assert "hunter2" not in printed
 
 
-def test_of_the_processes_of_torchrun_one_on_each_machine_prints(project: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    variables = {"TORCHELASTIC_RUN_ID": "1", "MASTER_ADDR": "localhost", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    for name, value in {**variables, "RANK": "1", "LOCAL_RANK": "1"}.items():
-        monkeypatch.setenv(name, value)
-    assert main(["doctor"]) == 0
-    assert capsys.readouterr().out == ""
-
-
 def test_without_the_packages_the_remedy_is_told(project: Path) -> None:
     code = "import sys; from pipeline.__main__ import main; sys.exit(main(['doctor', '--json']))"
     done = subprocess.run([sys.executable, "-S", "-c", code], cwd=project, capture_output=True, text=True, check=False)
