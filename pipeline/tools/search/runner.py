@@ -17,6 +17,7 @@ from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
 from pipeline.runs import run as tracking
+from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.run import Run
 from pipeline.runs.run_description import subject
 from pipeline.tools.search import study
@@ -117,7 +118,7 @@ class SearchRunner:
                 finally:
                     self.stop_all()
                     if interrupted.number is None:  # else the processes that send, or `sync`, deliver the rest
-                        runs.wait()
+                        mirror_process.wait_for_all(self.environment)
                 best = self.conclude(runs, tracked)
             files.write_json(self.folder / CONCLUDED, {"trials": len(self.study.trials), "best": best})
             runs.deliver([self.trial(each.number) for each in self.study.trials])

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from functools import partial
@@ -45,7 +44,7 @@ class TrialRuns:
 
     def __init__(self, name: str, search_id: str, parent: str | None, environment: Environment) -> None:
         self._name, self._search_id, self.parent, self._environment = name, search_id, parent, environment
-        self._mirrors: dict[Path, subprocess.Popen[bytes]] = {}
+        self._mirrored: set[Path] = set()
 
     @property
     def journals(self) -> Path | None:
@@ -62,10 +61,10 @@ class TrialRuns:
     def mirror(self, trial: TrialFolder) -> None:
         """Start the process that sends the trial's journal to MLflow, once the training has opened the journal."""
         starts = self.parent and self._environment.tracking_mirror
-        if starts and (folder := trial.journal) and folder not in self._mirrors and journal.is_written(folder):
+        if starts and (folder := trial.journal) and folder not in self._mirrored and journal.is_written(folder):
+            self._mirrored.add(folder)
             with self._quietly():
-                if process := mirror_process.start(folder.resolve(), self._environment):
-                    self._mirrors[folder] = process
+                mirror_process.start(folder.resolve(), self._environment)
 
     def mark_pruned(self, trial: TrialFolder, validation: int, step: int) -> None:
         """Mark the run of a pruned trial by a tag and its description. Its status stays KILLED."""
@@ -89,14 +88,6 @@ class TrialRuns:
                     amended.model(model)
                 amended.end(status)
 
-    def wait(self) -> None:
-        """Wait, with a time limit, until MLflow has the runs of the trials. The processes that still send then are killed."""
-        deadline_s = time.monotonic() + self._environment.tracking_wait_s
-        for process in self._mirrors.values():
-            with suppress(subprocess.TimeoutExpired):  # a process can hang in the kernel
-                stop_mirror(process, max(0.0, deadline_s - time.monotonic()))
-        self._mirrors.clear()
-
     def deliver(self, trials: list[TrialFolder]) -> None:
         """Send to MLflow what was added to the runs after their trainings, such as the best model.
 
@@ -104,9 +95,13 @@ class TrialRuns:
         """
         if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
             return
-        with self._quietly(), suppress(subprocess.TimeoutExpired):
-            process = subprocess.Popen([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL)
-            stop_mirror(process, self._environment.tracking_wait_s)
+        with self._quietly(), suppress(subprocess.TimeoutExpired):  # killed at the limit: the next delivery resumes
+            subprocess.run(
+                [sys.executable, "-m", "pipeline", "sync"],
+                stdout=subprocess.DEVNULL,
+                timeout=self._environment.tracking_wait_s,
+                check=False,
+            )
         if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
             mirror_process.say(
                 self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
@@ -114,12 +109,3 @@ class TrialRuns:
 
     def _quietly(self) -> Net:
         return Net(partial(mirror_process.say_failure, self._environment, "the search continues"))
-
-
-def stop_mirror(process: subprocess.Popen[bytes], limit_s: float) -> None:
-    """Wait at most `limit_s` seconds until the process ends, then kill it."""
-    try:
-        process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()  # safe at any time: the next delivery resumes
-        process.wait(mirror_process.KILLED_WAIT_S)
