@@ -1,6 +1,5 @@
 """`pipeline.fit`: what `python -m pipeline repro` does, from Python, such as a notebook. It runs in processes of its own."""
 
-import csv
 import json
 import os
 import signal
@@ -105,8 +104,7 @@ def text_of(key: str, value: Any) -> str:
 
 def result(paths: Paths, environment: Environment) -> Result:
     """Return the result in the files of the checkout."""
-    with paths.history.open(encoding="utf-8", newline="") as file:
-        history = [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+    history = [{name: float(value) for name, value in row.items() if value} for row in recorded.read_table(paths.history, "train")]
     metrics = [json.loads((paths.metrics / f"{stage}.json").read_bytes()) for stage in ("train", "evaluate")]
     figures = {path.stem: path.read_bytes() for path in sorted(paths.evaluation_plots.glob("*.png"))}
     run = tracking.journal_of(environment, paths.model) if environment.tracking else None

@@ -3,7 +3,6 @@
 `trial FOLDER [STAGE]` is the command of this process.
 """
 
-import csv
 import json
 import os
 import shutil
@@ -104,8 +103,9 @@ class TrialFolder:
         The value is None if the samples of that validation do not determine it.
         """
         step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
-        with self.paths.history.open(encoding="utf-8", newline="") as file:
-            row = next(row for row in csv.DictReader(file) if int(row["step"]) == step)
+        from pipeline.evaluate.reports import recorded  # late: it imports NumPy
+
+        row = next(row for row in recorded.read_table(self.paths.history, "train") if int(row["step"]) == step)
         return float(row[metric]) if row[metric] else None, step
 
     def scores(self) -> dict[str, float]:
