@@ -53,9 +53,7 @@ class Profile:
         if warning := note(self.timed.cpu_wait_s / self.timed.step_s):
             yield warning
         yield ""
-        yield f"  {'heaviest operations, without those that they call':52} {'share':>6} {'ms a step':>10} {'calls a step':>13}"
-        for each in self.traced.operations:
-            yield f"  {each.name[:52]:52} {each.share:6.1%} {1000 * each.step_s:10.3f} {each.calls:13.1f}"
+        yield self.traced.operations
         yield ""
         kind = "of PyTorch on the GPU" if self.device == "cuda" else "resident memory of this process"
         yield f"memory: {self.memory_bytes / 1e6:,.0f} MB at its peak ({kind})"

@@ -8,11 +8,11 @@ of the profiled steps.
 import gzip
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -32,18 +32,6 @@ Event = Mapping[str, Any]
 Intervals = list[tuple[float, float]]
 
 
-class Operation(NamedTuple):
-    """The cost of an operation in one step. `step_s` excludes the operations that it calls, and `share` is its part of the sum of all `step_s`.
-
-    `calls` is the number of calls.
-    """
-
-    name: str
-    step_s: float
-    share: float
-    calls: float
-
-
 @dataclass(frozen=True)
 class Traced:
     """The measurements of the profiled steps. All times are seconds per step.
@@ -55,7 +43,8 @@ class Traced:
     computing_s: float
     copying_s: float
     stepping_s: float
-    operations: Sequence[Operation]
+    operations: str
+    """The table of PyTorch's profiler with the operations that take the most time, all profiled steps together."""
     document: dict[str, Any]
     """The trace in the format that Chrome and Perfetto read."""
 
@@ -80,9 +69,11 @@ def traced(trial: Trial, reports: Iterator[Report], steps: int, folder: Path) ->
     path = folder / "trace.json"
     profiler.export_chrome_trace(str(path))
     document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    by = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+    operations = profiler.key_averages().table(sort_by=by, row_limit=MOST_OPERATIONS, max_name_column_width=40).rstrip()
     document.pop("host_name", None)  # users share traces, and the host name is private
     computing_s, copying_s, stepping_s = occupancy(document["traceEvents"], steps, on_gpu=device.type == "cuda")
-    return Traced(computing_s, copying_s, stepping_s, heaviest(profiler.key_averages(), steps, on_gpu=device.type == "cuda"), document)
+    return Traced(computing_s, copying_s, stepping_s, operations, document)
 
 
 def occupancy(events: Iterable[Event], steps: int, *, on_gpu: bool) -> tuple[float, float, float]:
@@ -131,21 +122,6 @@ def total(intervals: Intervals) -> float:
 def overlap(first: Intervals, second: Intervals) -> float:
     """Return the length of the intersection of `first` and `second`, which are results of `merged`."""
     return total(first) + total(second) - total(merged([*first, *second]))
-
-
-def heaviest(averages: Iterable[Any], steps: int, *, on_gpu: bool) -> list[Operation]:
-    """Return the operations that take the most time, without the operations that they call. `averages` are the profiler's key averages.
-
-    On a GPU, the time of an operation is that of the kernels that it launches.
-    """
-    kept = [each for each in averages if each.key not in (STEP, WAITING) and each.device_type.name == "CPU"]
-    seconds = {each.key: (each.self_device_time_total if on_gpu else each.self_cpu_time_total) / 1e6 / steps for each in kept}
-    if not on_gpu:
-        seconds = {key: value for key, value in seconds.items() if not key.startswith(ENGINE)}
-    all_s = sum(seconds.values()) or 1.0
-    calls = {each.key: each.count / steps for each in kept}
-    ranked = sorted(seconds, key=lambda key: -seconds[key])[:MOST_OPERATIONS]
-    return [Operation(key, seconds[key], seconds[key] / all_s, calls[key]) for key in ranked if seconds[key]]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ def test_a_host_that_sleeps_is_idle(setup, before_each_forward) -> None:
 def test_a_slow_model_is_named(setup, before_each_forward) -> None:
     before_each_forward(multiply)
     result = profiled_with("computing", setup)
-    assert result.traced.operations[0].name == "aten::mm"
+    first = next(line for line in result.traced.operations.splitlines() if " aten::" in line)
+    assert "aten::mm " in first
 
 
 def test_the_profile_tells_everything_that_was_measured(train_params, prepared) -> None:
@@ -90,8 +91,7 @@ def test_the_profile_tells_everything_that_was_measured(train_params, prepared) 
     assert "(15 steps after warm-up" in text, "a multiple of the blocks"
     for name in profile.NAMES.values():
         assert name in text
-    assert len(result.traced.operations) == 10
-    assert all(each.name in text for each in result.traced.operations)
+    assert result.traced.operations in text
     assert "memory: " in text
     assert sum(asdict(result.shares).values()) == pytest.approx(1)
     assert result.memory_bytes > 50e6

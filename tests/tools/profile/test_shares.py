@@ -3,12 +3,11 @@
 import gzip
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pipeline.tools.profile.shares import Timed, Traced, heaviest, is_operation, occupancy, shares, traced
+from pipeline.tools.profile.shares import Timed, Traced, is_operation, occupancy, shares, traced
 from pipeline.tools.profile.trial import WAITING, Trial, stepping
 from tests.train.engine.building import HERE
 
@@ -78,22 +77,6 @@ def test_python_code_is_no_operation() -> None:
     assert not is_operation({"cat": "user_annotation", "name": "Optimizer::step"})
 
 
-def test_the_heaviest_operations_are_ranked_by_their_own_time_on_the_device() -> None:
-    def average(key: str, cpu_us: float, device_us: float, kind: str = "CPU") -> SimpleNamespace:
-        device_type = SimpleNamespace(name=kind)
-        return SimpleNamespace(key=key, self_cpu_time_total=cpu_us, self_device_time_total=device_us, count=4, device_type=device_type)
-
-    averages = [average("aten::mm", 10, 900), average("aten::add", 30, 100), average("step", 99, 0), average("gemm", 0, 900, "CUDA")]
-    on_gpu = heaviest(averages, 2, on_gpu=True)
-    assert [(each.name, each.share, each.calls) for each in on_gpu] == [
-        ("aten::mm", pytest.approx(0.9), 2),
-        ("aten::add", pytest.approx(0.1), 2),
-    ]
-    assert on_gpu[0].step_s == pytest.approx(450e-6)
-    assert [each.name for each in heaviest(averages, 2, on_gpu=False)] == ["aten::add", "aten::mm"]
-    assert len(heaviest([average(f"aten::{number}", 1, 1) for number in range(30)], 1, on_gpu=False)) == 10
-
-
 def test_a_trace_is_a_json_file_with_the_steps_and_without_the_name_of_the_machine(params, prepared, tmp_path: Path) -> None:
     trial = Trial.of(params, prepared, HERE)
     with stepping(trial) as reports:
@@ -111,5 +94,5 @@ def test_a_trace_is_a_json_file_with_the_steps_and_without_the_name_of_the_machi
     assert "host_name" not in document
     assert 0 < found.computing_s < found.stepping_s
     assert found.copying_s == 0
-    assert "aten::addmm" in [each.name for each in found.operations]
+    assert "aten::addmm" in found.operations
     assert not torch.autograd._profiler_enabled()
