@@ -81,11 +81,12 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
     `steps` is as in `compare_options`.
     """
     print(f"{params.model.title} on {machine.device} ({machine.name})")
+    crowding = trials.watch()
     printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
     for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, params.train.batch_size):
         print(text, flush=True)
     rows = list(kept)
-    how = method(params, machine.device)
+    how = "\n\n".join(filter(None, (method(params, machine.device), crowding())))
     faster = always_faster(rows)
     print(f"\n{how}\n\n{f'Faster here in every round: {faster}.' if faster else 'No option was faster in every round.'}")
 

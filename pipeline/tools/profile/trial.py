@@ -232,6 +232,12 @@ def note(share: float) -> str | None:
     )
 
 
+def watch() -> Callable[[], str | None]:
+    """Return a function that returns a warning, as `note` does, for the time since this call of `watch`."""
+    start_s, start_wait_s = time.perf_counter(), cpu_wait_s()
+    return lambda: note((cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
+
+
 def reset_peak(device: torch.device) -> None:
     """Reset the peak that `peak_bytes` returns on a GPU."""
     if device.type == "cuda":
