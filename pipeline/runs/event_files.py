@@ -58,6 +58,9 @@ def write(folder: Path, run: Record, top: Path) -> Written:
     new = [pair for name, lines in recorded.items() for pair in with_steps(lines) if pair[1].end > offsets[name]]
     if not new:
         return Written(0, 0)
+    if not path.is_file():  # files of an earlier version, or of a call that was killed
+        for unknown in folder.glob("events.out.tfevents.*"):
+            unknown.unlink()
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:

@@ -102,6 +102,9 @@ def test_writing_again_adds_nothing_and_a_run_that_went_on_is_continued(top: Pat
     assert points_read(folder) == points_of(first.folder)
     watching.Reload()
     assert [point.step for point in watching.Scalars("train/objective")] == list(range(10, 100, 10))
+    (folder / event_files.OFFSETS).unlink()
+    assert main(["tensorboard"]) == 0
+    assert points_read(folder) == points_of(first.folder), "after a call that was killed, nothing is doubled"
 
 
 def test_infinite_and_missing_numbers_and_damaged_lines_do_not_stop_it(top: Path) -> None:
