@@ -131,12 +131,8 @@ class Store:
     def _refusing_deleted(self, experiment: "Experiment") -> str:
         """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
         if experiment.lifecycle_stage == "deleted":
-            store = (
-                "" if self._environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(self._environment.tracking_address)} "
-            )
-            remedy = f"`{store}mlflow experiments restore --experiment-id {experiment.experiment_id}`, then `python -m pipeline sync`"
-            problem = f"the experiment {shown(experiment.name)} was deleted, so MLflow accepts no run for it"
-            raise Refusal(f"{self.address.shown}: {problem}: {remedy}")
+            remedy = restoring(self._environment, experiment.experiment_id)
+            raise Refusal(f"{deleted_message(self.address, experiment.name)}: {remedy}, then `python -m pipeline sync`")
         return str(experiment.experiment_id)
 
     def refuse_other_registry(self) -> None:
@@ -231,6 +227,16 @@ def unused_run_message(named: str, journal: str, run_id: str) -> str:
         f"MLFLOW_RUN_ID={named} is not used: MLflow has no such run, it was deleted, it is the run of another training, or the model already "
         f"has a run. The journal {journal} is delivered to the run {run_id}. Unset the variable, or create a run for each training"
     )
+
+
+def deleted_message(address: Address, experiment: str) -> str:
+    return f"{address.shown}: the experiment {shown(experiment)} was deleted, so MLflow accepts no run for it"
+
+
+def restoring(environment: Environment, experiment_id: str | int) -> str:
+    """Return the command that restores the deleted experiment with this id."""
+    store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
+    return f"`{store}mlflow experiments restore --experiment-id {experiment_id}`"
 
 
 DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"}

@@ -8,20 +8,25 @@ from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
 
 from pipeline.core.untrusted import shown
-from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.address import Address, without_user
+from pipeline.runs.mlflow.store import deleted_message, restoring
 from pipeline.tools.doctor.finding import Context, Finding, ok, warning
 
 if TYPE_CHECKING:
     from requests import Response
 
+    from pipeline.core.environment import Environment
+
 LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
+OF_PROXIES = (407, 502, 503, 504)
+"""Statuses with which a proxy answers in place of the server."""
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
 VERSION = re.compile(r"(\d+)\.\d+(\.\w+)*")
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
 UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
-PROXY = "(if a proxy stands in between: name the host in `no_proxy`)"
 
 
 def tracking(context: Context) -> Finding:
@@ -33,22 +38,46 @@ def tracking(context: Context) -> Finding:
     if address.given.startswith("databricks") or (address.is_server and signed):  # only MLflow's client can send such requests
         return ok(f"{address.shown}, which was not examined")
     check = of_server if address.is_server else of_sqlite if address.given.startswith("sqlite") else of_database
-    return check(address)
+    return check(address, context.environment)
 
 
-def of_server(address: Address) -> Finding:
-    """Request the experiments and the version of the server at `address`."""
+def of_server(address: Address, environment: "Environment") -> Finding:
+    """Request the experiments and the version of the server at `address`, and the experiment that runs go to."""
     end_s = time.monotonic() + LIMIT_S
     import requests
 
     try:
         answer = request(address, API, end_s)
-        return of_version(address, request(address, "/version", end_s).text.strip()) if answer.ok else of_status(address, answer)
+        if answer.status_code != 200:
+            return of_status(address, answer)
+        finding = of_version(address, request(address, "/version", end_s).text.strip())
+        number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
+        query = f"get?experiment_id={quote(number)}" if number else f"get-by-name?experiment_name={quote(name)}"
+        answer = request(address, f"/api/2.0/mlflow/experiments/{query}", end_s)
     except requests.Timeout:
-        return warning(f"{address.shown} does not answer within {LIMIT_S:g} s; {LATER}", f"look at the log of the server {PROXY}, {UNSET}")
+        text = f"{address.shown} does not answer{through_proxy(address)} within {LIMIT_S:g} s; {LATER}"
+        return warning(text, without_proxy(address) or f"look at the log of the server, {UNSET}")
     except (requests.RequestException, OSError) as error:
-        text = f"{address.shown} does not answer ({shown(address.redacted(reason(error)), 120)}); {LATER}"
-        return warning(text, f"start the server {PROXY}, {UNSET}")
+        text = f"{address.shown} does not answer{through_proxy(address)} ({shown(address.redacted(reason(error)), 120)}); {LATER}"
+        return warning(text, without_proxy(address) or f"start the server, {UNSET}")
+    experiment = answer.json().get("experiment", {}) if answer.status_code == 200 and finding.status == "ok" else {}
+    is_deleted = experiment.get("lifecycle_stage") == "deleted"
+    return of_deleted(address, environment, experiment["experiment_id"], experiment["name"]) if is_deleted else finding
+
+
+def through_proxy(address: Address) -> str:
+    """Return which proxy the requests to the server go through, for a message; "" without a proxy. MLflow uses the same one."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    proxy = select_proxy(address.for_mlflow, get_environ_proxies(address.for_mlflow))
+    return f" through the proxy {without_user(proxy)._replace(query='', fragment='').geturl()}" if proxy else ""
+
+
+def without_proxy(address: Address) -> str:
+    """Return the remedy if a server does not answer through a proxy; "" without a proxy."""
+    host = urlsplit(address.for_mlflow).hostname
+    remedy = f'`export no_proxy="${{no_proxy:-$NO_PROXY}},{host}"` if this server is reached without the proxy, else correct the proxy'
+    return remedy if through_proxy(address) else ""
 
 
 def request(address: Address, path: str, end_s: float) -> "Response":
@@ -80,7 +109,9 @@ def request(address: Address, path: str, end_s: float) -> "Response":
 def of_status(address: Address, answer: "Response") -> Finding:
     """Return the finding for a server whose `answer` has another status than 200."""
     host = address.shown.partition("://")[2].partition("/")[0]
-    text = f"{address.shown} answers {answer.status_code}"
+    text = f"{address.shown} answers {answer.status_code}{through_proxy(address)}"
+    if answer.status_code in OF_PROXIES and (remedy := without_proxy(address)):
+        return warning(f"{text}; {LATER}", remedy)
     if answer.status_code == 403 and "host header" in answer.text.lower():
         remedy = f"start the server with `mlflow server --allowed-hosts {host},localhost:*` and what it allows now"
         return warning(f"{text}, because it does not allow the host name {host}; {LATER}", remedy)
@@ -89,7 +120,7 @@ def of_status(address: Address, answer: "Response") -> Finding:
         return warning(f"{text}: it does not permit this user; {LATER}", remedy)
     if answer.status_code == 404:
         return warning(f"{text}: it is no MLflow server, or serves MLflow at another path", "correct MLFLOW_TRACKING_URI")
-    return warning(f"{text}: {shown(answer.text, 80)}; {LATER}", f"look at the log of the server {PROXY}")
+    return warning(f"{text}: {shown(answer.text, 80)}; {LATER}", "look at the log of the server")
 
 
 def of_version(address: Address, version: str) -> Finding:
@@ -105,35 +136,51 @@ def of_version(address: Address, version: str) -> Finding:
     return ok(text)
 
 
-def of_sqlite(address: Address) -> Finding:
-    """Read the SQLite file, without changing it."""
+DELETED = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND "
+
+
+def deleted(environment: "Environment") -> tuple[str, dict[str, str]]:
+    """Return a query for the experiment that runs go to, which has a row if the experiment was deleted, and the arguments of the query."""
+    if environment.mlflow_experiment_id:
+        return DELETED + "experiment_id = :value", {"value": environment.mlflow_experiment_id}
+    return DELETED + "name = :value", {"value": environment.mlflow_experiment_name}
+
+
+def of_deleted(address: Address, environment: "Environment", number: str | int, name: str) -> Finding:
+    return warning(f"{deleted_message(address, name)}; {LATER}", restoring(environment, number))
+
+
+def of_sqlite(address: Address, environment: "Environment") -> Finding:
+    """Read from a SQLite file whether the experiment was deleted, without changing the file."""
     database = Path(address.for_mlflow.partition(":///")[2])
     if not database.exists():
         return ok(f"{database}, which the first run will make")
     try:
         with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
-            connection.execute("SELECT name FROM sqlite_master").fetchone()
+            row = connection.execute(*deleted(environment)).fetchone()
     except sqlite3.Error as error:
         if "locked" in str(error):
             return warning(f"{database} is locked by another process", f"`fuser {database}` names the process")
         remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
         return warning(f"{database} cannot be read ({error}); {LATER}", remedy)
-    return ok(str(database))
+    return of_deleted(address, environment, *row) if row else ok(str(database))
 
 
-def of_database(address: Address) -> Finding:
-    """Connect to the database on a database server."""
-    from sqlalchemy import create_engine
+def of_database(address: Address, environment: "Environment") -> Finding:
+    """Read from the database on a database server whether the experiment was deleted."""
+    from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
+    query, arguments = deleted(environment)
     try:
-        create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect().close()
+        with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
+            row = connection.execute(text(query), arguments).fetchone()
     except ImportError as error:
         remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
         return warning(f"{address.shown} needs the package {error.name}; {LATER}", remedy)
     except SQLAlchemyError as error:
         return warning(f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}", f"start the database, {UNSET}")
-    return ok(address.shown)
+    return of_deleted(address, environment, *row) if row else ok(address.shown)
 
 
 def reason(error: BaseException) -> str:

@@ -82,7 +82,7 @@ def examined(make_context: MakeContext, address: str) -> Finding:
 def test_a_server_that_answers_is_told_with_its_version(make_context: MakeContext, servers: Servers) -> None:
     finding = examined(make_context, servers.start())
     assert (finding.status, finding.text.partition(", ")[2]) == ("ok", f"MLflow {MLFLOW}")
-    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"] * 2, "the user and password of the address"  # type: ignore[attr-defined]
+    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"] * 3, "the user and password of the address"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +114,27 @@ def test_a_server_that_is_not_there(make_context: MakeContext) -> None:
     assert "`unset MLFLOW_TRACKING_URI`" in finding.remedy
 
 
+def test_a_proxy_that_does_not_reach_the_server_is_named(make_context: MakeContext, servers: Servers, monkeypatch) -> None:
+    """The remedy is run as it is printed."""
+    address = servers.start()
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("http_proxy", servers.start(status=502))
+    finding = examined(make_context, address)
+    assert (finding.status, " answers 502 through the proxy http://127.0.0.1:" in finding.text) == ("warning", True)
+    assert finding.remedy.startswith("`export no_proxy=")
+    monkeypatch.setenv("http_proxy", "http://user:hunter2@127.0.0.1:9")
+    finding = examined(make_context, address)
+    assert (finding.status, " does not answer through the proxy http://127.0.0.1:9 (Connection refused)" in finding.text) == (
+        "warning",
+        True,
+    )
+    command = finding.remedy.split("`")[1]
+    done = subprocess.run(["sh", "-c", f'{command}; echo "$no_proxy"'], capture_output=True, text=True, check=True)
+    monkeypatch.setenv("no_proxy", done.stdout.strip())
+    assert examined(make_context, address).status == "ok"
+
+
 def test_the_variables_of_mlflow_for_requests_are_used_or_nothing_is_claimed(
     make_context: MakeContext, servers: Servers, monkeypatch
 ) -> None:
@@ -121,9 +142,16 @@ def test_the_variables_of_mlflow_for_requests_are_used_or_nothing_is_claimed(
 
     monkeypatch.setenv("MLFLOW_WORKSPACE", "team")
     assert examined(make_context, servers.start()).status == "ok"
-    assert [headers[WORKSPACE_HEADER_NAME] for headers in servers.running[0].headers] == ["team"] * 2  # type: ignore[attr-defined]
+    assert [headers[WORKSPACE_HEADER_NAME] for headers in servers.running[0].headers] == ["team"] * 3  # type: ignore[attr-defined]
     monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "a plugin")
     assert examined(make_context, servers.start(status=401)).text.endswith(", which was not examined")
+
+
+def test_a_server_whose_experiment_was_deleted(make_context: MakeContext, servers: Servers) -> None:
+    experiment = '{"experiment": {"experiment_id": "7", "name": "pipeline", "lifecycle_stage": "deleted"}}'
+    finding = examined(make_context, servers.start(text=experiment))
+    assert (finding.status, "the experiment pipeline was deleted" in finding.text) == ("warning", True)
+    assert finding.remedy == "`mlflow experiments restore --experiment-id 7`"
 
 
 @pytest.mark.parametrize(
