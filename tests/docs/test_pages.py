@@ -1,5 +1,6 @@
 """The docs list every page, command and variable, links from elsewhere reach them, and the site requests nothing from other hosts."""
 
+import ast
 import re
 import sys
 from importlib.util import find_spec
@@ -46,6 +47,21 @@ def test_what_can_be_trained_has_the_names_of_params_yaml() -> None:
     rows = re.findall(r"^\|.*", (DOCS / "what-can-be-trained.md").read_text(encoding="utf-8"), re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert names - {*SOURCES.names, *MODELS.names, *TASKS.names} == set()
+
+
+def names_of(path: Path) -> set[str]:
+    """Return the functions and classes of a module, and their methods as `Class.method`."""
+    tops = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    methods = {f"{top.name}.{node.name}" for top in tops for node in top.body if isinstance(node, ast.FunctionDef)}
+    return methods | {top.name for top in tops}
+
+
+def test_the_ways_through_the_code_name_functions_that_exist() -> None:
+    section = (TOP / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Five ways through the code\n")[1].split("\n## ")[0]
+    steps = re.findall(r"([\w/]+\.py): ([\w.]*\w)", section)
+    assert len(steps) > 30
+    files = {file: [*(TOP / "pipeline").glob(re.sub("NAME|KIND", "[!_]*", file))] for file, _ in steps}
+    assert [(file, name) for file, name in steps if not files[file] or any(name not in names_of(path) for path in files[file])] == []
 
 
 def test_the_reference_has_every_command_and_variable() -> None:
