@@ -3,8 +3,10 @@
 import re
 import warnings
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,13 @@ def refuse_brackets(text: str, path: Path) -> None:
 
 
 def parse(text: str) -> tuple[Any, Node]:
+    """Return the pair (data, node tree) of a YAML text. The caller may change the data."""
+    data, root = parsed(text)
+    return deepcopy(data), root
+
+
+@lru_cache(maxsize=64)  # a command asks for the same text several times, and parsing it takes longer than most other work
+def parsed(text: str) -> tuple[Any, Node]:
     yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ruamel warns about an anchor that is defined twice; DVC reports it, if it is an error

@@ -1,6 +1,7 @@
 """Suits a recommended training to a machine without a GPU, and says how long it takes."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from pipeline.core.environment import Environment
@@ -35,6 +36,7 @@ def suited(finding: Finding, write: Write, environment: Environment, *, own_mode
     CPU: the same data give the same parameters on every machine without a GPU. If `own_model` is True, the user has chosen the model, and only
     the training gets shorter. The time in the lines is measured here.
     """
+    write = cache(write)
     text = write(0, None)
     if machine.choose_device(environment.device).type != "cpu":
         return text, []
