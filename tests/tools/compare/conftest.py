@@ -1,5 +1,7 @@
 """A checkout with four runs, made once: their models are what these tests compare."""
 
+import json
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror_process
@@ -51,8 +54,22 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     """Return a checkout with the runs "first", "rate", "data" and "code", the tags "first" and "code", and the experiment "faster".
 
     The run "code" differs in the learning rate, too. The prepared data is that of all runs but "data".
+    One process of the tests makes it; each has a copy.
     """
-    folder = repository(tmp_path_factory.mktemp("compared"))
+    common = tmp_path_factory.getbasetemp()
+    common = common.parent if "PYTEST_XDIST_WORKER" in os.environ else common
+    made, runs = common / "compared", common / "compared.json"
+    with files.locked(common / "compared.lock", wait=True):
+        if not runs.exists():
+            files.write_json(runs, make(made))
+    folder = tmp_path_factory.mktemp("compared") / "checkout"
+    shutil.copytree(made, folder, symlinks=True)
+    return Checkout(folder, json.loads(runs.read_text(encoding="utf-8")))
+
+
+def make(folder: Path) -> dict[str, str]:
+    """Make the checkout, and return its runs."""
+    repository(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("PIPELINE_DEVICE", "cpu")
@@ -70,7 +87,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         call(folder, *GIT, "commit", "-qam", "edit")
         runs["code"] = train(folder, RATE, "train", "evaluate")
         commit(folder, "code")
-    return Checkout(folder, runs)
+    return runs
 
 
 @pytest.fixture
