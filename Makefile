@@ -141,7 +141,7 @@ test-long: setup-dev ## run the long tests of reliability, some hours: docs/reli
 check: setup-dev ## check format, lint, types and lock files
 	ruff format --check .
 	ruff check .
-	mypy
+	mypy --num-workers auto
 	hadolint Dockerfile
 	shellcheck .ci/run deploy/slurm/train.sbatch
 	@mkdir -p $(VENV)/resolved && cp --parents $(LOCKS) $(VENV)/resolved/
