@@ -67,6 +67,12 @@ PRECISIONS = {
     "fp16": {"train.precision": "fp16"},
     "bf16, skip": {"train.precision": "bf16", "train.on_nonfinite": "skip"},
 }
+COUNTED = [
+    *((name, precision) for name in PRESETS for precision in ("bf16", "fp16") if precision == "bf16" or not name.endswith("lstm")),
+    *((name, precision) for name in ("digits", "trec-transformer") for precision in ("fp32", "bf16, skip")),
+    *((name, "bf16, skip") for name in ("cifar10-mobilenet", "cifar10-speedrun")),
+]
+"""The presets and precisions whose launches are counted: the precision adds the same operations to each network."""
 
 
 def params_of(changes: dict[str, Any], base: str = "digits") -> TrainParams:
