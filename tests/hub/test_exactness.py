@@ -43,12 +43,13 @@ def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_pa
 def test_two_processes_with_two_lanes_end_in_the_bytes_of_one(tmp_path: Path) -> None:
     """Updates are drawn, trained, saved and merged alike."""
     ends = []
-    with Server(tmp_path / "log") as server:
-        for count in (1, 2):
-            changes = {**TEXT, **WITH_UPDATES, "train.steps": 6, "train.micro_batch_size": 6, "source.max_length": 12}
-            folder = project.make(tmp_path / f"of-{count}", changes, setting="code")
+    changes = {**TEXT, **WITH_UPDATES, "train.steps": 6, "train.micro_batch_size": 6, "source.max_length": 12}
+    folders = {count: project.make(tmp_path / f"of-{count}", changes, setting="code") for count in (1, 2)}
+    with Server(tmp_path / "log", "pipeline.models.transformers", "transformers.models.llama.modeling_llama", "peft") as server:
+        server.train(folders[1], verb="prepare")
+        (folders[2] / "data/prepared").symlink_to(folders[1] / "data/prepared")
+        for count, folder in folders.items():
             models.save(folder, "llama", task="ForCausalLM")
-            server.train(folder, verb="prepare")
             server.train(folder, count)
             ends.append(project.digests(folder))
     assert ends[0] == ends[1]

@@ -37,8 +37,9 @@ Fault = tuple[str, int]
 
 
 class Server(ForkServer):
-    def __init__(self, log: Path) -> None:
-        super().__init__("tests.laws.ranks", log)
+    def __init__(self, log: Path, *modules: str) -> None:
+        """Start the process, which imports HEAVY and `modules`."""
+        super().__init__("tests.laws.ranks", log, {"IMPORTED": " ".join((*HEAVY, *modules))})
 
     def fork(self, folder: Path, rank: int, variables: Mapping[str, str], *, verb: str = "train", fault: Fault | None = None) -> int:
         """Start one process, which writes its output to `rank-RANK.log`, and return its pid."""
@@ -139,7 +140,7 @@ def exit_codes(pids: Sequence[int], deadline: float) -> list[int | None]:
 
 
 def serve() -> NoReturn:
-    for module in HEAVY:
+    for module in os.environ["IMPORTED"].split():
         import_module(module)
     for line in sys.stdin:
         request = json.loads(line)
