@@ -197,16 +197,23 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepared: Prepared, replay, monkeypatch, mutant) -> None:
+@pytest.mark.parametrize("variant", dict.fromkeys(MUTANTS.values()))
+def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepared: Prepared, replay, monkeypatch, variant: str) -> None:
     # as if batches had more or fewer targets
     monkeypatch.setattr(BlockBatch, "num_targets", property(lambda self: 16 + int(self.batch_index.targets.sum()) % 5))
-    eager = trained(train_params, prepared, MUTANTS[mutant])
+    eager = trained(train_params, prepared, variant)
     replay()
-    assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
-    mutant(monkeypatch)
-    with pytest.raises(AssertionError):
-        assert_same_end(eager, trained(train_params, prepared, MUTANTS[mutant]))
+    assert_same_end(eager, trained(train_params, prepared, variant))
+    noticed = []
+    for mutant in (mutant for mutant, name in MUTANTS.items() if name == variant):
+        with monkeypatch.context() as patch:
+            mutant(patch)
+            mutated = trained(train_params, prepared, variant)
+        try:
+            assert_same_end(eager, mutated)
+        except AssertionError:
+            noticed.append(mutant)
+    assert noticed == [mutant for mutant, name in MUTANTS.items() if name == variant]
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
