@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core import files
+from tests import project
 from tests.deploy import manifests
 from tests.repository import call, repository
 
@@ -202,9 +203,9 @@ def test_the_signal_comes_as_early_as_kubernetes_warns_and_leaves_time_for_the_s
 
 
 @pytest.mark.slow
-def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_repro(tmp_path: Path) -> None:
-    changes = {"train.lanes": 2, "train.steps": 1200, "train.report_every_steps": 100, "train.validate_every_steps": 400}
-    plain = repository(tmp_path / "plain", changes)
+def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_training(tmp_path: Path) -> None:
+    changes = {"train.lanes": 2, "train.steps": 1000, "train.report_every_steps": 100, "train.validate_every_steps": 200}
+    plain = project.run(project.make(tmp_path / "plain", changes), "prepare", "train")
     folder = repository(tmp_path / "slurm", changes)
     install(folder, SLURM)
     job = {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "", "PROCESSES_PER_NODE": "2", "PIPELINE_THREADS": "1", "PIPELINE_TRACKING": "false"}
@@ -215,7 +216,7 @@ def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_rep
     head = []
     for line in process.stdout:
         head.append(line)
-        if "train: step 400 " in line:
+        if "train: step 200 " in line:
             process.send_signal(signal.SIGUSR1)
             break
     output = "".join(head) + process.communicate(timeout=120)[0]
@@ -226,7 +227,6 @@ def test_real_stages_stopped_near_the_time_limit_end_in_the_bytes_of_a_plain_rep
     assert process.returncode == 0, output
     assert "resuming after step" in output
     assert "test accuracy" in output
-    call(plain, "dvc", "repro", PIPELINE_TRACKING="false")
     model = "models/model.safetensors"
     assert files.digest(folder / model) == files.digest(plain / model)
     assert call(folder, "dvc", "status").strip().endswith("up to date.")
