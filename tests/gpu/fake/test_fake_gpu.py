@@ -78,6 +78,18 @@ def test_compiled_trainings_and_torchvision_run_on_a_gpu_that_executes_nothing(t
     rehearse(tmp_path, "slow", limit_s=1500)
 
 
+VERBS = """
+import json, os, sys
+from unittest.mock import patch
+from pipeline.__main__ import main
+
+for words, code, variables in json.loads(sys.argv[1]):
+    with patch.dict(os.environ, variables):
+        assert main(words.split()) == code, words
+    print(end="\\f\\n", flush=True)
+"""
+
+
 @pytest.mark.slow
 def test_the_tools_run_on_several_gpus_that_execute_nothing(tmp_path: Path) -> None:
     changes = {
@@ -89,19 +101,26 @@ def test_the_tools_run_on_several_gpus_that_execute_nothing(tmp_path: Path) -> N
     }
     folder = project.make(tmp_path / "project", changes)
     environment = variables(tmp_path) | {"FAKE_GPUS": "3", "PIPELINE_DEVICE": "cuda:2", "PIPELINE_TRACKING_MIRROR": "false"}
-
-    def run(*words: str, code: int = 0, **more: str) -> str:
-        command = [sys.executable, "-m", "pipeline", *words]
-        done = subprocess.run(command, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == code, (words, done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    run("prepare")
-    assert "on cuda:2 (NVIDIA H100 that executes nothing) in bf16" in run("train")
-    assert "on 359 samples" in run("evaluate")
-    assert "Python code runs between the operations" in run("profile", PIPELINE_GRAPHS="off")
-    assert "in bf16, in captured steps" in run("profile")
-    assert "| deterministic: false " in run("profile", "--speedup", "--steps", "4")
-    found = {each["name"]: each["text"] for each in json.loads(run("doctor", "--json", code=1))["findings"]}
+    environment["PYTHONPATH"] = str(TOP)
+    verbs = [
+        ("prepare", 0, {}),
+        ("train", 0, {}),
+        ("evaluate", 0, {}),
+        ("profile", 0, {"PIPELINE_GRAPHS": "off"}),
+        ("profile", 0, {}),
+        ("profile --speedup --steps 4", 0, {}),
+        ("doctor --json", 1, {}),
+        ("train", 2, {"PIPELINE_DEVICE": "cuda:5"}),
+    ]
+    command = [sys.executable, "-c", VERBS, json.dumps(verbs)]
+    done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    _, trained, evaluated, eager, captured, speedup, findings, refused, _ = done.stdout.split("\f\n")
+    assert "on cuda:2 (NVIDIA H100 that executes nothing) in bf16" in trained
+    assert "on 359 samples" in evaluated
+    assert "Python code runs between the operations" in eager
+    assert "in bf16, in captured steps" in captured
+    assert "| deterministic: false " in speedup
+    found = {each["name"]: each["text"] for each in json.loads(findings)["findings"]}
     assert found["gpus"].count("NVIDIA H100 that executes nothing") == 3
-    assert "this machine has 3 GPUs, numbered from 0" in run("train", code=2, PIPELINE_DEVICE="cuda:5")
+    assert "this machine has 3 GPUs, numbered from 0" in refused
