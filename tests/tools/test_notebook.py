@@ -1,7 +1,6 @@
 """`pipeline.fit`: what docs/notebook.md says, and what a child process is told."""
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -15,8 +14,6 @@ import pytest
 from pipeline import fit
 from pipeline.core.refusal import Refusal
 from pipeline.tools import notebook
-from tests.imports import TOP
-from tests.repository import call, repository
 
 CHILD = """\
 #!{python}
@@ -91,17 +88,3 @@ def test_what_a_failed_child_has_said_is_raised(tmp_path: Path, monkeypatch) -> 
         fit()
     with pytest.raises(Refusal, match=r"^train\.steps: a value of the type object cannot be written"):
         fit({"train.steps": object()})
-
-
-@pytest.mark.slow
-def test_the_notebook_of_the_docs_runs_as_it_stands(tmp_path: Path) -> None:
-    repository(tmp_path, {"train.steps": None, "train.epochs": 30})
-    blocks = re.findall(r"^```python\n(.*?)^```", (TOP / "docs/notebook.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
-    checks = """
-assert result.digest not in {each.digest for each in results} and result.model is result.model
-assert result._repr_html_().count("<img ") == len(result.figures) > 2, result
-"""
-    (tmp_path / "cells.py").write_text("\n".join([*blocks, checks]).replace("\nfit(", "\nassert fit("), encoding="utf-8")
-    output = call(tmp_path, "python", "cells.py", PIPELINE_TRACKING_MIRROR="false")
-    assert output.count("Stage 'train' is cached") == 1
