@@ -82,3 +82,8 @@ def test_a_reference_of_dvc_is_no_bracket(tmp_path: Path) -> None:
     path = tmp_path / "dvc.yaml"
     path.write_text("plots:\n" + "".join(f"- a/${{name{number}}}\n" for number in range(300)))
     assert len(Document.read(path).data["plots"]) == 300
+
+
+def test_a_text_that_is_read_again_has_its_own_values(tmp_path: Path) -> None:
+    read(tmp_path, "train: {epochs: 3}\n").data["train"]["epochs"] = 5
+    assert read(tmp_path, "train: {epochs: 3}\n").data == {"train": {"epochs": 3}}

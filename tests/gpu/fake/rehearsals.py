@@ -562,7 +562,7 @@ FAMILIES = [
     *("resnet18", "squeezenet1_1", "densenet121", "googlenet", "shufflenet_v2_x0_5", "efficientnet_b0"),
     *("convnext_tiny", "swin_t", "swin_v2_t", "vit_b_16", "maxvit_t", "inception_v3"),
 ]
-"""Each has operations that no other and no preset has."""
+"""Without mobilenet, mnasnet and regnet: the preset cifar10-mobilenet has their operations."""
 LARGE = {"vit_b_16": 224, "maxvit_t": 224, "inception_v3": 299}
 """The side of the images that an architecture needs; 64 is enough for the others."""
 
