@@ -116,12 +116,13 @@ def trained_bytes(network: nn.Module) -> int:
 
 
 def calculated_presets() -> list[Path]:
-    """Return the presets whose work can be calculated without `make setup-hub`, the files of a pretrained model, and the columns of a table."""
+    """Return the presets whose work can be calculated without `make setup-hub`, the files of a pretrained model, the columns of a table, and pairs."""
     named = {path: Document.read(path).data for path in sorted(PRESETS.glob("*.yaml"))}
     return [
         path
         for path, data in named.items()
-        if data["model"]["name"] not in ("timm", "transformers") and SOURCES.settings(data["source"]["name"]).inputs != "table"
+        if data["model"]["name"] not in ("timm", "transformers")
+        and SOURCES.settings(data["source"]["name"]).inputs not in ("table", "text_pair")
     ]
 
 

@@ -180,7 +180,7 @@ class Statistics:
         return self.described
 
 
-def described(part: Part, values: Values, scale: Scale) -> NumberColumn | CategoryColumn:
+def described(part: Part, values: Values, scale: Scale = "standardized") -> NumberColumn | CategoryColumn:
     """Return the description of a column by its values in train. If all numbers are equal, the standard deviation is given as 1."""
     missing = any(value is None for value in values)
     if part.kind == "category":
