@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 PACKAGE = "tensorboard"
-OFFSETS = "written.json"
-"""The file beside the event files with the offset up to which each file of the journal was written."""
+EVENT_FILES = "events.out.tfevents.*"
+WRITTEN, LOCK = "written.json", "written.lock"
+"""The file beside the event files with their names and the offset up to which each file of the journal was written to them, and its lock."""
 UNUSUAL = re.compile(r"[^\w .,#=+\[\]-]", re.ASCII)
 """Characters of a name that are replaced in the name of a folder."""
 LONGEST_NAME = 200
@@ -52,20 +53,29 @@ def folder_name(run: Record) -> str:
 
 
 def write(folder: Path, run: Record, top: Path) -> Written:
-    """Add an event file to `folder` with what the run has recorded since the last call. `top` is the checkout, which may have its figures."""
-    path, recorded = folder / OFFSETS, {EVENTS: run.events, SYSTEM: list(run.system)}
-    offsets = json.loads(path.read_bytes()) if path.is_file() else dict.fromkeys(recorded, 0)
-    new = [pair for name, lines in recorded.items() for pair in with_steps(lines) if pair[1].end > offsets[name]]
-    if not new:
-        return Written(0, 0)
-    if not path.is_file():  # files of an earlier version, or of a call that was killed
-        for unknown in folder.glob("events.out.tfevents.*"):
-            unknown.unlink()
-    from torch.utils.tensorboard import SummaryWriter
+    """Add an event file to `folder` with what the run has recorded since the last call. `top` is the checkout, which may have its figures.
 
-    with SummaryWriter(str(folder)) as writer:
-        added = [add(writer, event, step, run, top) for step, event in new]
-    files.write_json(path, offsets | {name: lines[-1].end for name, lines in recorded.items() if lines})
+    If the journal is shorter than what was written of it, it was restored from a backup: then its event files are written anew.
+    """
+    path = folder / WRITTEN
+    with files.locked(folder / LOCK, wait=True), files.naming(folder):
+        recorded = {EVENTS: run.events, SYSTEM: list(run.system)}
+        ends = {name: lines[-1].end if lines else 0 for name, lines in recorded.items()}
+        written = json.loads(path.read_bytes()) if path.is_file() else {}
+        offsets, known = written.get("offsets", dict.fromkeys(recorded, 0)), written.get("files", [])
+        if any(ends[name] < offset for name, offset in offsets.items()):
+            offsets, known = dict.fromkeys(recorded, 0), []
+        new = [pair for name, lines in recorded.items() for pair in with_steps(lines) if pair[1].end > offsets[name]]
+        if not new:
+            return Written(0, 0)
+        for event_file in folder.glob(EVENT_FILES):
+            if event_file.name not in known:  # of an earlier version, or of a call that was killed
+                event_file.unlink()
+        from torch.utils.tensorboard import SummaryWriter
+
+        with SummaryWriter(str(folder)) as writer:
+            added = [add(writer, event, step, run, top) for step, event in new]
+        files.write_json(path, {"offsets": ends, "files": sorted(each.name for each in folder.glob(EVENT_FILES))})
     return Written(*map(sum, zip(*added, strict=True)))
 
 

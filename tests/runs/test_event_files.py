@@ -1,11 +1,13 @@
 """`python -m pipeline tensorboard`: TensorBoard itself reads back every point of the journals, and no point twice."""
 
+import errno
 import hashlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG, parse_s
 from pipeline.__main__ import main
 from pipeline.runs import event_files, events
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo, short_name
+from pipeline.runs.record import Record
 
 PARAMS = {"seed": 1, "model.name": "mlp", "optimizer.learning_rate": 3e-3, "train.patience": None, "train.compile": "off|on", "x": True}
 INFO = RunInfo(params=PARAMS, provenance={"git": {"commit": "c0ffee"}})
@@ -102,9 +105,37 @@ def test_writing_again_adds_nothing_and_a_run_that_went_on_is_continued(top: Pat
     assert points_read(folder) == points_of(first.folder)
     watching.Reload()
     assert [point.step for point in watching.Scalars("train/objective")] == list(range(10, 100, 10))
-    (folder / event_files.OFFSETS).unlink()
+
+
+@pytest.mark.parametrize("first_call", [True, False])
+def test_a_call_that_was_killed_doubles_nothing(top: Path, monkeypatch: pytest.MonkeyPatch, first_call: bool) -> None:
+    journal = begun(top)
+    if not first_call:
+        assert main(["tensorboard"]) == 0
+        add_steps(journal, range(60, 100, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr(event_files.files, "write_json", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            event_files.write(top / ".pipeline/tensorboard" / journal.folder.name, Record(journal.folder), top)
     assert main(["tensorboard"]) == 0
-    assert points_read(folder) == points_of(first.folder), "after a call that was killed, nothing is doubled"
+    assert points_read(top / ".pipeline/tensorboard" / journal.folder.name) == points_of(journal.folder)
+
+
+def test_a_journal_that_was_restored_from_a_backup_is_written_anew(top: Path) -> None:
+    journal, folder = begun(top), top / ".pipeline/tensorboard"
+    backup = (journal.folder / events.EVENTS).read_bytes()
+    add_steps(journal, range(60, 100, 10))
+    assert main(["tensorboard"]) == 0
+    (journal.folder / events.EVENTS).write_bytes(backup)
+    assert main(["tensorboard"]) == 0
+    assert points_read(folder / journal.folder.name) == points_of(journal.folder)
+
+
+def test_a_disk_that_is_full_is_named(top: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = begun(top)
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    assert main(["tensorboard"]) == 69
+    assert capsys.readouterr().err.startswith(f"error: {top}/.pipeline/tensorboard/{journal.folder.name}: the disk is full")
 
 
 def test_infinite_and_missing_numbers_and_damaged_lines_do_not_stop_it(top: Path) -> None:
