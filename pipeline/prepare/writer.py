@@ -44,8 +44,6 @@ def write(
     try:
         with files.digest_threads() as pool:
             stored = store(raw_dataset, assigned, folder.absolute() if cluster else folder, pool, advance=advance, cluster=cluster)
-    except OSError:
-        raise  # the drafts stay until the next `prepare`: the message says whether space or inodes ran out, and looks at the file system
     except BaseException:
         files.sweep(folder)
         raise

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 Point = tuple[str, int, str, int]
-OF_THIS_RUN = {"pipeline.journal", "mlflow.runName", "mlflow.runColor"}
+OF_THIS_RUN = {"pipeline.journal", "mlflow.runName"}
 """Tags that no other run shares."""
 
 

@@ -1,5 +1,6 @@
 """The stage prepare from real files to prepared data, and what it says of datasets that nothing can be learned from."""
 
+import errno
 import io
 import json
 import re
@@ -7,6 +8,7 @@ import tarfile
 import zipfile
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -221,6 +223,13 @@ def test_processes_that_are_killed_in_the_middle_end_the_stage_in_words_and_leav
     monkeypatch.setattr(Statistics, "add", kill_processes)
     message = refusal(images_in_a_tar(tmp_path / "all.tar"), tmp_path, workers=2, on_corrupt="skip")
     assert "PIPELINE_WORKERS: a decoding process was killed" in message
+    assert list(Paths(tmp_path).prepared.iterdir()) == []
+
+
+def test_a_full_disk_is_freed_of_the_drafts(root, tmp_path, monkeypatch):
+    monkeypatch.setattr(Statistics, "add", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+    with pytest.raises(OSError, match="full"):
+        run(root, tmp_path)
     assert list(Paths(tmp_path).prepared.iterdir()) == []
 
 
