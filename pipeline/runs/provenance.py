@@ -217,9 +217,12 @@ def driver() -> str:
 
 
 def gpus() -> str:
-    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed."""
+    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed, or if NVML does not answer."""
     driver()
-    return ", ".join(gpu.name for gpu in utilization.read_gpus(SYSTEM).devices) or "none"
+    found = utilization.read_gpus(SYSTEM)
+    if not found.devices and not found.cuda:
+        raise Unknown("NVML does not answer")
+    return ", ".join(gpu.name for gpu in found.devices) or "none"
 
 
 def variable(name: str) -> str:

@@ -3,7 +3,9 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
+import pynvml
 import pytest
 
 from pipeline.core.environment import Environment
@@ -98,6 +100,15 @@ def test_a_uid_without_a_name() -> None:
 def test_a_machine_without_a_gpu() -> None:
     found = provenance.gather(Environment())
     assert found["driver"] == found["gpu"] == "unknown: no NVIDIA driver is installed"
+
+
+def test_gpus_of_a_driver_that_does_not_answer_are_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  590.10  Sat Aug  5 2026\n")
+    monkeypatch.setattr(provenance, "SYSTEM", tmp_path)
+    monkeypatch.setattr(pynvml, "nvmlInit", Mock(side_effect=pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)))
+    found = provenance.gather(Environment())
+    assert (found["driver"], found["gpu"]) == ("590.10", "unknown: NVML does not answer")
 
 
 def test_any_other_failure_is_unknown_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
