@@ -103,14 +103,15 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
     if isinstance(prepared.spec.inputs, ImageInputs):
         yield changed("channels_last", not channels_last)
     yield from (changed("compile", mode) for mode in ("off", "default", *(["graphs"] if on_gpu else [])) if mode != settings.compile)
-    lane_size = settings.batch_size // settings.lanes
-    present = min(settings.micro_batch_size, lane_size)
-    for size in dict.fromkeys((lane_size, present // 2)):
-        if size != present and size and lane_size % size == 0 and settings.compile != "graphs":
-            yield changed("micro_batch_size", size)
     yield changed("lanes", 2 if settings.lanes == 1 else 1)
     yield changed("activation_checkpointing", not settings.activation_checkpointing)
     yield changed("deterministic", not settings.deterministic)
+    lane_size = settings.batch_size // settings.lanes
+    present = min(settings.micro_batch_size, lane_size)
+    # the whole batch last: Linux kills a process whose memory is more than a machine without a GPU has
+    for size in dict.fromkeys((present // 2, lane_size)):
+        if size != present and size and lane_size % size == 0 and settings.compile != "graphs":
+            yield changed("micro_batch_size", size)
 
 
 def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[Row]:
