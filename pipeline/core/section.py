@@ -152,6 +152,8 @@ REMEDIES = {
     "write `loss.label_smoothing`, with `loss.name: cross_entropy`": "label_smoothing",
     "write `loss.class_weights`": "class_weight class_weights",
     "write `source.task`: classification, regression or multi_label": "problem_type task_type",
+    "write `source.category_columns`, a list of names": "cat_names cat_cols categorical_columns categorical_features",
+    "write `source.number_columns`, a list of names": "cont_names cont_cols continuous_cols numerical_columns numeric_features",
     "write `source.label_column`, a name or a list of names": "target_column target_columns label_col label_columns",
     "write `source.label_delimiter`, with `source.task: multi_label`": "label_delim label_sep",
     "write `train.epochs`": "num_epochs max_epochs",

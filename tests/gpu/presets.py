@@ -4,8 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.inputs.table import NumberColumn, TableInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.classification import ClassTargets
 from pipeline.train.params import TrainParams
 from tests import texts
 from tests.conftest import preset
@@ -48,6 +51,17 @@ def words(length: int, classes: tuple[str, ...] | None, samples: int = 800) -> P
     return Prepared(spec, "texts", {"train": split(samples), "valid": split(80)})
 
 
+def rows(columns: int, samples: int = 800) -> Prepared:
+    """Return random rows of numbers with two classes."""
+    random = np.random.default_rng(0)
+    names = [NumberColumn(kind="number", name=str(number), missing=False, mean=0.0, std=1.0) for number in range(columns)]
+    spec = Spec(inputs=TableInputs(columns=tuple(names)), targets=ClassTargets(classes=("a", "b")))
+    splits = {
+        name: Split(random.normal(size=(count, columns)), np.arange(count) % 2) for name, count in (("train", samples), ("valid", 80))
+    }
+    return Prepared(spec, "rows", splits)
+
+
 CIFAR, DIGITS = images((32, 32, 3)), images((8, 8, 1))
 
 
@@ -59,6 +73,8 @@ PRESETS: dict[str, tuple[Prepared, bool]] = {
     "trec-ngrams": (words(40, texts.CLASSES), True),
     "shakespeare-lstm": (words(128, None), False),
     "shakespeare-transformer": (words(128, None), True),
+    "dates-transformer": (texts.pairs(), True),
+    "table": (rows(30), True),
 }
 """Random data for each preset but cifar10-finetune, image-folder and code-transformer, and whether cuDNN is on. The fake cuDNN has no recurrent networks."""
 PRECISIONS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import load_model
+import pipeline
 from pipeline.__main__ import main
 from pipeline.core.environment import Paths
 from tests import project
@@ -54,7 +54,7 @@ def test_the_way_from_a_table_to_a_model(folder: Path, capsys: pytest.CaptureFix
     with Path("written.csv").open(encoding="utf-8", newline="") as written, Path("data/words.csv").open(encoding="utf-8") as given:
         equal = [row["text"] == pair["backwards"] for row, pair in zip(csv.DictReader(written), csv.DictReader(given), strict=True)]
     assert sum(equal) > 0.9 * len(equal)
-    assert [each.text for each in load_model(Paths().model).predict("cat big old")] == ["old big cat"]
+    assert [each.text for each in pipeline.load_model(Paths().model).predict("cat big old")] == ["old big cat"]
     capsys.readouterr()
     assert main(["export", "--format", "pt2"]) == 2
     assert "writes texts token by token" in capsys.readouterr().err

@@ -25,6 +25,7 @@ from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.tasks.multi_label import LabelTargets
+from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
 from pipeline.train import training
@@ -35,7 +36,7 @@ from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
-from pipeline.train.tasks import classification, language_modeling, multi_label
+from pipeline.train.tasks import classification, language_modeling, multi_label, regression, sequence
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import preset
@@ -71,7 +72,9 @@ def without_values(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(metrics, "score", scored)
     monkeypatch.setattr(language_modeling.Objective, "averages", averages)
+    monkeypatch.setattr(sequence.Objective, "averages", lambda *_: {"perplexity": 0.5, "accuracy": 0.5})
     monkeypatch.setattr(classification.Objective, "averages", lambda *_: {"accuracy": 0.5})
+    monkeypatch.setattr(regression.Objective, "averages", lambda *_: {"r2": 0.5})
     monkeypatch.setattr(multi_label.Objective, "averages", lambda *_: {"micro_f1": 0.5})
     warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
     yield
@@ -251,6 +254,15 @@ def test_several_labels_train_captured_and_neither_wait_nor_allocate(begin: Begi
     data = Prepared(CIFAR.spec.model_copy(update={"targets": targets}), "labels", splits)
     loss = {"name": "binary_focal", "positive_weights": "balanced", "threshold": "tuned", "gamma": 2.0}
     rehearse(begin, params_of({"loss": loss, "train.metric": "valid/micro_f1"}, "cifar10-cnn"), data, graphs="on")
+
+
+def test_numbers_from_rows_train_captured_and_neither_wait_nor_allocate(begin: Begin) -> None:
+    table, targets = PRESETS["table"][0], NumberTargets(columns=("a", "b"), mean=(0.0, 1.0), std=(1.0, 2.0))
+    columns = tuple(column.model_copy(update={"knots": ((-1.0, -1.0), (0.5, 0.0), (2.0, 3.0))}) for column in table.spec.inputs.columns)
+    splits = {name: Split(split.inputs, split.inputs[:, :2]) for name, split in table.splits.items()}
+    spec = table.spec.model_copy(update={"targets": targets, "inputs": table.spec.inputs.model_copy(update={"columns": columns})})
+    changes = {"loss": {"name": "huber", "delta": 1.0}, "train.metric": "valid/r2"}
+    rehearse(begin, params_of(changes, "table"), Prepared(spec, "numbers", splits), graphs="on")
 
 
 def wait(outputs: torch.Tensor, _: int) -> torch.Tensor:
