@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104  # only if the user chooses it
+LAST_PORT = 65_535
 
 
 def run(host: str, port: int) -> int:
     """Serve the MLflow UI at `host` and `port` until interrupted. If MLFLOW_TRACKING_URI is the address of a server, only print the link to
     the comparison of the runs there.
 
-    Raises Refusal if the server does not answer.
+    Raises Refusal if the server does not answer, or if there is no such port.
     """
+    if not 0 < port <= LAST_PORT:
+        raise Refusal(f"--port {port}: is no port: write a number from 1 to {LAST_PORT}")
     store = Store(Environment.read())
     with redacted_output(store.address.secrets):
         if store.address.is_server:

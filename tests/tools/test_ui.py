@@ -67,6 +67,10 @@ def test_a_server_of_somebody_else_is_named_with_the_shared_view(monkeypatch, ca
     assert told == ("compare runs: http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison\n")
 
 
+def test_a_number_that_is_no_port_is_refused(refused: Callable[..., list[str]]) -> None:
+    assert refused("ui", "--port", "80000") == ["--port 80000: is no port: write a number from 1 to 65535"]
+
+
 def test_a_server_that_is_away_is_refused_without_its_secrets(monkeypatch: pytest.MonkeyPatch, refused: Callable[..., list[str]]) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://secret@127.0.0.1:{free_port()}")
     (told,) = refused("ui")
