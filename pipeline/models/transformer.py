@@ -131,7 +131,7 @@ class LanguageModel(nn.Module):
 
 
 class Memory(NamedTuple):
-    """What a decoder reads of a source text: its states (n, length, width), and the mask (n, 1, 1, length) of those to attend to."""
+    """Holds what a decoder reads of a source text: its states (n, length, width), and the mask (n, 1, 1, length) of those to attend to."""
 
     states: Tensor
     keys: Tensor

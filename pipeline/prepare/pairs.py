@@ -84,11 +84,8 @@ class PairRows:
         for split, pairs in self.pairs.items():
             for pair, destination in zip(pairs, assigned[split], strict=True):
                 texts[destination] += [pair.text, pair.target]
-        self.tokenizer = self.settings.fit_tokenizer(texts[TRAIN])
+        self.tokenizer = tokens.fitted(self.settings, texts[TRAIN], texts[VALID] or texts[TEST])
         self.statistics.tokenizer = self.tokenizer.description
-        print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
-        if warning := tokens.warning(self.settings, self.tokenizer, texts[TRAIN], texts[VALID] or texts[TEST]):
-            print(f"prepare: {warning}")
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all pairs, block by block. At the end, print how many texts were truncated, if any were.

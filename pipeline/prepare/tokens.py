@@ -85,6 +85,15 @@ def first_suitable(
     return tokenizer, reason
 
 
+def fitted(settings: TextSettings, known: Sequence[str], new: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer fitted to the texts `known`, those of train. Print its number of tokens, and a warning if it does not suit the texts `new`."""
+    tokenizer = settings.fit_tokenizer(known)
+    print(f"prepare: the tokenizer `{settings.tokenizer}` has {tokenizer.num_tokens} tokens")
+    if told := warning(settings, tokenizer, known, new):
+        print(f"prepare: {told}")
+    return tokenizer
+
+
 def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], new: Sequence[str]) -> str:
     """Return a sentence with the remedy if the tokenizer, fitted to the texts `known` of train, does not suit the texts `new`, or ""."""
     known, new = measured(known), measured(new)

@@ -221,11 +221,8 @@ class TokenizedTexts:
         for split, samples in self.samples.items():
             for sample, destination in zip(samples, assigned[split], strict=True):
                 texts[destination].append(sample.text)
-        self.tokenizer = self.settings.fit_tokenizer(texts[TRAIN])
+        self.tokenizer = tokens.fitted(self.settings, texts[TRAIN], texts[VALID] or texts[TEST])
         self.statistics.tokenizer = self.tokenizer.description
-        print(f"prepare: the tokenizer `{self.settings.tokenizer}` has {self.tokenizer.num_tokens} tokens")
-        if warning := tokens.warning(self.settings, self.tokenizer, texts[TRAIN], texts[VALID] or texts[TEST]):
-            print(f"prepare: {warning}")
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all samples, block by block; each is a row of token numbers. At the end, print how many texts were truncated, if any were.

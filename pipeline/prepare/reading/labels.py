@@ -146,7 +146,9 @@ class TextLabels(Labels):
         is_empty = cell is None or isinstance(cell, str)
         if is_empty and self.skip_empty:
             return ""
-        problem = "an empty text" if is_empty else f"a text that is not a string ({shown(json.dumps(cell, default=str), 60)})"
+        problem = (
+            "an empty text" if is_empty else f"a text that is not a string ({shown(json.dumps(cell, default=str, ensure_ascii=False), 60)})"
+        )
         remedy = "write a text, remove the row, or leave out all rows with empty texts with source.on_corrupt=skip"
         raise Refusal(f"has {problem} in the column {shown(self.columns[0], 60)}", remedy=remedy, place=place)
 

@@ -105,4 +105,4 @@ REMEDIES = {
     "host": "try `train.compile`, larger micro-batches or batches, or fewer reports; the trace shows which Python code it is",
     "idle": "code of the model or the task sleeps, or waits for a file, a lock or the network; the gaps in the trace show where",
 }
-"""What to do if a share is the largest."""
+"""Each share has the remedy for the case that it is the largest."""

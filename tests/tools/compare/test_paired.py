@@ -73,6 +73,19 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
     assert (accuracy in range(98, 103)) == (test.accuracy.low <= 0 <= test.accuracy.high), "the interval and the words say the same"
 
 
+def test_the_squared_error_decides_between_regressions() -> None:
+    first, second = (scored(right(100), error) for error in (3e6, 2e6))
+    first, second = (Scored(each.model, each.samples._replace(correct=None)) for each in (first, second))
+    test = paired(first, second)
+    assert sentence(test, "A", "B") == "B has a significantly lower squared error than A, by the interval of the squared error."
+    assert comparing.test_row(test.loss)[3] == "-1e+06"
+
+
+def test_small_differences_keep_their_digits() -> None:
+    assert [comparing.signed(value) for value in (0.0123456, -0.00001234, 0.0)] == ["+0.0123", "-1.234e-05", "0"]
+    assert [comparing.number(value) for value in (0.5, 0.00001234, 12345.6, 0.0)] == ["0.5000", "1.234e-05", "12345.6", "0.0000"]
+
+
 def test_the_loss_decides_between_language_models() -> None:
     for loss, is_worse, text in ((0.5, True, "B has a significantly higher loss than A"), (0.1, False, "lower loss")):
         test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
