@@ -1,5 +1,6 @@
 """Laws of the sections: what decides a result stands in `params.yaml`, bounded and described."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -8,7 +9,7 @@ from dvc.stage.cache import _get_cache_hash
 from pydantic import TypeAdapter
 
 from pipeline.core.registry import LOSSES, MODELS, SOURCES
-from pipeline.core.section import IGNORED_BY_DVC, Section, flatten, formatted, leaves
+from pipeline.core.section import COMMON_KEYS, IGNORED_BY_DVC, Section, flatten, formatted, leaves
 from pipeline.core.yaml_document import Document
 from pipeline.train.params import LoopSettings
 from tests.imports import TOP
@@ -104,3 +105,11 @@ def test_sections_become_dotted_names() -> None:
 
 def test_values_are_formatted_as_in_yaml() -> None:
     assert [formatted(value) for value in (True, None, 0.1, "adam")] == ["true", "null", "0.1", "adam"]
+
+
+def test_the_remedies_for_keys_of_other_libraries_name_keys_that_exist() -> None:
+    schema = (TOP / "params.schema.json").read_text(encoding="utf-8")
+    named = {key for remedy in COMMON_KEYS.values() for key in re.findall(r"`\w+\.(\w+)", remedy)}
+    assert {"clip_norm", "category_columns", "label_column"} <= named
+    assert [key for key in named if f'"{key}": {{' not in schema] == []
+    assert COMMON_KEYS["cat_names"] != COMMON_KEYS["cont_names"]
