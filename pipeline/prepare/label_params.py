@@ -7,7 +7,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.section import Column
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading.labels import LABELS, Labels
-from pipeline.prepare.reading.tables import LABEL, Columns
 
 LabelColumns = Column | Annotated[tuple[Column, ...], Field(min_length=1, max_length=1000)]
 
@@ -43,12 +42,11 @@ class LabelSettings(SourceSettings):
         return delimiter
 
     @property
-    def label_columns(self) -> Columns:
-        """Return the columns of the labels, by a key that begins with LABEL."""
+    def label_columns(self) -> tuple[Column, ...]:
         if isinstance(self.label_column, tuple):
-            return {f"{LABEL}.{number}": column for number, column in enumerate(self.label_column)}
-        return {} if self.label_column is None else {LABEL: self.label_column}
+            return self.label_column
+        return () if self.label_column is None else (self.label_column,)
 
     @property
     def labels(self) -> Labels:
-        return LABELS[self.task](list(self.label_columns.values()), self.label_delimiter)
+        return LABELS[self.task](self.label_columns, self.label_delimiter)

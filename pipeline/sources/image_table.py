@@ -82,7 +82,7 @@ class Settings(LabelSettings, ImageFileSettings):
     def files(self) -> tuple[Tree, ClassFolders]:
         found = self.tables()
         paths = [path for several in found.values() for path in several]
-        columns = {**self.label_columns, **({"split_column": self.split_column} if self.split_column else {})}
+        columns = tables.Columns(self.label_columns, split=self.split_column, of_images=True)
         skip_empty = self.on_corrupt == "skip"
         tree: Tree
         if not self.root.is_dir() or (
@@ -95,7 +95,7 @@ class Settings(LabelSettings, ImageFileSettings):
             names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
             labelled = labelled_tables.read(
-                found, {"image_column": self.image_column, **columns}, self.labels, self.root, self.encoding, skip_empty=skip_empty
+                found, replace(columns, text=self.image_column), self.labels, self.root, self.encoding, skip_empty=skip_empty
             )
             tree = Folder(self.root)
             names = located(labelled.rows, tree.listing().files, self.root)

@@ -21,7 +21,6 @@ from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labels import Labelled, LabelledRow
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import SPLIT
 
 MOST_NAMED = 20
 
@@ -63,8 +62,7 @@ class Settings(LabelSettings, TableSettings):
     def open(self, *, workers: int) -> RawDataset:
         paths = self.tables()
         names = self.input_names(tables.names(paths[TRAIN][0], encoding=self.encoding))
-        columns = {**self.label_columns, **({SPLIT: self.split_column} if self.split_column else {})}
-        columns |= tables.cell_columns(names)
+        columns = tables.Columns(self.label_columns, split=self.split_column, cells=tuple(names))
         try:
             labelled = labelled_tables.read(paths, columns, self.labels, self.root, self.encoding, skip_empty=False)
         except MissingColumn as error:
@@ -102,7 +100,7 @@ class Settings(LabelSettings, TableSettings):
         """
         if self.label_column is None:
             raise Refusal(f"source.label_column: is null: write the column to predict, one of {shown(', '.join(names))}")
-        labels = list(self.label_columns.values())
+        labels = self.label_columns
         known: list[Column] = [*range(1, len(names) + 1)] if isinstance(labels[0], int) else [name for name in names if name]
         for key in ("number_columns", "category_columns", "date_columns", "ignored_columns"):
             if unknown := [name for name in getattr(self, key) if name not in known]:

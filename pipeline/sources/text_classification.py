@@ -27,6 +27,7 @@ from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_line_files, find_tables
 from pipeline.prepare.reading.labels import Labelled
+from pipeline.prepare.reading.tables import Columns
 
 BLOCK_SAMPLES = 4096
 MOST_CHARACTERS = 2**30
@@ -117,7 +118,7 @@ class Settings(LabelSettings, TextSettings):
         if paths := self.tables():
             return self.open_tables(paths)
         if isinstance(self.text_column, str) and (files := find_line_files(self.root, self.encoding)):
-            columns = {"text_column": self.text_column, "label_column": str(self.label_column)}
+            columns = Columns((str(self.label_column),), self.text_column)
             return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding, skip_empty=self.on_corrupt == "skip"))
         if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
@@ -136,8 +137,7 @@ class Settings(LabelSettings, TextSettings):
                 f"source.text_column: {self.root} holds its texts in a table: "
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
-        columns = {"text_column": self.text_column, **self.label_columns}
-        columns |= {"split_column": self.split_column} if self.split_column else {}
+        columns = Columns(self.label_columns, self.text_column, self.split_column)
         labelled = labelled_tables.read(paths, columns, self.labels, self.root, self.encoding, skip_empty=self.on_corrupt == "skip")
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)

@@ -13,6 +13,7 @@ from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labels import TextLabels
+from pipeline.prepare.reading.tables import Columns
 
 
 class Settings(PairSettings):
@@ -71,8 +72,7 @@ class Settings(PairSettings):
                 f"source.root: {self.root} is neither a table nor a folder with a table called train: "
                 f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
             )
-        columns = {"text_column": self.text_column, "target_column": self.target_column}
-        columns |= {"split_column": self.split_column} if self.split_column else {}
+        columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
         skip_empty = self.on_corrupt == "skip"
         labels = TextLabels([self.target_column], skip_empty=skip_empty)
         found = labelled_tables.read(paths, columns, labels, self.root, self.encoding, skip_empty=skip_empty)

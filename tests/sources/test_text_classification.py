@@ -15,6 +15,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import tables
+from pipeline.prepare.reading.tables import Columns
 from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import text_classification
 from tests.pretrained_tokenizers import FITTED
@@ -131,27 +132,27 @@ def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_pa
     ],
 )
 def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
-    rows = tables.read(write(tmp_path / name, content), columns)
+    rows = tables.read(write(tmp_path / name, content), Columns((columns["label_column"],), columns["text_column"]))
     assert [row[1:3] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
 
 
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
     path, texts = tmp_path / "a.parquet", ['"fine", he said', "rain"]
     pq.write_table(pa.table({"more": [{"a": 1}, {"a": 2}], "label": [0, 1], "text": texts}), path)
-    assert [(row.line, row.text, row.label) for row in tables.read(path, NAMED)] == [(1, texts[0], "0"), (2, texts[1], "1")]
+    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [(1, texts[0], "0"), (2, texts[1], "1")]
     with pytest.raises(Refusal, match="the column more has nested values"):
-        tables.read(path, {**NAMED, "text_column": "more"})
+        tables.read(path, Columns(("label",), "more"))
     with pytest.raises(Refusal, match="has 0 columns called words: write one of its columns, more, label, text"):
-        tables.read(path, {**NAMED, "text_column": "words"})
+        tables.read(path, Columns(("label",), "words"))
     content = path.read_bytes()
     path.write_bytes(content[:20] + bytes(20) + content[40:-8])
     with pytest.raises(Refusal, match=r"a\.parquet: cannot be read as Parquet"):
-        tables.read(path, NAMED)
+        tables.read(path, Columns(("label",), "text"))
 
 
 def test_a_row_has_the_line_where_it_begins(tmp_path):
     path = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nx,2\n')
-    assert [(row.line, row.text, row.label) for row in tables.read(path, NAMED)] == [
+    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [
         (2, "two\nlines", "1"),
         (4, "x", "2"),
     ]

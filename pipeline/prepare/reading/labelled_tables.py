@@ -15,7 +15,7 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
 from pipeline.prepare.reading.labels import ClassLabels, Labelled, LabelledRow, Labels, class_label
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
-from pipeline.prepare.reading.tables import LABEL, SPLIT, Columns
+from pipeline.prepare.reading.tables import Columns
 
 TABLES = ", ".join(tables.FORMATS)
 LINES, MAPPING = ".txt", "mapping.txt"
@@ -132,22 +132,22 @@ def lines_of(path: Path, encoding: str) -> list[str]:
 
 
 def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str, *, skip_empty: bool) -> Labelled:
-    """Return the labelled rows of files whose lines belong together. `columns` has the columns of the texts and labels, as in `read`.
+    """Return the labelled rows of files whose lines belong together. `columns` are those of the texts and labels.
 
     A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
     a name in each line. With `skip_empty`, lines with an empty text are left out. Raises Refusal if a file is missing, or has more or fewer lines than the other.
     """
-    text, label = columns["text_column"], columns[LABEL]
+    text, label = columns.text, columns.labels[0]
     rows, notes = list[LabelledRow](), list[str]()
     names: dict[str, str] = {}
     for split, files in found.items():
         if split == TEST and (missing := [column for column in (text, label) if column not in files]):
             notes.append(unused(next(iter(files.values())), missing[0], [label]))
             continue
-        for key, column in (("text_column", text), (LABEL, label)):
+        for column, key in columns.settings.items():
             if column not in files:
                 raise Refusal(
-                    f"source.{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
+                    f"{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
                 )
         path = files[str(text)]
         texts, labels = lines_of(path, encoding), lines_of(files[str(label)], encoding)
@@ -204,12 +204,11 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
                 if split != TEST:
                     error.table = path
                     raise
-                notes.append(unused(path, error.column, tables.label_columns(columns)))
-    of_labels = tables.label_columns(columns)
-    if skip_empty and len(columns) > len(of_labels) + (SPLIT in columns):
+                notes.append(unused(path, error.column, columns.labels))
+    if skip_empty and columns.text is not None:
         rows, notes = without_empty(rows, notes)
     first = found[TRAIN][0]
-    stored = parquet.class_names(first, of_labels[0]) if tables.suffix_of(first) == parquet.SUFFIX else []
+    stored = parquet.class_names(first, columns.labels[0]) if tables.suffix_of(first) == parquet.SUFFIX else []
     return labels.of(rows, notes, stored, root)
 
 

@@ -9,6 +9,8 @@ import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,13 +95,36 @@ NO_LABEL = (None, "", -1, "-1")
 REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corrupt=skip"
 FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
-LABEL, SPLIT, IMAGE, CELL = "label_column", "split_column", "image_column", "cell_column"
-LABELS = (LABEL, "target_column")
-"""The beginnings of the keys of columns that hold what a model should find."""
-Columns = Mapping[str, Column]
-"""Columns to read, by the key of the section `source`, or the option of a command, that names each."""
+Settings = Mapping[Column, str]
+"""Columns to read, each with the key or option that names it, such as `source.text_column`, for messages, or with "" if none does."""
 Record = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table that make up its labelled rows. All are names, or all are numbers."""
+
+    labels: tuple[Column, ...]
+    """What a model should find: one column, or several of which each has one number or label."""
+    text: Column | None = None
+    """The texts, or with `of_images` the paths of images."""
+    split: Column | None = None
+    cells: tuple[Column, ...] = ()
+    """The inputs of a row with several."""
+    label_key: str = "label_column"
+    of_images: bool = False
+
+    @property
+    def text_key(self) -> str:
+        return "image_column" if self.of_images else "text_column"
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Return the columns in the order in which a missing one is reported, each with the key that names it."""
+        text = {} if self.text is None else {self.text: f"source.{self.text_key}"}
+        split = {} if self.split is None else {self.split: "source.split_column"}
+        return text | split | dict.fromkeys(self.cells, "") | dict.fromkeys(self.labels, f"source.{self.label_key}")
 
 
 class Row(NamedTuple):
@@ -121,59 +146,54 @@ def suffix_of(path: Path) -> str:
 def read(
     path: Path, columns: Columns, labels: Labels | None = None, *, encoding: str = encodings.UTF8, keep_empty: bool = False
 ) -> list[Row]:
-    """Return the labelled texts of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
+    """Return the labelled rows of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
-    `columns` has one of LABELS, or several keys that begin with it, optionally SPLIT, and for several inputs a row keys that begin with CELL; any other key is
-    that of the text, without which the texts are "". All are names, or all numbers. With `keep_empty`, a row with an empty text, or with the names
-    of the columns, is returned with nothing else. Raises Refusal if the file cannot be parsed or has no rows, and MissingColumn if it lacks a
-    column or has no label. Raises Refusal with the line if a row has more or fewer columns than the first row, and with all lines if texts, labels
-    or splits are invalid, or if a row has the names of the columns again, as in joined files.
+    With `keep_empty`, a row with an empty text, or with the names of the columns, is returned with nothing else. Raises Refusal if the file cannot
+    be parsed or has no rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the line if a row has more or fewer
+    columns than the first row, and with all lines if texts, labels or splits are invalid, or if a row has the names of the columns again, as in
+    joined files.
     """
     place = f"source.root: {shown(path)}"
-    of_labels, split = label_columns(columns), columns.get(SPLIT)
-    of_cells = [column for key, column in columns.items() if key.startswith(CELL)]
-    text_key = next((key for key in columns if not key.startswith((*LABELS, CELL)) and key != SPLIT), None)
-    labels = labels or ClassLabels(of_labels)
-    found = records(path, columns, encoding=encoding)
-    classes = parquet.class_names(path, of_labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
-    if empty := next((label for label in of_labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
+    labels = labels or ClassLabels(columns.labels)
+    found = records(path, columns.settings, encoding=encoding)
+    if empty := next((label for label in columns.labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
         raise MissingColumn(
             f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
         )
-    names = {*columns.values()} if text_key and isinstance(of_labels[0], str) else set()
+    classes = parquet.class_names(path, columns.labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
     rows, problems = list[Row](), dict[int, Refusal]()
     for line, fields in found:
         try:
-            text = fields[columns[text_key]] if text_key else ""
-            are_names = bool(names) and {*map(str, fields.values())} == names
-            if text_key and keep_empty and (are_names or is_empty(text)):
-                rows.append(Row(line, "", ""))
-                continue
-            if are_names:
-                text = "has the names of the columns in place of values"
-                problems[line] = Refusal(text, remedy=REMOVE_OR_SKIP, place=f"{place}:{line}")
-                continue
-            if text_key:
-                is_number = text_key == IMAGE and isinstance(text, int)  # JSON and Parquet have names of images such as 17
-                text = checked_text(str(text) if is_number else text, f"{place}:{line}", FILL_OR_SKIP)
-            cells = [fields[label] for label in of_labels]
-            known = [[stored(item, classes) for item in cell] if isinstance(cell, list) else stored(cell, classes) for cell in cells]
-            part = split_of_value(fields[split], str(split), f"{place}:{line}") if split is not None else None
-            label = labels.checked(known, f"{place}:{line}")
-            rows.append(Row(line, text, label, part, tuple(fields[column] for column in of_cells)))
+            rows.append(checked_row(line, fields, columns, labels, classes, f"{place}:{line}", keep_empty=keep_empty))
         except Refusal as error:
             problems[line] = error
     refuse_rows(problems, len(found), place)
     return rows
 
 
+def checked_row(
+    line: int, fields: Mapping[Column, Any], columns: Columns, labels: Labels, classes: Sequence[str], place: str, *, keep_empty: bool
+) -> Row:
+    """Return a row of a table. `classes` are the names of the classes whose numbers a Parquet file stores. Raises Refusal as `read` does."""
+    text: Any = ""
+    if columns.text is not None:
+        text = fields[columns.text]
+        are_names = isinstance(columns.text, str) and all(str(fields[name]) == name for name in columns.settings)
+        if keep_empty and (are_names or is_empty(text)):
+            return Row(line, "", "")
+        if are_names:
+            raise Refusal("has the names of the columns in place of values", remedy=REMOVE_OR_SKIP, place=place)
+        is_number = columns.of_images and isinstance(text, int)  # JSON and Parquet have names of images such as 17
+        text = checked_text(str(text) if is_number else text, place, FILL_OR_SKIP)
+    cells = [fields[label] for label in columns.labels]
+    known = [[stored(item, classes) for item in cell] if isinstance(cell, list) else stored(cell, classes) for cell in cells]
+    split = None if columns.split is None else split_of_value(fields[columns.split], str(columns.split), place)
+    return Row(line, text, labels.checked(known, place), split, tuple(fields[column] for column in columns.cells))
+
+
 def stored(cell: Any, names: Sequence[str]) -> Any:
     """Return the name for a number of a class that a Parquet file stores `names` for; any other cell as it is."""
     return names[cell] if isinstance(cell, int) and 0 <= cell < len(names) else cell
-
-
-def label_columns(columns: Columns) -> list[Column]:
-    return [column for key, column in columns.items() if key.startswith(LABELS)]
 
 
 def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> None:
@@ -191,19 +211,19 @@ def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> N
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
-def records(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> list[Record]:
+def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) -> list[Record]:
     """Return the number of the line of each row of a table, and its values in `columns`, a dict by column. Blank lines are skipped.
 
     Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, or if a row has more or fewer fields than the first row.
     """
     place, suffix = f"source.root: {shown(path)}", suffix_of(path)
-    if suffix in NAMED_SUFFIXES and (numbered := [key for key, column in columns.items() if isinstance(column, int)]):
-        keys = [setting(key) for key in numbered if not key.startswith(CELL)]
+    if suffix in NAMED_SUFFIXES and any(isinstance(column, int) for column in columns):
+        keys = [key for column, key in columns.items() if isinstance(column, int) and key]
         if not keys:
             raise Refusal("its columns have names, but the model knows its columns by numbers: write a CSV without a line of names")
         raise Refusal(f"{keys[0]}: the columns of {shown(path)} have names, not numbers: set {' and '.join(keys)} to names of its columns")
     if suffix == parquet.SUFFIX:
-        found = list(parquet.rows(path, [*columns.values()]))
+        found = list(parquet.rows(path, list(columns)))
     else:
         found = list(records_of(read_text(path, encoding=encoding), suffix, place, columns))
     if not found:
@@ -211,15 +231,10 @@ def records(path: Path, columns: Columns, *, encoding: str = encodings.UTF8) -> 
     return found
 
 
-def records_of(content: str, suffix: str, place: str, columns: Columns) -> Iterator[Record]:
+def records_of(content: str, suffix: str, place: str, columns: Settings) -> Iterator[Record]:
     """Yield the records of the text of a table with this suffix. Raises Refusal, which begins with `place`, as `records` does."""
     rows = PARSERS.get(suffix, lines.parsed)(content, place)
     yield from json_rows(rows, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(rows, place, columns)
-
-
-def cell_columns(names: Sequence[Column]) -> dict[str, Column]:
-    """Return the columns of the inputs by the keys that `read` needs."""
-    return {f"{CELL}.{number}": name for number, name in enumerate(names)}
 
 
 def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
@@ -250,11 +265,6 @@ def parsed(path: Path, encoding: str) -> Iterator[Any]:
     """Yield the fields of each row of a table of text that is not blank, by position or by name, with the first line."""
     rows = PARSERS.get(suffix_of(path), lines.parsed)(read_text(path, encoding=encoding), f"source.root: {shown(path)}")
     return (fields for _, fields in rows if isinstance(fields, dict) or any(fields))
-
-
-def setting(key: str) -> str:
-    """Return what sets a column, for a message: an option such as `--column`, or a key of the section `source`."""
-    return key if key.startswith("--") else f"source.{key}"
 
 
 def is_empty(text: object) -> bool:
@@ -308,7 +318,7 @@ def csv_separator(content: str) -> str:
     return SEPARATORS[0]
 
 
-def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -> Iterator[Record]:
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) -> Iterator[Record]:
     """Yield the line number of each row, and a dict with its fields in `columns`.
 
     `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
@@ -316,27 +326,27 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Columns) -
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
-    by_name = all(isinstance(column, str) for column in columns.values())
+    by_name = all(isinstance(column, str) for column in columns)
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for key, column in sorted(columns.items(), key=lambda item: item[0].startswith(LABELS)):
+    for column, key in columns.items():
         if known.count(column) != 1:
             raise MissingColumn(
-                f"{setting(key)}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
+                f"{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1",
                 column,
             )
-    positions = {column: known.index(column) for column in columns.values()}
+    positions = {column: known.index(column) for column in columns}
     for line, fields in filled if by_name else chain([(first, names)], filled):
         if len(fields) != len(names):
             raise Refusal(f"{place}:{line}: has {len(fields)} columns, but line {first} has {len(names)}: make them equal")
         yield line, {column: fields[position] for column, position in positions.items()}
 
 
-def json_rows(rows: Iterator[Record], place: str, columns: Columns) -> Iterator[Record]:
+def json_rows(rows: Iterator[Record], place: str, columns: Settings) -> Iterator[Record]:
     for number, (line, fields) in enumerate(rows):
-        missing = [column for column in columns.values() if not isinstance(fields, dict) or column not in fields]
+        missing = [column for column in columns if not isinstance(fields, dict) or column not in fields]
         if missing:
-            keys = " and ".join(map(str, columns.values()))
+            keys = " and ".join(map(str, columns))
             problem = f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
             raise Refusal(problem) if number else MissingColumn(problem, missing[0])
         yield line, fields

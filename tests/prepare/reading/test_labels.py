@@ -16,6 +16,7 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.prepare import split
 from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.labels import Labelled
+from pipeline.prepare.reading.tables import Columns
 from pipeline.sources.text_classification import Settings
 from tests.sources.test_text_classification import WORD
 
@@ -30,7 +31,7 @@ def read(path: Path, **changes: Any) -> Labelled:
     section = {"name": "text_classification", "root": str(path), "task": "multi_label", "text_column": "text", **WORD, **keys}
     recommended = Settings.recommended(name="text_classification", task="multi_label")
     settings = Settings.model_validate_json(json.dumps({**recommended, **section}, default=str))
-    columns = {"text_column": "text", **settings.label_columns}
+    columns = Columns(settings.label_columns, "text")
     return labelled_tables.read({TRAIN: [path]}, columns, settings.labels, path, "utf-8", skip_empty=False)
 
 
