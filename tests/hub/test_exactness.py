@@ -40,6 +40,7 @@ def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_pa
     resuming.refuse_another_end(train_params(changes), data(), tmp_path / "checkpoints")
 
 
+@pytest.mark.slow
 def test_two_processes_with_two_lanes_end_in_the_bytes_of_one(tmp_path: Path) -> None:
     """Updates are drawn, trained, saved and merged alike."""
     ends = []

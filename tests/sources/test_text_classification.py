@@ -139,7 +139,10 @@ def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
     path, texts = tmp_path / "a.parquet", ['"fine", he said', "rain"]
     pq.write_table(pa.table({"more": [{"a": 1}, {"a": 2}], "label": [0, 1], "text": texts}), path)
-    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [(1, texts[0], "0"), (2, texts[1], "1")]
+    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [
+        (1, texts[0], "0"),
+        (2, texts[1], "1"),
+    ]
     with pytest.raises(Refusal, match="the column more has nested values"):
         tables.read(path, Columns(("label",), "more"))
     with pytest.raises(Refusal, match="has 0 columns called words: write one of its columns, more, label, text"):

@@ -145,6 +145,7 @@ def table() -> Iterator[list[dict[str, str | int]]]:
         writer.writerows(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "precision_name"), COUNTED)
 def test_a_preset_trains_and_its_launches_are_counted_beside_those_of_a_bare_loop(
     begin: Begin, table, name: str, precision_name: str
@@ -340,7 +341,10 @@ FEATURES = {
 }
 
 
-@pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+WHERE = [True, pytest.param(False, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("resident", WHERE, ids=["resident", "streamed"])
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_trains_wherever_its_data_lies(begin: Begin, monkeypatch, feature: str, resident: bool) -> None:
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 1.0 if resident else 0.0)
@@ -366,7 +370,7 @@ TEXT_MODELS = {
 }
 
 
-@pytest.mark.parametrize("resident", [True, False], ids=["resident", "streamed"])
+@pytest.mark.parametrize("resident", WHERE, ids=["resident", "streamed"])
 @pytest.mark.parametrize("name", TEXT_MODELS)
 def test_every_text_model_trains_in_bf16_true_and_wherever_its_data_lies(begin: Begin, monkeypatch, name: str, resident: bool) -> None:
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 1.0 if resident else 0.0)
@@ -386,7 +390,7 @@ PRETRAINED = {
 }
 
 
-QUICK = ("test_vit", "test_resnet", "bert", "gpt2", "language model: llama", "language model: llama, updates")
+QUICK = ("test_resnet", "bert", "language model: llama, updates")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PRETRAINED])
@@ -554,6 +558,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 def test_a_fault_in_cuda_code_is_seen(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each either raises an error or changes what a steady step asks of the GPU."""
     params = params_of({"model": WIDE_CONVNET, "train.precision": "bf16", "train.channels_last": True})

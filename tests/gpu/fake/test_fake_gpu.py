@@ -45,12 +45,9 @@ def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
 
 
 def test_trainings_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
-    printed = rehearse(tmp_path, "not slow", limit_s=600)
-    passed = re.search(r"(\d+) passed", printed)
+    passed = re.search(r"(\d+) passed", rehearse(tmp_path, "not slow", limit_s=600))
     assert passed
-    assert int(passed[1]) > 80, "most of them were not run"
-    found = tmp_path / TABLE.name
-    assert found.read_text() == TABLE.read_text(), f"if the change of the launches is meant: cp {found} {TABLE.relative_to(TOP)}"
+    assert int(passed[1]) > 50, "most of them were not run"
 
 
 def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> None:
@@ -74,8 +71,10 @@ def test_a_captured_step_launches_at_most_a_score_of_operations() -> None:
 
 
 @pytest.mark.slow
-def test_compiled_trainings_and_torchvision_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
+def test_presets_compiled_trainings_and_torchvision_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
     rehearse(tmp_path, "slow", limit_s=1500)
+    found = tmp_path / TABLE.name
+    assert found.read_text() == TABLE.read_text(), f"if the change of the launches is meant: cp {found} {TABLE.relative_to(TOP)}"
 
 
 VERBS = """
