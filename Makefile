@@ -118,15 +118,16 @@ secrets/postgres:
 gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
 
-test: setup-dev ## test every promise in its short form, in ten minutes, without a container engine
-	$(PYTEST) -m "not container and not slow" $(ARGS)
+MARKED = not container and not slow
+test: setup-dev ## test every promise in its short form, in ten minutes, without a container engine; MARKED= runs all tests
+	$(PYTEST) -m "$(MARKED)" $(ARGS)
 
-test-slow: setup-dev ## test the containers and the longer forms: series of dvc repro, compiled models, more kills
-	$(PYTEST) -m "container or slow" $(ARGS)
+test-slow: MARKED = container or slow
+test-slow: test ## test the containers and the longer forms: series of dvc repro, compiled models, more kills
 
-coverage: setup-dev ## run both with coverage: 95% of the lines of pipeline/ are required; takes a third longer
-	@$(MAKE) --no-print-directory test ARGS="--cov --cov-report="
-	@$(MAKE) --no-print-directory test-slow ARGS="--cov --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95"
+coverage: ARGS = --cov --cov-report=term-missing:skip-covered --cov-fail-under=95
+coverage: MARKED =
+coverage: test ## run all tests with coverage: 95% of the lines of pipeline/ are required; takes a third longer
 
 test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
 	$(PYTHON) -m tests.faults.every_call
