@@ -19,7 +19,7 @@ from pipeline.core.raw_dataset import TRAIN
 MOVED_BYTES = 16 * 2**20
 
 
-class Run(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a file: the number `start` of the first row, and their number `length`."""
 
     start: int
@@ -80,11 +80,11 @@ class RowFile:
             file.seek(self.offset(start))
             file.write(np.ascontiguousarray(rows).data)
 
-    def close_gaps(self, runs: Iterable[Run]) -> None:
-        """Move the rows in `runs` together, in ascending order, and cut off the rest of the file. `runs` must not overlap."""
+    def close_gaps(self, ranges: Iterable[RowRange]) -> None:
+        """Move the rows in `ranges` together, in ascending order, and cut off the rest of the file. `ranges` must not overlap."""
         end = 0
         with files.naming(self.path, self.draft), self.draft.open("r+b") as file:
-            for start, length in sorted(runs):
+            for start, length in sorted(ranges):
                 if start != end:
                     move(file, self.offset(start), self.offset(end), size_bytes=length * self.row_bytes)
                 end += length
@@ -118,7 +118,7 @@ class Stored(NamedTuple):
 
     split: str
     positions: NDArray[np.int64]
-    runs: dict[str, Run]
+    ranges: dict[str, RowRange]
     digests: dict[str, NDArray[np.uint64]]
     summaries: list[Any]
 
@@ -149,7 +149,7 @@ class Rows:
             chosen = names == name
             rows = inputs if chosen.all() else inputs[chosen]  # do not copy inputs that all go to one split
             self.files[name].write(start, rows)
-            stored.runs[name] = Run(start, len(rows))
+            stored.ranges[name] = RowRange(start, len(rows))
             stored.digests[name] = row_digests(rows)
             if name == TRAIN and len(rows):
                 stored.summaries.append(self.summarize(rows))

@@ -15,7 +15,7 @@ from pipeline.core.prepared import FORMAT, PreparedRecord, SplitRecord
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.prepare.rows import RowFile, Rows, Run
+from pipeline.prepare.rows import RowFile, RowRange, Rows
 
 Assigned = Mapping[str, NDArray[np.str_]]
 
@@ -85,8 +85,8 @@ def store(
     with closing(raw_dataset.store(place, workers)) as results:
         for stored in results:
             kept[stored.split][stored.positions] = True
-            for name, run in stored.runs.items():
-                progress[name].add(run, stored.digests[name])
+            for name, found in stored.ranges.items():
+                progress[name].add(found, stored.digests[name])
             for summary in stored.summaries:
                 statistics.add(summary)
             advance(len(stored.positions))
@@ -107,22 +107,22 @@ class StoredRows:
 
     def __init__(self, file: RowFile, pool: Executor) -> None:
         self.file, self.pool = file, pool
-        self.runs: list[Run] = []
+        self.ranges: list[RowRange] = []
         self.row_digests: list[NDArray[np.uint64]] = []
         """The digests of the stored rows, in any order."""
         self.complete = 0
         """The number of rows from the first on that are all stored."""
         self.digest = files.ChunkedDigest(file.draft, pool)
 
-    def add(self, run: Run, row_digests: NDArray[np.uint64]) -> None:
-        self.runs.append(run)
+    def add(self, rows: RowRange, row_digests: NDArray[np.uint64]) -> None:
+        self.ranges.append(rows)
         self.row_digests.append(row_digests)
-        if run.start == self.complete and not self.file.shared:  # a shared file could be read before what another machine wrote is seen
-            self.complete += run.length
+        if rows.start == self.complete and not self.file.shared:  # a shared file could be read before what another machine wrote is seen
+            self.complete += rows.length
             self.digest.advance(self.file.offset(self.complete))
 
     def close_gaps(self) -> None:
-        self.file.close_gaps(self.runs)
+        self.file.close_gaps(self.ranges)
         self.digest = files.ChunkedDigest(self.file.draft, self.pool)  # rows have moved, and the header has changed
 
 

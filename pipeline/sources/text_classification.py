@@ -35,14 +35,14 @@ MOST_CHARACTERS = 2**30
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
-class Sample(NamedTuple):
+class PlacedText(NamedTuple):
     """A text. `place` says where it was found, for messages: the file and, if the file is a table, the line."""
 
     place: str
     text: str
 
 
-Samples = Mapping[str, list[Sample]]
+Texts = Mapping[str, list[PlacedText]]
 """The samples of each split of the source."""
 
 
@@ -144,9 +144,9 @@ class Settings(LabelSettings, TextSettings):
         return replace(self.of_rows(labelled), described={"column": self.text_column})
 
     def of_rows(self, labelled: Labelled) -> RawDataset:
-        samples: dict[str, list[Sample]] = {split: [] for split in labelled.targets}
+        samples: dict[str, list[PlacedText]] = {split: [] for split in labelled.targets}
         for row in labelled.rows:
-            samples[row.split].append(Sample(row.place, row.text))
+            samples[row.split].append(PlacedText(row.place, row.text))
         keys = partial(labelled_tables.sample_keys, labelled, self.root)
         return self.dataset(labelled.task, labelled.targets, lambda: samples, keys, notes=labelled.notes)
 
@@ -168,7 +168,7 @@ class Settings(LabelSettings, TextSettings):
         self,
         task: Targets,
         targets: Mapping[str, NDArray[Any]],
-        load: Callable[[], Samples],
+        load: Callable[[], Texts],
         sample_keys: Callable[[], Mapping[str, list[str]]],
         drawing_keys: Callable[[], list[bytes]] | None = None,
         *,
@@ -204,12 +204,12 @@ class TokenizedTexts:
     `load` returns the texts of each split of the source.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[], Samples]) -> None:
+    def __init__(self, settings: Settings, load: Callable[[], Texts]) -> None:
         self.settings, self.load = settings, load
         self.statistics = Statistics(settings.max_length)
 
     @cached_property
-    def samples(self) -> Samples:
+    def samples(self) -> Texts:
         return self.load()
 
     def of_train(self) -> list[bytes]:
@@ -258,13 +258,13 @@ def refuse_names(labelled: Labelled) -> None:
         )
 
 
-def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Samples:
+def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Texts:
     """Return the samples of each split: one for each file that `layout` lists.
 
     `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not in `encoding`,
     or has an empty or too long text. Raises Refusal if all texts together have more than MOST_CHARACTERS characters.
     """
-    samples: dict[str, list[Sample]] = {split: [] for split in layout.targets}
+    samples: dict[str, list[PlacedText]] = {split: [] for split in layout.targets}
     num_characters = 0
     with tree.contents([sample.name for sample in layout.samples]) as members:
         for sample, member in zip(layout.samples, members, strict=True):
@@ -275,7 +275,7 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> S
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            found = Sample(place, tables.checked_text(tables.decode(content, place, encoding=encoding), f"source.root: {place}"))
+            found = PlacedText(place, tables.checked_text(tables.decode(content, place, encoding=encoding), f"source.root: {place}"))
             num_characters += len(found.text)
             if num_characters > MOST_CHARACTERS:
                 raise Refusal(

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core import files
 from pipeline.prepare import rows
-from pipeline.prepare.rows import RowFile, Run
+from pipeline.prepare.rows import RowFile, RowRange
 
 ROWS = np.random.default_rng(0).integers(0, 2**16, (40, 3, 2), dtype=np.uint16)
 
@@ -45,7 +45,7 @@ def test_gaps_are_closed_in_the_order_of_the_rows(tmp_path: Path, monkeypatch, r
     file = created(tmp_path)
     for start, length in runs:
         file.write(start, ROWS[start : start + length])
-    file.close_gaps(Run(*run) for run in reversed(runs))
+    file.close_gaps(RowRange(*run) for run in reversed(runs))
     finished(file)
     np.save(tmp_path / "expected.npy", np.concatenate([ROWS[start : start + length] for start, length in runs]))
     assert file.path.read_bytes() == (tmp_path / "expected.npy").read_bytes()

@@ -133,7 +133,7 @@ def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_pa
 )
 def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
     rows = tables.read(write(tmp_path / name, content), Columns((columns["label_column"],), columns["text_column"]))
-    assert [row[1:3] for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
+    assert [(row.text, row.label) for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
 
 
 def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):

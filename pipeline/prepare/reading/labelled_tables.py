@@ -198,8 +198,7 @@ def read(found: Tables, columns: Columns, labels: Labels, root: Path, encoding: 
     for split, paths in found.items():
         for path in paths:
             try:
-                read = tables.read(path, columns, labels, encoding=encoding, keep_empty=skip_empty)
-                rows += [LabelledRow(path, row.line, row.text, row.label, row.split or split, row.cells) for row in read]
+                rows += tables.read(path, columns, labels, split, encoding=encoding, keep_empty=skip_empty)
             except MissingColumn as error:
                 if split != TEST:
                     error.table = path

@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.core import untrusted
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading import archives, encodings, lines, parquet
 from pipeline.prepare.reading.file_tree import errors_as_refusal
-from pipeline.prepare.reading.labels import ClassLabels, Labels
+from pipeline.prepare.reading.labels import ClassLabels, LabelledRow, Labels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import split_of_value
 
@@ -97,7 +98,7 @@ FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
 Settings = Mapping[Column, str]
 """Columns to read, each with the key or option that names it, such as `source.text_column`, for messages, or with "" if none does."""
-Record = tuple[int, Any]
+Numbered = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
 
 
@@ -127,16 +128,6 @@ class Columns:
         return text | split | dict.fromkeys(self.cells, "") | dict.fromkeys(self.labels, f"source.{self.label_key}")
 
 
-class Row(NamedTuple):
-    """A labelled text, or the cells of several columns, and the number of its line, from 1. `split` is None if no column names it."""
-
-    line: int
-    text: str
-    label: Any
-    split: str | None = None
-    cells: tuple[Any, ...] = ()
-
-
 def suffix_of(path: Path) -> str:
     """Return the suffix of a table in lower case, such as `.csv` also for `A.CSV.gz`, or "" if the file is no table."""
     name = path.name.lower().removesuffix(".gz")
@@ -144,11 +135,17 @@ def suffix_of(path: Path) -> str:
 
 
 def read(
-    path: Path, columns: Columns, labels: Labels | None = None, *, encoding: str = encodings.UTF8, keep_empty: bool = False
-) -> list[Row]:
+    path: Path,
+    columns: Columns,
+    labels: Labels | None = None,
+    split: str = TRAIN,
+    *,
+    encoding: str = encodings.UTF8,
+    keep_empty: bool = False,
+) -> list[LabelledRow]:
     """Return the labelled rows of a table. Blank lines are skipped. `labels` checks the labels, by default those of classes.
 
-    With `keep_empty`, a row with an empty text, or with the names of the columns, is returned with nothing else. Raises Refusal if the file cannot
+    `split` is that of the rows if no column names it. With `keep_empty`, a row with an empty text, or with the names of the columns, is returned with nothing else. Raises Refusal if the file cannot
     be parsed or has no rows, and MissingColumn if it lacks a column or has no label. Raises Refusal with the line if a row has more or fewer
     columns than the first row, and with all lines if texts, labels or splits are invalid, or if a row has the names of the columns again, as in
     joined files.
@@ -161,34 +158,38 @@ def read(
             f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
         )
     classes = parquet.class_names(path, columns.labels[0]) if suffix_of(path) == parquet.SUFFIX else ()
-    rows, problems = list[Row](), dict[int, Refusal]()
+    rows, problems = list[LabelledRow](), dict[int, Refusal]()
     for line, fields in found:
         try:
-            rows.append(checked_row(line, fields, columns, labels, classes, f"{place}:{line}", keep_empty=keep_empty))
+            rows.append(checked(LabelledRow(path, line, "", "", split), fields, columns, labels, classes, keep_empty=keep_empty))
         except Refusal as error:
             problems[line] = error
     refuse_rows(problems, len(found), place)
     return rows
 
 
-def checked_row(
-    line: int, fields: Mapping[Column, Any], columns: Columns, labels: Labels, classes: Sequence[str], place: str, *, keep_empty: bool
-) -> Row:
-    """Return a row of a table. `classes` are the names of the classes whose numbers a Parquet file stores. Raises Refusal as `read` does."""
-    text: Any = ""
+def checked(
+    row: LabelledRow, fields: Mapping[Column, Any], columns: Columns, labels: Labels, classes: Sequence[str], *, keep_empty: bool
+) -> LabelledRow:
+    """Return `row` with the text, the label, the split and the cells in `fields`. Raises Refusal as `read` does.
+
+    `classes` are the names of the classes whose numbers a Parquet file stores.
+    """
+    place, text = f"source.root: {row.place}", None
     if columns.text is not None:
         text = fields[columns.text]
         are_names = isinstance(columns.text, str) and all(str(fields[name]) == name for name in columns.settings)
         if keep_empty and (are_names or is_empty(text)):
-            return Row(line, "", "")
+            return row
         if are_names:
             raise Refusal("has the names of the columns in place of values", remedy=REMOVE_OR_SKIP, place=place)
         is_number = columns.of_images and isinstance(text, int)  # JSON and Parquet have names of images such as 17
         text = checked_text(str(text) if is_number else text, place, FILL_OR_SKIP)
     cells = [fields[label] for label in columns.labels]
     known = [[stored(item, classes) for item in cell] if isinstance(cell, list) else stored(cell, classes) for cell in cells]
-    split = None if columns.split is None else split_of_value(fields[columns.split], str(columns.split), place)
-    return Row(line, text, labels.checked(known, place), split, tuple(fields[column] for column in columns.cells))
+    named = None if columns.split is None else split_of_value(fields[columns.split], str(columns.split), place)
+    inputs = tuple(fields[column] for column in columns.cells)
+    return row._replace(text=text or "", label=labels.checked(known, place), split=named or row.split, cells=inputs)
 
 
 def stored(cell: Any, names: Sequence[str]) -> Any:
@@ -211,7 +212,7 @@ def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> N
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
-def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) -> list[Record]:
+def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) -> list[Numbered]:
     """Return the number of the line of each row of a table, and its values in `columns`, a dict by column. Blank lines are skipped.
 
     Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, or if a row has more or fewer fields than the first row.
@@ -231,7 +232,7 @@ def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) ->
     return found
 
 
-def records_of(content: str, suffix: str, place: str, columns: Settings) -> Iterator[Record]:
+def records_of(content: str, suffix: str, place: str, columns: Settings) -> Iterator[Numbered]:
     """Yield the records of the text of a table with this suffix. Raises Refusal, which begins with `place`, as `records` does."""
     rows = PARSERS.get(suffix, lines.parsed)(content, place)
     yield from json_rows(rows, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(rows, place, columns)
@@ -318,7 +319,7 @@ def csv_separator(content: str) -> str:
     return SEPARATORS[0]
 
 
-def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) -> Iterator[Record]:
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) -> Iterator[Numbered]:
     """Yield the line number of each row, and a dict with its fields in `columns`.
 
     `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
@@ -342,7 +343,7 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) 
         yield line, {column: fields[position] for column, position in positions.items()}
 
 
-def json_rows(rows: Iterator[Record], place: str, columns: Settings) -> Iterator[Record]:
+def json_rows(rows: Iterator[Numbered], place: str, columns: Settings) -> Iterator[Numbered]:
     for number, (line, fields) in enumerate(rows):
         missing = [column for column in columns if not isinstance(fields, dict) or column not in fields]
         if missing:
@@ -352,7 +353,7 @@ def json_rows(rows: Iterator[Record], place: str, columns: Settings) -> Iterator
         yield line, fields
 
 
-def parsed_json(content: str, place: str) -> Iterator[Record]:
+def parsed_json(content: str, place: str) -> Iterator[Numbered]:
     for line, item in enumerate(content.split("\n"), 1):
         if item.strip():
             try:
@@ -362,7 +363,7 @@ def parsed_json(content: str, place: str) -> Iterator[Record]:
             yield line, fields
 
 
-def parsed_document(content: str, place: str) -> Iterator[Record]:
+def parsed_document(content: str, place: str) -> Iterator[Numbered]:
     """Yield the number of each row, from 1, and its fields, of a JSON file: a list of rows, a list for each split, or a list for each column.
 
     A row is an object, or a list, whose fields get numbers from 1. The name of its list is one more field, SPLIT_FIELD or the last. A file
@@ -400,7 +401,7 @@ def parsed_document(content: str, place: str) -> Iterator[Record]:
 
 
 SPLIT_FIELD = "split"
-PARSERS: dict[str, Callable[[str, str], Iterator[Record]]] = {
+PARSERS: dict[str, Callable[[str, str], Iterator[Numbered]]] = {
     ".tsv": parsed_tsv,
     ".csv": parsed_csv,
     **dict.fromkeys(JSON_LINES, parsed_json),

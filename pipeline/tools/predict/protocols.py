@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.inference.batch import Batch
 from pipeline.prepare.reading.file_tree import Member
-from pipeline.prepare.reading.tables import Record
+from pipeline.prepare.reading.tables import Numbered
 
 Sample = tuple[str, Any]
 """The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs."""
@@ -73,7 +73,7 @@ class RowReader(Reader, Protocol):
         """Return the columns that the model reads, by name or by number."""
         ...
 
-    def rows(self, name: str, records: Iterable[Record], /) -> Iterator[Reading]:
+    def rows(self, name: str, records: Iterable[Numbered], /) -> Iterator[Reading]:
         """Yield the rows in `records`, the lines of a table with their cells by column, called `name:LINE`."""
         ...
 

@@ -221,7 +221,7 @@ def table_source(name: str, path: Path, *, reader: Reader, column: TableColumn, 
 def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Reading]:
     """Yield each row of a table, called `name:LINE`."""
 
-    def read() -> Iterator[tables.Record]:  # within `reader.rows`, which rewords what it raises
+    def read() -> Iterator[tables.Numbered]:  # within `reader.rows`, which rewords what it raises
         yield from tables.records(path, dict.fromkeys(reader.columns, ""), encoding=encoding)
 
     try:

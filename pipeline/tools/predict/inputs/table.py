@@ -31,7 +31,7 @@ class Reader:
         suffix = ".jsonl" if content.lstrip().startswith("{") else ".csv"
         yield from self.rows(file.name, tables.records_of(content, suffix, "", dict.fromkeys(self.columns, "")))
 
-    def rows(self, name: str, records: Iterable[tables.Record]) -> Iterator[tuple[str, Floats | Refusal]]:
+    def rows(self, name: str, records: Iterable[tables.Numbered]) -> Iterator[tuple[str, Floats | Refusal]]:
         """Yield the rows in `records`, called `name:LINE`. Raises Refusal if the table lacks a column that the model reads."""
         try:
             for line, fields in records:
