@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from pipeline.inference.params import LossSettings
 
 
@@ -19,9 +20,9 @@ class Objective:
     All methods except `averages` work on the device, without host synchronisation.
     """
 
-    def __init__(self, num_outputs: int, minimised: LossSettings, weights: Tensor | None = None) -> None:
-        self.num_outputs, self.minimised, self.weights = num_outputs, minimised, weights
-        self.chance_loss = minimised.of_guessing(num_outputs)
+    def __init__(self, spec: Spec, minimised: LossSettings, weights: Tensor | None = None) -> None:
+        self.num_outputs, self.minimised, self.weights = spec.num_outputs, minimised, weights
+        self.chance_loss = minimised.of_guessing(self.num_outputs)
         """The mean training loss of a model that has learned nothing: that of guessing all classes or tokens with equal probability."""
 
     def training_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

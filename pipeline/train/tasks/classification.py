@@ -5,8 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pipeline.core.spec import Spec
-from pipeline.inference.params import LossSettings
 from pipeline.train.engine import objective
 
 
@@ -15,9 +13,6 @@ class Objective(objective.Objective):
 
     Outputs are logits (n, classes); targets are class numbers (n,), or class probabilities (n, classes) from mixup or CutMix.
     """
-
-    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
-        super().__init__(spec.num_outputs, loss, weights)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return a dict with one entry: `correct`, the number of correct predictions, as a tensor on the device of `outputs`.

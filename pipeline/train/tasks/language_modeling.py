@@ -20,8 +20,8 @@ class Objective(objective.Objective):
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """
 
-    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:  # noqa: ARG002  # the interface is that of every task
-        super().__init__(spec.num_outputs, loss)
+    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
+        super().__init__(spec, loss, weights)
         assert isinstance(spec.inputs, TextInputs)
         tokenizer = Tokenizer(spec.inputs.tokenizer)
         sizes = np.stack([tokenizer.num_characters, tokenizer.num_bytes], axis=1)

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
-from pipeline.inference.params import LossSettings
 from pipeline.train.engine import objective
 
 
@@ -19,9 +17,6 @@ class Objective(objective.Objective):
     Outputs are logits (n, labels); targets are 0 or 1, or shares (n, labels) from mixup or CutMix. A label is predicted if its probability is above 1/2;
     of shares, those above 1/2 count as labels that the sample has.
     """
-
-    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
-        super().__init__(spec.num_outputs, loss, weights)
 
     def compared(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and targets (n, labels), both in the same type: float32 at least."""

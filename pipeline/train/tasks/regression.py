@@ -19,7 +19,7 @@ class Objective(objective.Objective):
     """
 
     def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
-        super().__init__(spec.num_outputs, loss, weights)
+        super().__init__(spec, loss, weights)
         assert isinstance(spec.targets, NumberTargets)
         self.std = spec.targets.std
         self.scale = torch.tensor([spec.targets.mean, spec.targets.std], dtype=torch.float64)

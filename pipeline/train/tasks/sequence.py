@@ -5,8 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pipeline.core.spec import Spec
-from pipeline.inference.params import LossSettings
 from pipeline.inference.scores import perplexity
 from pipeline.train.engine import objective
 
@@ -16,9 +14,6 @@ class Objective(objective.Objective):
 
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """
-
-    def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
-        super().__init__(spec.num_outputs, loss, weights)
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return `correct`, the number of correct predictions, as a tensor on the device of `outputs`."""
