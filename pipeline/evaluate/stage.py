@@ -190,18 +190,13 @@ def feed(
 
     If `captures` is True, the forward pass is captured as a CUDA graph, which changes no output.
     """
-    graphs = Graphs(device, announce) if captures else None
+    graphs = Graphs(device, "evaluate") if captures else None
     tensors = loader.SplitTensors(split, device)
     batches = loader.scoring(tensors, batch_size=batch_size)
     for outputs, targets in networks.predict(model, batches, precision=precision, device=device, graphs=graphs):
         assert targets is not None
         for receiver in receivers:
             receiver.add(outputs, targets)
-
-
-def announce(reason: str) -> None:
-    """Print why an evaluation goes on without CUDA graphs."""
-    print(f"evaluate: not captured as CUDA graphs, which changes no result: {reason}", flush=True)
 
 
 def refuse_other_data(expected: Spec, found: Spec, *, model: Path, data: Path) -> None:

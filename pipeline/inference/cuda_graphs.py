@@ -45,11 +45,12 @@ class Recording:
 class Graphs:
     """The CUDA graphs of a training or an evaluation. They use one pool of memory in turn, so no graph needs what another has left in it.
 
-    If a function cannot be recorded, `announce` is called with the reason. From then on, all functions are launched operation by operation.
+    If a function cannot be recorded, the reason is printed as a line of `stage`. From then on, all functions are launched operation by operation.
     """
 
     device: torch.device
-    announce: Callable[[str], None]
+    stage: str
+    """The name of the stage for messages: `train` or `evaluate`."""
     may_record: bool = True
     """False as long as functions are only called and watched."""
     is_full: bool = False
@@ -145,6 +146,10 @@ class Graphs:
         if torch.cuda.is_current_stream_capturing():
             raise NotRecorded(reason)
         self.stop(reason)
+
+    def announce(self, reason: str) -> None:
+        """Print what is not captured, or why nothing is any more."""
+        print(f"{self.stage}: not captured as CUDA graphs, which changes no result: {reason}", flush=True)
 
     def stop(self, reason: str | None) -> None:
         """Release all graphs and their memory, and record nothing from now on, because of `reason`. If it is None, do nothing."""

@@ -25,7 +25,7 @@ class StageObserver(Observer):
     def training_begins(self, training: Training, inputs: Mapping[str, Any]) -> None:
         self.training, self.reported = training, (time.perf_counter(), training.state.step)
         described = read_record(self.paths.prepared).model_dump(mode="json")
-        graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager or None}
+        graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
         self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
         print(f"train: {model_size.described(training)}", flush=True)

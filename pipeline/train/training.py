@@ -35,7 +35,6 @@ from pipeline.train.engine.objective import Objective
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import MicroBatchChange, Progress, TrainState
 from pipeline.train.engine.step import Step
-from pipeline.train.engine.update import WholeBatch
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 
@@ -167,7 +166,7 @@ class Training:
             augmentation = chosen_augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
         return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
 
-    def batches(self, start: int) -> Generator[WholeBatch]:
+    def batches(self, start: int) -> Generator[BlockBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""
         return self.batches_of(self.state.lanes.share, start)
 
@@ -236,21 +235,23 @@ class Training:
         forward = self.state.lanes.wrap(compiled(self.state.model, mode, lanes=self.params.train.lanes))
         if self.why_eager:
             return Step(self.state, self.objective, forward)
-        return captured.CapturedStep(self.state, self.objective, forward, announce, records_network=mode != "graphs")
+        return captured.CapturedStep(self.state, self.objective, forward, records_network=mode != "graphs")
 
     @cached_property
-    def why_eager(self) -> str:
-        """Return why the steps that are left are not captured as CUDA graphs, which decides no result; "" if they are."""
-        requested = self.machine.graphs
+    def why_eager(self) -> str | None:
+        """Return why the steps that are left are not captured as CUDA graphs, which decides no result; None if they are.
+
+        PIPELINE_GRAPHS may be `on`, which captures few steps, too, and the forward passes of validations (see `reports`).
+        """
+        requested, left = self.machine.graphs, self.plan.num_steps - self.state.step
         obstacles = {
             "there is no GPU": self.machine.device.type == "cpu",
             "PIPELINE_GRAPHS is off": requested == "off",
-            f"fewer than {captured.FEWEST_STEPS} steps are left": requested == "auto"
-            and self.plan.num_steps - self.state.step < captured.FEWEST_STEPS,
+            f"fewer than {captured.FEWEST_STEPS} steps are left": requested == "auto" and left < captured.FEWEST_STEPS,
             "several processes exchange gradients": self.group.size > 1,
             "activations are computed again": self.params.train.activation_checkpointing,
         }
-        return next((reason for reason, applies in obstacles.items() if applies), "")
+        return next((reason for reason, applies in obstacles.items() if applies), None)
 
     def is_diverging(self, report: fit.Report) -> bool:
         """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
@@ -396,8 +397,3 @@ class Training:
         self.save()
         self.saver.wait()
         return self.saver.saved_step == self.state.step
-
-
-def announce(reason: str) -> None:
-    """Print what is not captured as CUDA graphs, or why nothing is any more."""
-    print(f"train: not captured as CUDA graphs, which changes no result: {reason}", flush=True)

@@ -96,7 +96,7 @@ def test_the_micro_batch_is_halved_as_often_as_needed_and_the_last_word_counts(t
 def test_a_batch_that_cuda_graphs_take_whole_is_not_cut(train_params, prepared, monkeypatch) -> None:
     training = begin(train_params({**CHANGES, "train.micro_batch_size": 16}), prepared)
     monkeypatch.setattr(
-        Plan, "step_settings", lambda self, step, step_settings=Plan.step_settings: replace(step_settings(self, step), whole=True)
+        Plan, "step_settings", lambda self, step, step_settings=Plan.step_settings: replace(step_settings(self, step), may_split=False)
     )
     Shortage(training, monkeypatch, where="forward", call=0)
     with pytest.raises(

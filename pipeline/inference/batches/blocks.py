@@ -151,10 +151,10 @@ class BlockBatch:
         """Return the samples at `positions` of the batch as a micro-batch."""
         if not self.gathers_whole_block:
             return self.made(positions)
-        return Batch(*(tensor[positions] for tensor in self.whole))
+        return Batch(*(tensor[positions] for tensor in self.gathered))
 
     @cached_property
-    def whole(self) -> tuple[Tensor, Tensor]:
+    def gathered(self) -> tuple[Tensor, Tensor]:
         """Return the inputs and the targets of this process's share of the batch. Its micro-batches are slices of them."""
         batch = self.made(slice(0, self.batch_size // self.share.count))
         assert batch.targets is not None

@@ -21,10 +21,10 @@ from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.inference import torch_errors
 from pipeline.inference.batch import Batch
+from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
-from pipeline.train.engine.update import WholeBatch
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -79,7 +79,7 @@ class DataClock:
 class TimedBatch:
     """A batch that measures how long its micro-batches take to make. All else is that of `batch`."""
 
-    batch: WholeBatch
+    batch: BlockBatch
     clock: DataClock
 
     def __getattr__(self, name: str) -> Any:
@@ -118,7 +118,7 @@ class Trial(Training):
         captured = "" if self.why_eager else ", in captured steps"
         return f"{self.params.model.title} on {self.machine.device} ({self.machine.name}) in {self.state.precision}{captured}"
 
-    def batches(self, start: int) -> Generator[WholeBatch]:
+    def batches(self, start: int) -> Generator[BlockBatch]:
         """Yield the batches of the training, and measure how long each takes to make.
 
         On a GPU, kernels gather the inputs of micro-batches, which counts as computing. On a CPU, the step waits for these inputs.
@@ -128,7 +128,7 @@ class Trial(Training):
             while True:
                 with self.clock.running():
                     batch = next(batches)
-                yield cast("WholeBatch", TimedBatch(batch, self.clock)) if on_cpu else batch
+                yield cast("BlockBatch", TimedBatch(batch, self.clock)) if on_cpu else batch
 
 
 def endless(params: TrainParams, changes: Mapping[str, Any]) -> TrainParams:

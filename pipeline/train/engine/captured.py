@@ -17,10 +17,9 @@ reports. `Training.why_eager` lists the trainings that are not recorded.
 an update, which cannot be repeated, is then never launched while graphs hold memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
-from operator import is_not
 
 import torch
 from torch import Tensor, nn
@@ -40,17 +39,14 @@ FEWEST_STEPS = 100
 class CapturedStep(Step):
     """Computes a step by CUDA graphs. What a graph leaves for another one, or for the host, is in memory that stays where it is."""
 
-    def __init__(
-        self, state: TrainState, objective: Objective, forward: Forward, announce: Callable[[str], None], *, records_network: bool = True
-    ) -> None:
+    def __init__(self, state: TrainState, objective: Objective, forward: Forward, *, records_network: bool = True) -> None:
         super().__init__(state, objective, forward)
         assert self.numbers.rates_on_gpu, "a graph would repeat a learning rate that it does not read from the GPU"
-        self.graphs: Graphs = Graphs(state.device, announce)
+        self.graphs: Graphs = Graphs(state.device, "train")
         self.records_network, self.first_step = records_network, state.step
         self.has_lanes = state.lanes.share.lanes > 1
-        self.trained: list[nn.Parameter] = []
-        self.gradients: list[Tensor] = []
-        """The gradients of the parameters `trained`. The list is empty in the first step, and when nothing is recorded any more."""
+        self.places: dict[nn.Parameter, Tensor] = {}
+        """The memory in which the gradient of each parameter stays. Empty as long as none stays: in the first step, and once nothing is recorded any more."""
         self.results: dict[str, Tensor] = {}
         """The loss of a lane and its sums, in float64, by name."""
         self.dtypes: dict[str, torch.dtype] = {}
@@ -73,8 +69,8 @@ class CapturedStep(Step):
             self.graphs.run(("micro-batch", first), (part.inputs, part.targets), compute)
         else:
             compute(part.inputs, part.targets)
-        if first and self.has_lanes and self.gradients:  # a replay does not, and the lane before has taken its gradients away
-            self.place_gradients(self.gradients)
+        if first and self.has_lanes:  # a replay does not, and the lane before has taken its gradients away
+            self.place_gradients(self.places.values())
 
     def micro_batch(self, inputs: Tensor, targets: Tensor, *, first: bool) -> None:
         """Compute the gradients of a micro-batch and add up its sums, where they stay."""
@@ -85,27 +81,28 @@ class CapturedStep(Step):
                 self.results[name].copy_(value)
             else:
                 self.results[name].add_(value)
-        trained = [parameter for parameter in self.state.parameters if parameter.grad is not None]
+        found = {parameter: parameter.grad for parameter in self.state.parameters if parameter.grad is not None}
         if self.graphs.stopped or self.state.step == self.first_step:
-            self.gradients = []
-        elif not self.gradients:
+            self.places = {}
+        elif not self.places:
             # the compiler's graphs write their gradients to memory that they use again
-            self.trained, self.gradients = trained, gradients_of(trained) if self.records_network else copied(gradients_of(trained))
-            self.place_gradients(self.gradients)
-        elif len(trained) != len(self.trained) or any(map(is_not, trained, self.trained)):
+            gradients = found.values() if self.records_network else copied(found.values())
+            self.places = dict(zip(found, gradients, strict=True))
+            self.place_gradients(gradients)
+        elif found.keys() != self.places.keys():
             self.graphs.refuse("a step has gradients of other parameters than the step before")
-            self.gradients = []
+            self.places = {}
         elif first:
-            copy(self.gradients, gradients_of(trained))
-            self.place_gradients(self.gradients)
+            copy(self.places.values(), found.values())
+            self.place_gradients(self.places.values())
 
-    def place_gradients(self, gradients: list[Tensor]) -> None:
-        for parameter, gradient in zip(self.trained, gradients, strict=True):
+    def place_gradients(self, gradients: Iterable[Tensor]) -> None:
+        for parameter, gradient in zip(self.places, gradients, strict=True):
             parameter.grad = gradient
 
     def lane_sums(self, *, last: bool) -> Sums:
-        if self.has_lanes and self.gradients and not last:
-            self.place_gradients(copied(self.gradients))  # the next lane writes into those
+        if self.has_lanes and not last:
+            self.place_gradients(copied(self.places.values()))  # the next lane writes into those
         one = self.num_parts == 1  # the sum of several is in float64
         sums = {name: value.to(self.dtypes[name] if one else value.dtype, copy=True) for name, value in self.results.items()}
         return sums.pop(LOSS), sums
@@ -131,18 +128,14 @@ class CapturedStep(Step):
         self.norm, self.skipped = kept(self.norm, norm), kept(self.skipped, skipped)
 
     def release(self) -> bool:
-        if not self.gradients and not self.graphs.num_graphs:
+        if not self.places and not self.graphs.num_graphs:
             return False
-        self.gradients = []
+        self.places = {}
         self.graphs.stop(LITTLE_MEMORY)
         return True
 
 
-def gradients_of(parameters: list[nn.Parameter]) -> list[Tensor]:
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
-
-
-def copied(tensors: list[Tensor]) -> list[Tensor]:
+def copied(tensors: Collection[Tensor]) -> list[Tensor]:
     copies = [torch.empty_like(tensor) for tensor in tensors]
     copy(copies, tensors)
     return copies

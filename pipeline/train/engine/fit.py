@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import torch
 
 from pipeline.core.refusal import Refusal
+from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.train.engine.metrics import Row, StepMetrics, StepValues
 from pipeline.train.engine.plan import Plan
 from pipeline.train.engine.state import Progress, TrainState
 from pipeline.train.engine.step import Step
-from pipeline.train.engine.update import WholeBatch, update
+from pipeline.train.engine.update import update
 
 CAUSE = "optimizer.learning_rate"
 REMEDY = "lower optimizer.learning_rate, or set a lower train.clip_norm"
@@ -49,7 +50,7 @@ class NotFinite(Exception):
 def fit(
     state: TrainState,
     progress: Progress,
-    batches: Iterable[WholeBatch],
+    batches: Iterable[BlockBatch],
     plan: Plan,
     *,
     step: Step,

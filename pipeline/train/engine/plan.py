@@ -83,7 +83,7 @@ class Plan:
             learning_rate=self.learning_rate(step),
             clip_norm=self.settings.clip_norm,
             measures_norm=self.measures_all or self.due(step + 1, self.settings.report_every_steps),
-            whole=self.settings.compile == "graphs",
+            may_split=self.settings.compile != "graphs",
         )
 
     @property

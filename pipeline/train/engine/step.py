@@ -32,8 +32,8 @@ class StepSettings:
     clip_norm: float | None
     measures_norm: bool
     """False if neither a report follows this step, nor clipping needs the gradient norm."""
-    whole: bool
-    """True if the batch must not be split: with CUDA graphs, each micro-batch would overwrite the gradients of the previous micro-batch."""
+    may_split: bool
+    """False if a lane must stay one micro-batch: with the compiler's CUDA graphs, each micro-batch would overwrite the gradients of the one before."""
 
 
 class Numbers:

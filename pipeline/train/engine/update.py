@@ -4,15 +4,15 @@ With `train.lanes: 1`, the default, a lane is the whole batch of this process: s
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import reseed
-from pipeline.inference.batch import Batch
+from pipeline.inference.batches.blocks import BlockBatch
 from pipeline.inference.torch_errors import OutOfMemory, is_out_of_memory
 from pipeline.train.engine.metrics import LOSS, NORM, SKIPPED
 from pipeline.train.engine.state import Progress, TrainState
@@ -22,13 +22,13 @@ from pipeline.train.group.lanes import Sums
 Result = TypeVar("Result")
 
 
-def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, step: Step, *, largest: int, whole: bool) -> Result:
+def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progress, step: Step, *, largest: int, may_split: bool) -> Result:
     """Call `attempt(micro_batch_size)`, halving the size after each OOM until the call succeeds. Return its result.
 
     Before each retry, the gradients are dropped and the BatchNorm statistics restored, because the failed attempt left them incomplete. If
     `step` holds memory of CUDA graphs, this is released first, and the size stays: graphs must not change which size fits.
-    `largest` is the number of samples of a lane, which limits the micro-batch size. `whole` is True if the batch must not be split. Raises
-    Refusal after an OOM if `whole` is True or the micro-batch size is already 1. If several processes train together, this process ends
+    `largest` is the number of samples of a lane, which limits the micro-batch size. Raises Refusal after an OOM if the
+    batch may not be split, or if the micro-batch size is already 1. If several processes train together, this process ends
     instead, and all of them are started again.
     """
     while True:
@@ -41,7 +41,7 @@ def retry(attempt: Callable[[int], Result], state: TrainState, progress: Progres
         if step.release():
             make_room(state, step)
             continue
-        if whole:
+        if not may_split:
             raise Refusal(
                 f"train.compile: out of memory at step {state.step + 1}, and `graphs` cannot use a smaller micro-batch: write `train.compile: default`"
             )
@@ -77,23 +77,7 @@ def smaller(state: TrainState, progress: Progress, largest: int) -> int:
     return size
 
 
-class WholeBatch(Protocol):
-    """The batch of one step, before it is divided into lanes, and each lane into micro-batches.
-
-    `num_targets` counts the targets of the whole batch, over all processes. Each lane has `lane_size` samples. `parts(max_size, lane)`
-    yields the micro-batches of lane number `lane` of this process, each of at most `max_size` samples. `num_parts(max_size)` is the number
-    of these micro-batches. It is the same for all lanes.
-    """
-
-    @property
-    def num_targets(self) -> int: ...
-    @property
-    def lane_size(self) -> int: ...
-    def num_parts(self, max_size: int) -> int: ...
-    def parts(self, max_size: int, lane: int = 0) -> Iterator[Batch]: ...
-
-
-def update(state: TrainState, batch: WholeBatch, progress: Progress, settings: StepSettings, step: Step) -> None:
+def update(state: TrainState, batch: BlockBatch, progress: Progress, settings: StepSettings, step: Step) -> None:
     """Train on `batch`: advance `state` by one step, and add the metrics of this step to `progress`. `step` computes on the device.
 
     After an OOM in the forward or backward pass, the gradients are computed again with smaller micro-batches. An OOM in the optimizer step is
@@ -102,14 +86,14 @@ def update(state: TrainState, batch: WholeBatch, progress: Progress, settings: S
     """
     step.begin(batch.num_targets, settings.learning_rate)
     attempt = partial(accumulate_gradients, state, batch, seed=settings.seed, step=step)
-    loss, sums = retry(attempt, state, progress, step, largest=batch.lane_size, whole=settings.whole)
+    loss, sums = retry(attempt, state, progress, step, largest=batch.lane_size, may_split=settings.may_split)
     norm, skipped = step.update(loss, settings)
     assert sums.keys().isdisjoint((LOSS, NORM, SKIPPED))
     progress.window.add(batch.num_targets, {LOSS: loss, NORM: norm, SKIPPED: skipped, **sums})
     state.step += 1
 
 
-def accumulate_gradients(state: TrainState, batch: WholeBatch, micro_batch_size: int, *, seed: int, step: Step) -> Sums:
+def accumulate_gradients(state: TrainState, batch: BlockBatch, micro_batch_size: int, *, seed: int, step: Step) -> Sums:
     """Compute the gradients of `batch` in micro-batches, and leave their sum in the parameters. Return the batch's summed loss and its sums.
 
     `micro_batch_size` is the largest number of samples of a micro-batch. The sums are those that `Objective.sums` returns, by name. `seed` is

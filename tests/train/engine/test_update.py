@@ -32,7 +32,7 @@ def state_of(
     )
 
 
-SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, measures_norm=True, whole=False)
+SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, measures_norm=True, may_split=True)
 
 
 def step(

@@ -26,7 +26,7 @@ from tests.train.engine.building import Identity, begin, exchanging, group_of_on
 
 SIZE, WIDTH = 16, 5
 CPU = torch.device("cpu")
-SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, measures_norm=True, whole=False)
+SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, measures_norm=True, may_split=True)
 OPTIMIZER = from_data(preset({"model": MLP}), TrainParams, "test").optimizer
 
 
