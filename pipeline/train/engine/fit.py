@@ -93,8 +93,11 @@ def report(state: TrainState, progress: Progress, plan: Plan, step: Step, valida
     settings, values = plan.settings, progress.window.read_values()
     bad_step = first_bad_step(state, values)
     if bad_step and settings.on_nonfinite != "skip":
-        raise NotFinite(bad_step, remedy(bad_step, step), or_before=not plan.measures_all and bad_step > state.step - values.steps + 1)
-    skipped = values.skipped_last + (progress.skipped_last if values.skipped_last == values.steps else 0)
+        is_first = bad_step == state.step - values.steps + 1
+        raise NotFinite(bad_step, remedy(bad_step, step), or_before=not plan.measures_all and not is_first)
+    skipped = values.skipped_at_end
+    if skipped == values.steps:  # all since the last report, so those before it are of the same row
+        skipped += progress.skipped_last
     refuse_endless_skipping(step, values, skipped, most=min(MOST_SKIPPED, plan.num_steps))
     row: Row = {
         "step": state.step,
@@ -122,8 +125,13 @@ def first_bad_step(state: TrainState, values: StepValues) -> int | None:
     Always returns None with fp16. Occasional overflows are normal there, because the gradient scaler uses them to adjust the loss
     scale.
     """
-    first = values.first_skipped if state.skip_nonfinite else values.first_bad
-    return None if first is None or state.scaler.is_enabled() else state.step - values.steps + first + 1
+    if state.scaler.is_enabled():
+        return None
+    if state.skip_nonfinite:
+        bad = [bool(skipped) for skipped in values.skipped]
+    else:
+        bad = [not math.isfinite(loss + norm) for loss, norm in zip(values.loss, values.norm, strict=True)]
+    return state.step - values.steps + bad.index(True) + 1 if any(bad) else None
 
 
 def remedy(bad_step: int, step: Step) -> str:
@@ -167,7 +175,7 @@ def refuse_endless_skipping(step: Step, values: StepValues, skipped: int, *, mos
             way_out = remedy(first, step)
             key = CAUSE if way_out == REMEDY else "train.on_nonfinite"
             raise Diverged(f"{key}: every step from {first} to {state.step} had a non-finite loss or gradient: {way_out}")
-    elif values.skipped_last == values.steps and state.scaler.get_scale() < 1:
+    elif values.skipped_at_end == values.steps and state.scaler.get_scale() < 1:
         raise Diverged(
             f"train.precision: fp16 gradients overflowed up to step {state.step}, and the loss scale fell below 1: {REMEDY}, or write `train.precision: fp32`"
         )

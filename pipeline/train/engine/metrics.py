@@ -38,18 +38,9 @@ class StepValues:
         return int(sum(self.skipped))
 
     @property
-    def skipped_last(self) -> int:
+    def skipped_at_end(self) -> int:
         """Return how many steps in a row were skipped up to the last one."""
         return next((index for index, skipped in enumerate(reversed(self.skipped)) if not skipped), self.steps)
-
-    @property
-    def first_bad(self) -> int | None:
-        """Return the index of the first step with a non-finite loss or gradient norm, or None if there is no such step."""
-        return next((index for index in range(self.steps) if not math.isfinite(self.loss[index] + self.norm[index])), None)
-
-    @property
-    def first_skipped(self) -> int | None:
-        return next((index for index, skipped in enumerate(self.skipped) if skipped), None)
 
     def averages(self, num_targets: int, objective: Objective) -> Row:
         """Return a row of the report: the mean loss, the task's metrics, the last gradient norm and the number of skipped steps, by name.

@@ -223,7 +223,8 @@ class Several(Group):
         os._exit(OUT_OF_MEMORY)  # not by an exception: the other processes wait for this one
 
     def problem(self, act: Callable[[], None]) -> Exception | None:
-        """Do as in one process. The others get a Refusal for a Refusal, and an exception of no other meaning for any other one.
+        """Do as in one process. The others get a Refusal if they must save together with the first process, and a RuntimeError after any
+        other exception.
 
         In a closed group, a Refusal is raised at once if the weights are divided: no checkpoint can be saved without the others.
         """
@@ -233,9 +234,12 @@ class Several(Group):
             raise found
         if self.is_closed:
             return found
-        told = torch.tensor([bool(found) + saves])
+        told = torch.tensor([found is not None, saves], dtype=torch.int)
         dist.broadcast(told, 0, group=self.flags.group)
-        return found or (None, RuntimeError(FAILED), Refusal(FAILED))[int(told)]
+        has_failed, saves = map(bool, told.tolist())
+        if has_failed and not found:
+            found = Refusal(FAILED) if saves else RuntimeError(FAILED)
+        return found
 
     def leave(self, problem: Exception | None) -> None:
         self.close()  # after a problem, when the first process has saved: torch.distributed.run would stop it when another one ends
