@@ -13,10 +13,13 @@ from typing import Any
 from pipeline.core import files
 from pipeline.core.identity import RunIdentity
 from pipeline.core.refusal import Unavailable, listed
-from pipeline.train.engine.checkpoint_names import HISTORY, LASTING
 
 OLD_FOLDERS_KEPT = 2
 MOST_SHOWN = 5
+HISTORY = "history.jsonl"
+"""The rows of the history up to the newest checkpoint."""
+LASTING = "lasting-"
+"""The prefix of the name of a checkpoint that is kept for a training of another length."""
 RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
 CHECKPOINT = re.compile(rf"(?:{LASTING})?step-(\d+)\.safetensors")
 Agrees = Callable[[int, Mapping[str, Any]], bool]

@@ -38,9 +38,9 @@ class Share:
     def of(self, batch: BatchIndex, *, with_partners: bool) -> BatchIndex:
         """Return the samples of `batch` that this process needs.
 
-        The first samples are its own. If `with_partners` is True, their partners in mixup and CutMix follow, unless they are its own
-        samples too: the partner of sample i of a whole batch is sample n - 1 - i. In both cases, the partner of sample i of the result is
-        sample n - 1 - i of the result.
+        In mixup and CutMix, the partner of sample i of n is sample n - 1 - i. With `with_partners`, the partners of this process's samples
+        follow these, in the order of the batch: n - 1 - i is then the place of a partner in the result, too. In the middle one of an odd
+        number of shares, samples are partners of each other, so none follow.
 
         All lengths of the result are the largest length in the whole batch, so that every process cuts off the same padding. All numbers of
         targets are the mean of the whole batch, so that every process divides by the same number.
@@ -49,7 +49,8 @@ class Share:
             return batch
         own = self.own(len(batch))
         mirrored = slice(len(batch) - own.stop, len(batch) - own.start)
-        found = joined([batch.part(own), batch.part(mirrored)]) if with_partners and mirrored != own else batch.part(own)
+        has_others = with_partners and mirrored != own
+        found = joined([batch.part(own), batch.part(mirrored)]) if has_others else batch.part(own)
         found = found if batch.lengths is None else replace(found, lengths=batch.lengths.max().expand(len(found)))
         return found if batch.num_targets is None else replace(found, num_targets=batch.num_targets.mean().expand(len(found)))
 

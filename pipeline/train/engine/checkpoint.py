@@ -1,11 +1,12 @@
 """Writes checkpoints in the background while the training loop runs, and verifies them when they are loaded."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,10 +20,10 @@ from pipeline.core import files, untrusted
 from pipeline.core.refusal import Refusal
 from pipeline.inference import tensor_file
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train.engine.checkpoint_names import HISTORY, LASTING
-from pipeline.train.engine.history_file import HistoryFile, LostRows
+from pipeline.train.engine.metrics import Row
 from pipeline.train.engine.state import stripped
 from pipeline.train.group.sharding import host_copies
+from pipeline.train.work_folder import HISTORY, LASTING
 
 PROGRESS, ROWS = "progress", "rows"
 MANIFEST = "manifest"
@@ -32,6 +33,72 @@ WEIGHTS = ("best", "average", "network")
 NONFINITE = ".nonfinite"
 PART = 2**14
 """Values that are examined at once, so few that torch does it in one thread: the training needs the others."""
+
+
+class LostRows(Refusal):
+    """Raised if the file lacks the rows of a checkpoint."""
+
+
+@dataclass
+class HistoryFile:
+    """The rows of the history as JSON lines in a file of their own, so that a save writes only those since the one before. A checkpoint records
+    how many bytes at the beginning of the file belong to it, and their SHA-256.
+
+    Rows are only appended. What follows the recorded bytes, as a killed save leaves it, is ignored by `read_rows` and cut off by `append`. So each
+    checkpoint on disk keeps its rows, and the one before it can be resumed, too.
+    """
+
+    path: Path
+    num_rows: int = 0
+    size_bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+    """The hash object of the first `size_bytes` bytes. Appended bytes are added to it, so no byte is read again."""
+
+    def append(self, rows: Sequence[Row], num_rows: int) -> dict[str, object]:
+        """Write those of the first `num_rows` rows that the file lacks. Once they are on disk, return the record for the checkpoint. The name
+        of a new file is on disk when that of the checkpoint is, in the same folder.
+
+        If the file was removed or cut, all rows are written again. If writing fails, raises OSError, and the next call repeats it. Without
+        rows, no file is written.
+        """
+        if num_rows:
+            self.write(rows, num_rows)
+        return {"bytes": self.size_bytes, "sha256": self.digest.hexdigest()}
+
+    def write(self, rows: Sequence[Row], num_rows: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with files.naming(self.path), self.path.open("ab") as file:
+            if file.tell() < self.size_bytes:
+                self.num_rows, self.size_bytes, self.digest = 0, 0, hashlib.sha256()
+            content = "".join(f"{files.canonical(row)}\n" for row in rows[self.num_rows : num_rows]).encode()
+            file.truncate(self.size_bytes)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        self.num_rows, self.size_bytes = num_rows, self.size_bytes + len(content)
+        self.digest.update(content)
+
+    def read_rows(self, record: Mapping[str, Any]) -> list[Row]:
+        """Return the rows that belong to `record`, which `append` has returned. The next `append` continues after them.
+
+        Raises LostRows if the file does not begin with these bytes.
+        """
+        try:
+            content = self.beginning(record["bytes"]) if record["bytes"] else b""
+            rows = [json.loads(line) for line in content.splitlines()]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            raise LostRows(f"{self.path}: lacks rows of it ({untrusted.reason(error)})") from None
+        digest = hashlib.sha256(content)
+        if digest.hexdigest() != record.get("sha256"):
+            raise LostRows(f"{self.path}: lacks rows of it (other contents)")
+        self.num_rows, self.size_bytes, self.digest = len(rows), len(content), digest
+        return rows
+
+    def beginning(self, size_bytes: int) -> bytes:
+        if untrusted.size_bytes(self.path) < size_bytes:
+            raise ValueError("is too short")
+        with self.path.open("rb") as file:
+            return file.read(size_bytes)
 
 
 @dataclass(frozen=True)
