@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
+from pipeline.evaluate.reports.metrics import DIVERGED
 
 
 class Decodes(Protocol):
@@ -51,9 +52,7 @@ def decode(model: nn.Module, sources: Tensor, pairs: TextPairInputs, *, beam: in
         for _ in range(pairs.target_length - 1):
             logits, cache = network.step(written[:, -1:], memory, cache)
             if not logits.isfinite().all():
-                raise Refusal(
-                    "the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, and train again"
-                )
+                raise Refusal(f"the outputs of the model are not finite: {DIVERGED}")
             logits[:, excluded] = -torch.inf
             steps = logits.float().log_softmax(-1).view(count, beam, -1)
             # A text that has ended stays as it is: its only continuation is another end, which costs nothing.

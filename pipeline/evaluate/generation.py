@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive
+from pipeline.evaluate.reports.metrics import DIVERGED
 
 
 class Generative(Protocol):
@@ -82,7 +83,7 @@ def draw(logits: Tensor, settings: GenerationSettings, generator: torch.Generato
     """
     logits = logits.double().cpu()
     if not logits.isfinite().all():
-        raise Refusal("the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, and train again")
+        raise Refusal(f"the outputs of the model are not finite: {DIVERGED}")
     logits = logits.index_fill(0, torch.tensor(excluded, dtype=torch.long), -torch.inf)
     if settings.temperature == 0:
         return int(logits.argmax())

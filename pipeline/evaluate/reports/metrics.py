@@ -13,15 +13,14 @@ from pipeline.inference import scores
 from pipeline.inference.scores import Calibration, share
 
 BLOCK_VALUES = 1 << 20
+DIVERGED = "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
 def joined(parts: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
-    """Concatenate the arrays of several batches, each by its place in the parts. Raises Refusal if there are none."""
-    if not parts:
-        raise Refusal("source.test: the test split is empty: write a share of the samples, above 0, such as `source.test: 0.2`")
+    """Concatenate the arrays of several batches, each by its place in the parts."""
     return [np.concatenate(several) for several in zip(*parts, strict=True)]
 
 
@@ -30,8 +29,7 @@ def refuse_damaged(finite: NDArray[np.bool_]) -> None:
     damaged = np.flatnonzero(~finite)
     if len(damaged):
         raise Refusal(
-            f"the model's outputs are not finite for {len(damaged)} of {len(finite)} samples (the first is sample {damaged[0]}): "
-            "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+            f"the model's outputs are not finite for {len(damaged)} of {len(finite)} samples (the first is sample {damaged[0]}): {DIVERGED}"
         )
 
 
@@ -73,7 +71,7 @@ class Predictions:
     def joined(cls, parts: Sequence["Predictions"]) -> "Predictions":
         """Concatenate `parts`, such as the predictions for several batches.
 
-        Raises Refusal if `parts` is empty, or if a confidence is NaN because a logit was not finite.
+        Raises Refusal if a confidence is NaN because a logit was not finite.
         """
         names = [field.name for field in fields(cls)]
         whole = cls(*joined([[getattr(part, name) for name in names] for part in parts]))

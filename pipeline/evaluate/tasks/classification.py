@@ -1,13 +1,13 @@
 """Scores, tables and figures of a classification on the test split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
@@ -16,6 +16,7 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports import metrics, recorded
 from pipeline.evaluate.reports.metrics import Predictions, SampleScores
+from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.classification import Settings
 from pipeline.inference.scores import Calibration
 
@@ -40,7 +41,7 @@ class Evaluator:
 
     @cached_property
     def predictions(self) -> Predictions:
-        """Return the predictions of all samples. Raises Refusal if no samples were added, or if a logit is not finite."""
+        """Return the predictions of all samples. Raises Refusal if a logit is not finite."""
         return Predictions.joined(self.parts)
 
     def scores(self) -> dict[str, Any]:
@@ -60,19 +61,11 @@ class Evaluator:
         answers = {"actual": names[found.targets], "predicted": names[found.predicted], "confidence": found.confidence, "rank": found.rank}
         return SampleScores(found.loss, found.correct.astype(np.int64), np.ones_like(found.targets), answers)
 
-    def write(
-        self,
-        folder: Path,
-        *,
-        inputs: NDArray[Any],
-        history: Sequence[Mapping[str, object]],
-        model: nn.Module,  # noqa: ARG002  # other tasks need the model
-    ) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Row], **_: object) -> None:
         """Write the confusion matrix and the reliability curve, each as a table and as a figure, the training history, and mistakes.
 
         The mistakes are the wrong predictions with the highest confidence: a figure if the inputs are images, and a table if they are texts.
         `inputs` are the inputs of the test split; of these, only the shown mistakes are read. `history` has the rows of `history.csv`.
-        `model` is not used.
         """
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves, mistakes

@@ -1,6 +1,6 @@
 """Scores, tables, figures and generated texts of a language model on the test split."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,8 @@ from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.evaluate.reports import recorded
-from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.metrics import DIVERGED, SampleScores
+from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.language_modeling import Settings
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates
@@ -69,19 +70,14 @@ class Evaluator:
         self.size += self.sizes @ counts
 
     def scores(self) -> dict[str, Any]:
-        """Return the scores for `metrics/evaluate.json`. Raises Refusal if no batch was added, or if a loss is not finite.
+        """Return the scores for `metrics/evaluate.json`. Raises Refusal if a loss is not finite.
 
         The score `samples` is the number of rows of the test split, and `tokens` is the number of predicted tokens.
         """
-        if not self.losses:
-            raise Refusal("source.test: the test split is empty: write a share of the text, above 0, such as `source.test: 0.1`")
         losses = np.concatenate(self.losses).astype(np.float64)
         total = float(np.nansum(losses))
         if np.count_nonzero(np.isfinite(losses)) < self.num_tokens:  # NaN marks the padding too, so the finite losses are counted
-            raise Refusal(
-                "the model's loss is not finite on the test split: its training diverged; lower optimizer.learning_rate, "
-                "or set a lower train.clip_norm, and train again"
-            )
+            raise Refusal(f"the model's loss is not finite on the test split: {DIVERGED}")
         characters, size_bytes = self.size.tolist()
         return {
             "loss": total / self.num_tokens,
@@ -97,14 +93,7 @@ class Evaluator:
         losses = np.concatenate(self.losses).astype(np.float64)
         return SampleScores(np.nansum(losses, axis=1), np.concatenate(self.correct), np.count_nonzero(np.isfinite(losses), axis=1))
 
-    def write(
-        self,
-        folder: Path,
-        *,
-        inputs: NDArray[Any],
-        history: Sequence[Mapping[str, object]],
-        model: nn.Module,
-    ) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Row], model: nn.Module) -> None:
         """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.
 
         `inputs` are the tokens of the test split (n, length). `history` has the rows of `history.csv`. `model` generates the texts.

@@ -1,19 +1,20 @@
 """Scores, tables and figures of samples with several labels, on the test split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import HALF, LabelTargets
 from pipeline.evaluate import intervals
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import Floats, Integers, SampleScores
+from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.multi_label import Settings
 from pipeline.inference import scores
 from pipeline.inference.metrics import average_precision
@@ -39,7 +40,7 @@ class Evaluator:
     def outputs(self) -> tuple[Floats, Integers]:
         """Return the logits and the targets (samples, labels) of all samples.
 
-        Raises Refusal if no samples were added, or if a logit is not finite.
+        Raises Refusal if a logit is not finite.
         """
         logits, targets = metrics.joined(self.parts)
         metrics.refuse_damaged(np.isfinite(logits).all(axis=1))
@@ -105,18 +106,8 @@ class Evaluator:
         """Return the labels that are marked by 1 or True for each sample (samples, labels), as one text each."""
         return np.array([DELIMITER.join(self.labels[number] for number in np.flatnonzero(row)) for row in marks], dtype=object)
 
-    def write(
-        self,
-        folder: Path,
-        *,
-        inputs: NDArray[Any],  # noqa: ARG002  # other tasks need the inputs
-        history: Sequence[Mapping[str, object]],
-        model: nn.Module,  # noqa: ARG002  # other tasks need the model
-    ) -> None:
-        """Write figures of the scores of each label, of the labels that are predicted for samples with each label, and of the training history.
-
-        `inputs` and `model` are not used.
-        """
+    def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
+        """Write figures of the scores of each label, of the labels that are predicted for samples with each label, and of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves, labels
 

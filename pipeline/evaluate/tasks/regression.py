@@ -1,19 +1,20 @@
 """Scores, tables and figures of a regression on the test split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import Floats, NumberTargets
 from pipeline.evaluate import intervals
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.inference import scores
 
@@ -34,7 +35,7 @@ class Evaluator:
     def numbers(self) -> tuple[Floats, Floats]:
         """Return the outputs and the targets (samples, columns) of all samples, both in the units of the targets.
 
-        Raises Refusal if no samples were added, or if an output is not finite.
+        Raises Refusal if an output is not finite.
         """
         outputs, targets = metrics.joined(self.parts)
         outputs = outputs * np.array(self.targets.std) + np.array(self.targets.mean)
@@ -85,15 +86,8 @@ class Evaluator:
         answers = {f"{kind}{name}": column for name, *both in pairs for kind, column in zip(("actual", "predicted"), both, strict=True)}
         return SampleScores(errors.sum(axis=1), None, np.full(len(outputs), outputs.shape[1]), answers)
 
-    def write(
-        self,
-        folder: Path,
-        *,
-        inputs: NDArray[Any],  # noqa: ARG002  # other tasks need the inputs
-        history: Sequence[Mapping[str, object]],
-        model: nn.Module,  # noqa: ARG002  # other tasks need the model
-    ) -> None:
-        """Write a figure of the predicted beside the actual numbers, and one of the training history. `inputs` and `model` are not used."""
+    def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
+        """Write a figure of the predicted beside the actual numbers, and one of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves, errors
 

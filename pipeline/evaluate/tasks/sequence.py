@@ -1,7 +1,7 @@
 """Scores, written texts, tables and figures of an encoder-decoder model on the test split."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.core.inputs.text_pair import TextPairInputs
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import counted
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate import text_scores
 from pipeline.evaluate.decoding import decode
 from pipeline.evaluate.reports import recorded
-from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval
+from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval, refuse_damaged
+from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.sequence import Settings
 from pipeline.inference.batch import IGNORED, without_padding
 from pipeline.inference.scores import perplexity
@@ -57,14 +58,8 @@ class Evaluator:
 
     def sample_scores(self) -> SampleScores:
         """Return the summed loss, the correct tokens and the number of targets of each pair, with the texts. Raises Refusal as `scores` does."""
-        if not self.parts:
-            raise Refusal("source.test: the test split is empty: write a share of the pairs, above 0, such as `source.test: 0.1`")
         loss, correct, num_targets = torch.cat(self.parts).numpy().T
-        if not np.isfinite(loss).all():
-            raise Refusal(
-                "the model's loss is not finite on the test split: its training diverged; lower optimizer.learning_rate, "
-                "or set a lower train.clip_norm, and train again"
-            )
+        refuse_damaged(np.isfinite(loss))
         answers = {"written": np.array(self.texts, object), "target": np.array(self.targets, object)} if self.texts else {}
         return SampleScores(loss, correct.astype(np.int64), num_targets.astype(np.int64), answers)
 
@@ -86,14 +81,7 @@ class Evaluator:
             "tokens": int(samples.num_targets.sum()),
         }
 
-    def write(
-        self,
-        folder: Path,
-        *,
-        inputs: NDArray[Any],
-        history: Sequence[Mapping[str, object]],
-        model: nn.Module,  # noqa: ARG002  # other tasks need the model
-    ) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Row], **_: object) -> None:
         """Write a table of texts with the highest mean loss of a token, and a figure of the training history. `inputs` are those of the test split."""
         # imported late: matplotlib takes a second, which would delay an error message
         from pipeline.evaluate.reports.figures import curves

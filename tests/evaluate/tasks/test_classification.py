@@ -85,9 +85,7 @@ def test_logits_that_are_not_finite_are_counted_over_all_pieces() -> None:
         fed(7, logits).scores()
 
 
-def test_no_sample_and_a_rank_beyond_the_classes_are_refused() -> None:
-    with pytest.raises(Refusal, match=r"source\.test: the test split is empty"):
-        fed(7, LOGITS[:0]).scores()
+def test_a_rank_beyond_the_classes_is_refused() -> None:
     with pytest.raises(Refusal, match=r"evaluate\.top_k: 4 is more than the 3 classes"):
         Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
 

@@ -63,8 +63,6 @@ def test_logits_that_are_not_finite_are_refused_though_nan_marks_the_padding() -
         logits[1, 2] = value
         with pytest.raises(Refusal, match="loss is not finite on the test split"):
             fed(2, logits).scores()
-    with pytest.raises(Refusal, match=r"source\.test: the test split is empty"):
-        Evaluator(SPEC, SETTINGS).scores()
 
 
 def test_a_prompt_that_fills_the_window_is_refused_before_anything_is_scored() -> None:

@@ -127,7 +127,7 @@ def test_a_classifier_is_refused(model: Model, refused: Callable[..., list[str]]
 def test_weights_that_are_not_finite_are_refused(model: Model, refused: Callable[..., list[str]]) -> None:
     path = model(RECURRENT, end=float("nan"))
     assert refused("generate", path) == [
-        "the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, and train again"
+        "the outputs of the model are not finite: its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
     ]
 
 
