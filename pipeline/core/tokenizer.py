@@ -3,7 +3,7 @@ this code.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -64,17 +64,25 @@ class Tokenizer:
             row[last : last + num_after] = description.after
         return rows, np.array([len(tokens) and first + len(tokens) + num_after for tokens in encoded], np.int64)
 
+    @property
+    def words(self) -> Container[int]:
+        """Return the numbers of the tokens that begin a word, before which a decoded text has a space. The base class has none."""
+        return ()
+
     def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
         """Return the text of token numbers. Bytes that are not UTF-8 become U+FFFD.
 
         Special tokens are left out; with `show_unknown`, each unknown token becomes U+FFFD.
         """
-        raise NotImplementedError
+        left_out = self.special - {self.description.unknown} if show_unknown else self.special
+        kept = [number for number in (tokens.tolist() if isinstance(tokens, np.ndarray) else tokens) if number not in left_out]
+        spaced = (b" " + self.contents[number] if at and number in self.words else self.contents[number] for at, number in enumerate(kept))
+        return b"".join(spaced).decode("utf-8", "replace")
 
     @cached_property
     def contents(self) -> list[bytes]:
-        """Return the bytes of each token in `description.tokens`."""
-        return [token.encode() for token in self.description.tokens]
+        """Return the bytes of each token, by its number; for an unknown one, those of U+FFFD."""
+        raise NotImplementedError
 
     @cached_property
     def num_characters(self) -> NDArray[np.int64]:
@@ -84,27 +92,27 @@ class Tokenizer:
         thus its number of characters. A tokenizer of the kind `word` or `wordpiece` does not count white space, and counts an unknown word
         as one character.
         """
-        return self.table(len(content.translate(None, LATER_BYTES)) for content in self.contents)
+        return self.sizes(len(content.translate(None, LATER_BYTES)) for content in self.contents)
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
         """Return the number of UTF-8 bytes of each token, (num_tokens,). Padding and the end have 0. An unknown token counts as 1, because
         its real bytes are not known.
         """
-        return self.table(map(len, self.contents))
+        return self.sizes(map(len, self.contents))
+
+    def sizes(self, of_contents: Iterable[int]) -> NDArray[np.int64]:
+        found = np.fromiter(of_contents, np.int64)
+        for number, size in ((self.description.end, 0), (self.description.unknown, 1)):
+            if number is not None:
+                found[number] = size
+        return found
 
     @cached_property
-    def special(self) -> set[int]:
+    def special(self) -> set[int | None]:
         """Return the numbers of the tokens that are no text, and that `decode` leaves out."""
-        raise NotImplementedError
-
-    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
-        """Return the sizes of the tokens in `description.tokens`, completed by those of the special tokens."""
-        raise NotImplementedError
-
-
-def as_numbers(tokens: Iterable[int] | NDArray[Any]) -> NDArray[np.int64]:
-    return np.asarray(tokens if isinstance(tokens, np.ndarray) else list(tokens), np.int64)
+        special = (token.number for token in self.description.added if token.special)
+        return {self.description.pad, self.description.unknown, self.description.end, *special}
 
 
 class FittedTokenizer(Tokenizer):
@@ -112,46 +120,27 @@ class FittedTokenizer(Tokenizer):
 
     description: TokenizerDescription
 
-    @cached_property
-    def special(self) -> set[int]:
-        return set(range(NUM_SPECIAL))
-
     def encode(self, text: str) -> Tokens:
         return self.encode_normalized(normalize(text, self.description.normalization))
-
-    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
-        numbers = as_numbers(tokens)
-        kept = numbers[(numbers >= NUM_SPECIAL) | (show_unknown & (numbers == UNKNOWN))]
-        return self.join(np.where(kept == UNKNOWN, -1, kept - NUM_SPECIAL))
 
     def encode_normalized(self, text: str) -> Tokens:
         """Return the token numbers of a text that is normalized."""
         raise NotImplementedError
 
-    def join(self, numbers: NDArray[np.int64]) -> str:
-        """Return the text of tokens. `numbers` are token numbers minus NUM_SPECIAL, that is, indices of `description.tokens`; -1 stands for
-        UNKNOWN, which becomes U+FFFD.
-        """
-        raise NotImplementedError
-
-    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
-        special = np.zeros(NUM_SPECIAL, np.int64)
-        special[UNKNOWN] = 1
-        return np.append(special, np.fromiter(sizes, np.int64))
+    @cached_property
+    def contents(self) -> list[bytes]:
+        as_bytes = from_signs if self.description.kind in ("byte", "bpe") else str.encode
+        return [b"", UNKNOWN_SIGN.encode(), b"", *map(as_bytes, self.description.tokens)]  # in the order of PAD, UNKNOWN, END
 
 
 class CharacterTokenizer(FittedTokenizer):
     """One token for each character (code point) of the vocabulary."""
 
     @cached_property
-    def code_points(self) -> NDArray[np.uint32]:
-        return code_points("".join(self.description.tokens))
-
-    @cached_property
     def numbers(self) -> Tokens:
         """Return an array that maps each Unicode code point to its token number. Code points outside the vocabulary map to UNKNOWN."""
         numbers = np.full(NUM_CODE_POINTS, UNKNOWN, np.int32)
-        numbers[self.code_points] = np.arange(NUM_SPECIAL, self.num_tokens)
+        numbers[code_points("".join(self.description.tokens))] = np.arange(NUM_SPECIAL, self.num_tokens)
         return numbers
 
     def encode_normalized(self, text: str) -> Tokens:
@@ -161,30 +150,12 @@ class CharacterTokenizer(FittedTokenizer):
             tokens[block] = self.numbers[code_points(text[block])]
         return tokens
 
-    def join(self, numbers: NDArray[np.int64]) -> str:
-        return self.decoded[numbers].tobytes().decode("utf-32-le")
-
-    @cached_property
-    def decoded(self) -> NDArray[np.uint32]:
-        return np.append(self.code_points, code_points(UNKNOWN_SIGN))
-
 
 class ByteTokenizer(FittedTokenizer):
     """One token for each byte of the text in UTF-8."""
 
     def encode_normalized(self, text: str) -> Tokens:
         return np.frombuffer(text.encode(), np.uint8).astype(np.int32) + np.int32(NUM_SPECIAL)
-
-    def join(self, numbers: NDArray[np.int64]) -> str:
-        return b"".join(map(self.decoded.__getitem__, numbers.tolist())).decode("utf-8", "replace")
-
-    @cached_property
-    def decoded(self) -> list[bytes]:
-        return [*self.contents, UNKNOWN_SIGN.encode()]
-
-    @cached_property
-    def contents(self) -> list[bytes]:
-        return [token.translate(BYTE_OF_SIGN).encode("latin-1") for token in self.description.tokens]
 
 
 class BpeTokenizer(ByteTokenizer):
@@ -230,12 +201,9 @@ class WordTokenizer(FittedTokenizer):
         find = self.numbers.get
         return np.fromiter((find(word, UNKNOWN) for word in words(text)), np.int32)
 
-    def join(self, numbers: NDArray[np.int64]) -> str:
-        return " ".join(map(self.decoded.__getitem__, numbers.tolist()))
-
     @cached_property
-    def decoded(self) -> tuple[str, ...]:
-        return (*self.description.tokens, UNKNOWN_SIGN)
+    def words(self) -> Container[int]:
+        return range(self.num_tokens)
 
 
 class PretrainedTokenizer(Tokenizer):
@@ -260,33 +228,19 @@ class PretrainedTokenizer(Tokenizer):
             return None
         return BEFORE_SPACE if self.description.add_prefix_space else BEFORE_SPACE_OR_AFTER_LINE
 
-    def decode(self, tokens: Iterable[int] | NDArray[Any], *, show_unknown: bool = False) -> str:
-        unknown = {self.description.unknown} if show_unknown else set()
-        numbers = [number for number in as_numbers(tokens).tolist() if number >= 0 and (number in unknown or number not in self.special)]
-        contents = [UNKNOWN_SIGN.encode() if number in unknown else self.contents[number] for number in numbers]
-        if self.description.kind == "wordpiece":  # a space before each word but the first
-            joined = [number not in unknown and self.description.tokens[number].startswith(CONTINUED) for number in numbers]
-            contents = [content if at == 0 or joined[at] else b" " + content for at, content in enumerate(contents)]
-        return b"".join(contents).decode("utf-8", "replace")
-
     @cached_property
-    def special(self) -> set[int]:
-        special = (self.description.unknown, self.description.end, *(token.number for token in self.description.added if token.special))
-        return {number for number in special if number is not None}
+    def words(self) -> Container[int]:
+        tokens = enumerate(self.description.tokens)
+        return {at for at, token in tokens if not token.startswith(CONTINUED)} if self.description.kind == "wordpiece" else set()
 
     @cached_property
     def contents(self) -> list[bytes]:
         """Return the bytes of each token, without the sign that continues a word."""
-        tokens, added = self.description.tokens, {token.number for token in self.description.added}
-        if self.description.kind == "wordpiece":
-            return [token.encode() if at in added else token.removeprefix(CONTINUED).encode() for at, token in enumerate(tokens)]
-        return [token.encode() if at in added else from_signs(token) for at, token in enumerate(tokens)]
-
-    def table(self, sizes: Iterable[int]) -> NDArray[np.int64]:
-        found = np.fromiter(sizes, np.int64)
-        for number, size in ((self.description.end, 0), (self.description.unknown, 1)):
-            if number is not None:
-                found[number] = size
+        added = {token.number for token in self.description.added}
+        as_bytes = (lambda token: token.removeprefix(CONTINUED).encode()) if self.description.kind == "wordpiece" else from_signs
+        found = [token.encode() if at in added else as_bytes(token) for at, token in enumerate(self.description.tokens)]
+        if self.description.unknown is not None:
+            found[self.description.unknown] = UNKNOWN_SIGN.encode()
         return found
 
 

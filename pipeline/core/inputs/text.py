@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationInfo, field_validator
 
 from pipeline.core import spec
-from pipeline.core.pretrained_tokenizer import PretrainedDescription, byte_signs
+from pipeline.core.pretrained_tokenizer import AddedToken, PretrainedDescription, byte_signs
 
 PAD, UNKNOWN, END = 0, 1, 2
 """Token numbers of each tokenizer that is fitted to texts: padding after the end of a text, a token that is not in the vocabulary, and the
@@ -50,6 +50,7 @@ class TokenizerDescription(BaseModel):
     end: ClassVar[int] = END
     before: ClassVar[tuple[int, ...]] = ()
     after: ClassVar[tuple[int, ...]] = ()
+    added: ClassVar[tuple[AddedToken, ...]] = ()
 
     kind: TokenizerKind
     normalization: Annotated[tuple[Normalization, ...], FailFast(), Field(max_length=8)] = ()
