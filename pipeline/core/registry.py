@@ -69,6 +69,12 @@ class Registry:
         return importlib.import_module(f"{self.package}.{name}")
 
 
+def missing_method(owner: type, method: str) -> Refusal:
+    """Return the Refusal of a class of a choice that does not define `method`, such as `build(self, spec)` of a model."""
+    file = f"{owner.__module__.replace('.', '/')}.py"
+    return Refusal(f"{file}: its class `{owner.__name__}` has no method `{method}`: define it, as docs/extending.md explains")
+
+
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")

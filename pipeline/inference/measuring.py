@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.registry import missing_method
 from pipeline.core.spec import Direction, Spec, Targets
 from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
@@ -63,15 +64,11 @@ class Metric:
 
         `outputs` are (n, ..., num_outputs), `targets` (n, ...) are numbers of classes or tokens.
         """
-        raise self.missing_method("part(self, outputs, targets)")
+        raise missing_method(type(self), "part(self, outputs, targets)")
 
     def value(self, whole: NDArray[Any]) -> float:  # noqa: ARG002  # for the metrics
         """Return the metric, on the host. It is NaN if the samples do not determine it."""
-        raise self.missing_method("value(self, whole)")
-
-    def missing_method(self, method: str) -> Refusal:
-        file = f"{type(self).__module__.replace('.', '/')}.py"
-        return Refusal(f"{file}: its class `Metric` has no method `{method}`: define it, as docs/extending.md explains")
+        raise missing_method(type(self), "value(self, whole)")
 
 
 class FromCounts(Metric):
@@ -92,7 +89,7 @@ class FromCounts(Metric):
         return self.of(*whole)
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:  # noqa: ARG002  # for the metrics
-        raise self.missing_method("of(self, support, predicted, hits)")
+        raise missing_method(type(self), "of(self, support, predicted, hits)")
 
 
 class FromProbabilities(Metric):
@@ -120,7 +117,7 @@ class FromProbabilities(Metric):
         return self.of(targets[:, 0], powers / powers.sum(axis=1, keepdims=True)) if len(whole) else math.nan
 
     def of(self, classes: Integers, probabilities: Floats) -> float:  # noqa: ARG002  # for the metrics
-        raise self.missing_method("of(self, classes, probabilities)")
+        raise missing_method(type(self), "of(self, classes, probabilities)")
 
 
 def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats) -> float:
@@ -148,7 +145,7 @@ def metric_named(name: str) -> type[Metric]:
     if (direction := getattr(metric, "direction", None)) not in get_args(Direction):
         raise Refusal(
             f"{METRICS.path(name)}: `direction` of its class `Metric` is {direction!r}: "
-            'write `direction: ClassVar[Direction] = "max"` if larger values are better, else "min"'
+            'write `direction = "max"` if larger values are better, else "min"'
         )
     return metric
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import LOSSES, Registry
+from pipeline.core.registry import LOSSES, Registry, missing_method
 from pipeline.core.section import Section
 
 if TYPE_CHECKING:
@@ -89,9 +89,7 @@ class ModelSettings(Section):
 
         A language model has outputs for every token: (n, length, spec.num_outputs).
         """
-        raise Refusal(
-            f"pipeline/models/{self.name}.py: its class `Settings` has no method `build(self, spec)`: define it, as docs/extending.md explains"
-        )
+        raise missing_method(type(self), "build(self, spec)")
 
     def initialize_weights(self, network: "nn.Module", examples: "Examples") -> None:
         """Initialise the network with published weights, or with weights computed from the data. This base class leaves the network
@@ -148,7 +146,7 @@ class LossSettings(Section):
     @classmethod
     def fits(cls, targets: "type[Targets] | Targets") -> bool:  # noqa: ARG003  # for the losses
         """Return True if this is a loss of such targets."""
-        raise cls.missing_method("fits(cls, targets)")
+        raise missing_method(cls, "fits(cls, targets)")
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         """Raise Refusal if a setting needs a split that is not among `splits`. This base class does nothing."""
@@ -158,7 +156,7 @@ class LossSettings(Section):
 
         `outputs` are those of the model, in float32 at least, and `weights` what the method `weights` returned.
         """
-        raise self.missing_method("summed(self, outputs, targets, weights)")
+        raise missing_method(type(self), "summed(self, outputs, targets, weights)")
 
     def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":  # noqa: ARG002  # for losses with weights
         """Return the weights that `summed` gets, from `targets`, the stored targets of the train split, or None, as this base class does."""
@@ -166,12 +164,7 @@ class LossSettings(Section):
 
     def of_guessing(self, num_outputs: int) -> float:  # noqa: ARG002  # for the losses
         """Return the loss of a target for a model that has learned nothing."""
-        raise self.missing_method("of_guessing(self, num_outputs)")
-
-    @classmethod
-    def missing_method(cls, method: str) -> Refusal:
-        file = f"{cls.__module__.replace('.', '/')}.py"
-        return Refusal(f"{file}: its class `Settings` has no method `{method}`: define it, as docs/extending.md explains")
+        raise missing_method(type(self), "of_guessing(self, num_outputs)")
 
     def of_shape(self, losses: "Tensor", outputs: "Tensor", method: str) -> "Tensor":
         """Return `losses`, which `method` has returned. Raises Refusal if it is not one for each of the `outputs`."""
@@ -226,7 +219,7 @@ class ClassLossSettings(LossSettings):
 
     def of_classes(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss (n, classes) that each class would have if it were the target."""
-        raise self.missing_method("of_classes(self, logits)")
+        raise missing_method(type(self), "of_classes(self, logits)")
 
     def summed(self, logits: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
         """Return the loss, summed over all targets that are not IGNORED.
@@ -281,7 +274,7 @@ class LabelLossSettings(LossSettings):
 
     def of_present(self, logits: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss of each label (n, labels) for samples that have it. With the negative logits, it is that of samples that lack it."""
-        raise self.missing_method("of_present(self, logits)")
+        raise missing_method(type(self), "of_present(self, logits)")
 
     def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":
         present, missing = (self.of_shape(self.of_present(logits), logits, "of_present") for logits in (outputs, -outputs))
@@ -316,7 +309,7 @@ class NumberLossSettings(LossSettings):
 
     def of_errors(self, errors: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss of each number from its error (n, columns): the output minus the target."""
-        raise self.missing_method("of_errors(self, errors)")
+        raise missing_method(type(self), "of_errors(self, errors)")
 
     def summed(self, outputs: "Tensor", targets: "Tensor", weights: "Tensor | None") -> "Tensor":  # noqa: ARG002  # all numbers count alike
         return self.of_shape(self.of_errors(outputs - targets), outputs, "of_errors").sum()

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from pipeline.core.refusal import Refusal
-from pipeline.core.registry import Registry
+from pipeline.core.registry import Registry, missing_method
 from pipeline.core.section import Section
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class TransformSettings(Section):
         `images` are not normalised: 0 is black and 1 the largest value. An image may not depend on the other images of the batch. All random numbers
         are from `uniform`. There is no host synchronisation, as by `item()` or boolean indexing.
         """
-        raise missing_method(self)
+        raise missing_method(type(self), "changed(self, images, uniform)")
 
 
 class TextTransformSettings(TransformSettings):
@@ -61,11 +60,4 @@ class TextTransformSettings(TransformSettings):
 
         `tokens` are token numbers, described by `text`. What `changed` says of images holds for texts.
         """
-        raise missing_method(self)
-
-
-def missing_method(settings: TransformSettings) -> Refusal:
-    method = "changed(self, images, uniform)" if settings.inputs == "image" else "changed_tokens(self, tokens, uniform, text)"
-    return Refusal(
-        f"pipeline/train/augment/transforms/{settings.name}.py: its class `Settings` has no method `{method}`: define it, as docs/extending.md explains"
-    )
+        raise missing_method(type(self), "changed_tokens(self, tokens, uniform, text)")

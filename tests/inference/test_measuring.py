@@ -178,7 +178,7 @@ BROKEN = {
     "another base class": ("class Metric:\n    direction = 'max'\n", "has no class `Metric`, a subclass of "),
     "no direction": (
         HEAD.replace("direction", "directions"),
-        '`direction` of its class `Metric` is None: write `direction: .* = "max"` if',
+        '`direction` of its class `Metric` is None: write `direction = "max"` if',
     ),
     "a word for a direction": (HEAD.replace("max", "higher"), "`direction` of its class `Metric` is 'higher': write "),
     "a misspelt method": (HEAD, r"its class `Metric` has no method `of\(self, support, predicted, hits\)`: define it, as docs/ext"),

@@ -1,15 +1,12 @@
 """The area under the ROC curve: of the second of two classes, or the mean over the classes, each against all others."""
 
-from typing import ClassVar
-
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Floats, Integers
 
 
 class Metric(measuring.FromProbabilities):
-    direction: ClassVar[Direction] = "max"
-    of_labels: ClassVar[bool] = True
+    direction = "max"
+    of_labels = True
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         from sklearn.metrics import roc_auc_score  # late: the import takes a second

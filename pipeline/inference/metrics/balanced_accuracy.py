@@ -1,14 +1,11 @@
 """The balanced accuracy: the mean recall of the classes that have samples."""
 
-from typing import ClassVar
-
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Integers
 
 
 class Metric(measuring.FromCounts):
-    direction: ClassVar[Direction] = "max"
+    direction = "max"
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:  # noqa: ARG002  # the interface of all metrics
         present = support > 0

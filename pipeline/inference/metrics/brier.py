@@ -1,14 +1,11 @@
 """The Brier score: the squared distance of the probabilities from the actual class, summed over the classes; half of it with two classes."""
 
-from typing import ClassVar
-
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Floats, Integers
 
 
 class Metric(measuring.FromProbabilities):
-    direction: ClassVar[Direction] = "min"
+    direction = "min"
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         from sklearn.metrics import brier_score_loss  # late: the import takes a second

@@ -1,17 +1,15 @@
 """Cohen's kappa: how far predictions and classes agree beyond chance. 1 is full agreement, 0 is that of chance."""
 
 import math
-from typing import ClassVar
 
 import numpy as np
 
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Integers
 
 
 class Metric(measuring.FromCounts):
-    direction: ClassVar[Direction] = "max"
+    direction = "max"
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
         """Return kappa; NaN if every sample has, and is predicted as, one class."""

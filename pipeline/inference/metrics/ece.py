@@ -1,8 +1,5 @@
 """The expected calibration error with 15 bins: how far confidence and accuracy are apart (Guo et al., 2017)."""
 
-from typing import ClassVar
-
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Calibration, Floats, Integers
 
@@ -10,7 +7,7 @@ NUM_BINS = 15
 
 
 class Metric(measuring.FromProbabilities):
-    direction: ClassVar[Direction] = "min"
+    direction = "min"
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         return Calibration.of(probabilities.max(axis=1), probabilities.argmax(axis=1) == classes, NUM_BINS).error

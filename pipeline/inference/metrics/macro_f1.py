@@ -1,15 +1,12 @@
 """The macro F1: the mean of the F1 of all classes."""
 
-from typing import ClassVar
-
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring, scores
 from pipeline.inference.scores import Integers
 
 
 class Metric(measuring.FromCounts):
-    direction: ClassVar[Direction] = "max"
-    of_labels: ClassVar[bool] = True
+    direction = "max"
+    of_labels = True
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
         return scores.macro_f1(support, predicted, hits)

@@ -1,17 +1,15 @@
 """The Matthews correlation coefficient of predictions and classes, of any number of classes (Gorodkin, 2004)."""
 
 import math
-from typing import ClassVar
 
 import numpy as np
 
-from pipeline.core.spec import Direction
 from pipeline.inference import measuring
 from pipeline.inference.scores import Integers
 
 
 class Metric(measuring.FromCounts):
-    direction: ClassVar[Direction] = "max"
+    direction = "max"
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
         """Return the coefficient; 0 if all samples have, or are predicted as, one class."""

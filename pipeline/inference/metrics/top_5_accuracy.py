@@ -1,9 +1,9 @@
 """The share of targets that are among the most likely classes, or tokens of a language model: as many as the name of this file says."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Direction, Targets
+from pipeline.core.spec import Targets
 from pipeline.inference import measuring
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import Integers
@@ -15,7 +15,7 @@ K = int(__name__.split("_")[-2])
 
 
 class Metric(measuring.Metric):
-    direction: ClassVar[Direction] = "max"
+    direction = "max"
 
     @classmethod
     def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:
