@@ -103,11 +103,8 @@ def digest(path: Path) -> str:
     """Return the SHA-256 of a file, or of a folder's relative file names and contents, in hexadecimal."""
     if path.is_dir():
         return digest_of({member.relative_to(path).as_posix(): digest(member) for member in members(path)})
-    state = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            state.update(block)
-    return state.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def chunked_digest(path: Path) -> str:

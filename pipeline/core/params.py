@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -36,32 +36,16 @@ EXPECTED = {
 }
 
 
-def load(document: Document, params: type[Params]) -> Params:
+def load(document: Document, params: type[Params], *, torch: Literal["last", "never", "at once"] = "last") -> Params:
     """Validate the sections of `document`, the parsed `params.yaml`, that are fields of the class `params`. Return an object of this class.
 
     Raises Refusal with one line for each error. A section that is not in SECTIONS is an error, too. The validation of some sections, such
-    as `model`, imports torch, which is slow. These sections are validated only if all others are valid, so that a typing error is reported
-    quickly.
+    as `model`, imports `torch`, which is slow. By default, these are validated only if all others are valid, so that a typing error is
+    reported quickly. With `never`, only their key `name` is validated; with `at once`, all sections are, so that all problems are reported.
     """
-    load_without_torch(document, params)
-    return load_at_once(document, params)
-
-
-def load_at_once(document: Document, params: type[Params]) -> Params:
-    """Validate like `load`, but all sections together, so that all problems are reported at once."""
-    return value_or_refusal(document, *validate(document.data, params))
-
-
-def load_without_torch(document: Document, params: type[Params]) -> Params:
-    """Validate like `load`, but without importing torch. In a section whose validation needs torch, only the key `name` is validated."""
-    return value_or_refusal(document, *validate(document.data, params, without_torch=True))
-
-
-def value_or_refusal(document: Document, value: Params | None, problems: list[Problem]) -> Params:
-    """Return `value`, the validated sections. Raise Refusal with one line for each problem if there is one.
-
-    If there are `problems`, `value` is None. A section of the file that is not in SECTIONS is a problem even if `value` is valid.
-    """
+    if torch == "last":
+        load(document, params, torch="never")
+    value, problems = validate(document.data, params, without_torch=torch == "never")
     unknown = unknown_sections(document.data)
     if value is None or unknown:
         raise refusal(document, without_echoes([*unknown, *problems]))

@@ -36,6 +36,13 @@ class CommonOptimizerSettings(Section):
 
     RECOMMENDED: ClassVar = {"bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
 
+    @field_validator("nesterov", check_fields=False)
+    @classmethod
+    def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
+        if nesterov and (zero := [name for name in ("momentum", "sgd_momentum") if info.data.get(name) == 0]):
+            raise ValueError(f"needs optimizer.{zero[0]} above 0: raise it, or write `optimizer.nesterov: false`")
+        return nesterov
+
 
 class SgdSettings(CommonOptimizerSettings):
     name: Literal["sgd"]
@@ -46,13 +53,6 @@ class SgdSettings(CommonOptimizerSettings):
     """sgd only: use Nesterov momentum; needs `momentum` above 0."""
 
     RECOMMENDED: ClassVar = {"learning_rate": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True}
-
-    @field_validator("nesterov")
-    @classmethod
-    def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
-        if nesterov and info.data.get("momentum") == 0:
-            raise ValueError("needs optimizer.momentum above 0: raise it, or write `optimizer.nesterov: false`")
-        return nesterov
 
 
 class AdamSettings(CommonOptimizerSettings):
@@ -107,15 +107,6 @@ class MuonSettings(CommonOptimizerSettings):
                 "write `weight_decay: null` in each of optimizer.groups, or `optimizer.normalize_weights: false`"
             )
         return normalize_weights
-
-    @field_validator("nesterov")
-    @classmethod
-    def require_momentum(cls, nesterov: bool, info: ValidationInfo) -> bool:
-        if nesterov and 0 in (info.data.get("momentum"), info.data.get("sgd_momentum")):
-            raise ValueError(
-                "needs optimizer.momentum and optimizer.sgd_momentum above 0: raise them, or write `optimizer.nesterov: false`"
-            )
-        return nesterov
 
 
 OptimizerSettings = Annotated[SgdSettings | AdamSettings | MuonSettings, Field(discriminator="name")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pipeline.core import interruption, limits
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.params import UPGRADE, adding_lines, load, load_at_once, load_without_torch
+from pipeline.core.params import UPGRADE, adding_lines, load
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster
 from pipeline.core.refusal import Problem, Refusal, Unavailable
 from pipeline.core.registry import INPUTS, TASKS
@@ -123,7 +123,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     environment variable is invalid; the caller has already added this problem.
     """
     prepare = problems.gather(load, document, PrepareParams)
-    train = problems.gather(load_without_torch, document, TrainParams)
+    train = problems.gather(load, document, TrainParams, torch="never")
     evaluate = problems.gather(load, document, EvaluateParams)
     splits = set[str]()
     dataset = problems.gather(describe_dataset, prepare) if prepare else None
@@ -135,7 +135,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         if evaluate:
             problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, num_classes)
     if any(problem.remedy == UPGRADE for problem in problems.found.values()):  # name what the model lacks, too, although this imports torch
-        problems.gather(load_at_once, document, TrainParams)
+        problems.gather(load, document, TrainParams, torch="at once")
     problems.refuse()
     assert prepare
     assert dataset

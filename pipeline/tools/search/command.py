@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.params import load_without_torch
+from pipeline.core.params import load
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
@@ -35,7 +35,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
     paths, environment = Paths(), Environment.read()
     params = Document.read(paths.params)
     for stage_params in STAGE_PARAMS.values():
-        load_without_torch(params, stage_params)
+        load(params, stage_params, torch="never")
     search = Search.read(Path(file), params)
     if apply and search.repeated:
         raise Refusal(

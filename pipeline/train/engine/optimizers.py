@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from pipeline.train.engine import parameter_groups
 from pipeline.train.engine.muon import Muon, fused_sgd, gradients
@@ -28,19 +29,7 @@ class ShardedSGD(torch.optim.SGD):
 
 
 ParameterGroup = dict[str, Any]
-MATRIX_LAYERS = (
-    nn.Linear,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.Bilinear,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-    nn.RNNCellBase,
-)
+MATRIX_LAYERS = (nn.Linear, _ConvNd, nn.Bilinear, nn.MultiheadAttention, nn.RNNBase, nn.RNNCellBase)
 """Linear, convolutional, attention and recurrent layers: all their weights of two or more dimensions are matrices. Subclasses are included."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 OTHER_LAYERS = re.compile("norm|embed", re.IGNORECASE)

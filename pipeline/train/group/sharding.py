@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from pipeline.core.refusal import Refusal
 from pipeline.inference.networks import Model
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 KEY = "train.sharding"
-CAST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CAST = (nn.Linear, _ConvNd)
 """Layers whose weight is always converted to bf16 by autocast."""
 
 
