@@ -12,7 +12,7 @@ from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
-from pipeline.inference.inputs.text import indices
+from pipeline.inference.inputs.text import attended, indices
 from pipeline.inference.params import ModelSettings
 
 BLOCK_NAMES = r"(?:body|encoder|decoder)\.blocks\.\d+\."
@@ -173,14 +173,6 @@ class EncoderDecoder(nn.Module):
         cache = cache or [CrossCache() for _ in self.decoder.blocks]
         states = self.decoder(tokens, memory.keys, cache, memory.states)
         return self.head(states[:, -1]), cache
-
-
-def attended(real: Tensor) -> Tensor:
-    """Return the mask (n, 1, 1, length) of the tokens to attend to: those that are `real` (n, length), and no padding.
-
-    Attention to no key at all would be a softmax over nothing, so a text without tokens attends to its first padding.
-    """
-    return (real | (torch.arange(real.shape[1], device=real.device) == 0))[:, None, None, :]
 
 
 class Body(nn.Module):

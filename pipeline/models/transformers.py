@@ -13,6 +13,7 @@ from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import FreeMapping, Section, Share, suggestion
 from pipeline.core.spec import Spec
+from pipeline.inference.inputs.text import attended, indices
 from pipeline.inference.library import library
 from pipeline.inference.networks import build_on_meta
 from pipeline.inference.params import ModelSettings
@@ -209,10 +210,6 @@ class Pretrained(nn.Module):
         super().__init__()
         self.model, self.pad = model, texts.pad
 
-    def ids(self, tokens: Tensor) -> Tensor:
-        """Return the token numbers for the model, in which padding is a token like any other."""
-        return tokens.clamp(min=0) if self.pad < 0 else tokens
-
 
 class TextClassifier(Pretrained):
     """Maps tokens (n, length) to outputs (n, classes). The padding after a text does not change its outputs."""
@@ -220,18 +217,16 @@ class TextClassifier(Pretrained):
     def forward(self, tokens: Tensor) -> Tensor:
         real = tokens != self.pad
         if hasattr(self.model, "score"):  # a decoder: its last token has seen all others
-            states = self.model.base_model(input_ids=self.ids(tokens)).last_hidden_state
+            states = self.model.base_model(input_ids=indices(tokens, self.pad)).last_hidden_state
             last = (real.sum(1) - 1).clamp(min=0)
             return cast("Tensor", self.model.score(states[torch.arange(len(tokens), device=tokens.device), last]))
-        return cast("Tensor", self.model(input_ids=self.ids(tokens), attention_mask=self.mask(real)).logits)
+        return cast("Tensor", self.model(input_ids=indices(tokens, self.pad), attention_mask=self.mask(real)).logits)
 
     def mask(self, real: Tensor) -> Tensor:
         """Return the attention mask: True for tokens, with the dimensions of attention, so that the library takes it as it is."""
         if is_local(self.model.config):
             return real
-        length = real.shape[1]
-        keys = real | (torch.arange(length, device=real.device) == 0)  # a softmax over no key has no value
-        return keys[:, None, None, :].expand(-1, 1, length, -1)
+        return attended(real).expand(-1, 1, real.shape[1], -1)
 
 
 class LanguageModel(Pretrained):
@@ -242,7 +237,7 @@ class LanguageModel(Pretrained):
         self.num_tokens, self.longest = texts.num_tokens, longest_text(model.config)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.of_known(self.model(input_ids=self.ids(tokens)).logits)
+        return self.of_known(self.model(input_ids=indices(tokens, self.pad)).logits)
 
     def of_known(self, logits: Tensor) -> Tensor:
         """Return the logits of the tokens that the tokenizer has. A model may have more, to make their number divisible."""
@@ -250,7 +245,7 @@ class LanguageModel(Pretrained):
 
     def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Return the logits (n, num_tokens) of the token after `tokens` (n, length), and the cache for the next call (see models/transformer.py)."""
-        result = self.model(input_ids=self.ids(tokens), cache=cache, use_cache=True, logits_to_keep=1)
+        result = self.model(input_ids=indices(tokens, self.pad), cache=cache, use_cache=True, logits_to_keep=1)
         return self.of_known(result.logits[:, -1]), result.cache
 
 

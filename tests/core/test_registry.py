@@ -70,7 +70,9 @@ def test_a_file_that_is_no_choice_is_named(text: str, message: str, tmp_path: Pa
 
 def test_a_model_without_build_and_a_source_without_open_are_refused() -> None:
     with pytest.raises(Refusal, match=r"^pipeline/models/wide\.py: its class `Settings` has no method `build\(self, spec\)`: define it"):
-        ModelSettings(name="wide", weights=None).build(image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5)))
+        type("Settings", (ModelSettings,), {"__module__": "pipeline.models.wide"})(name="wide", weights=None).build(
+            image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
+        )
     with pytest.raises(
         Refusal, match=r"^pipeline/sources/own\.py: its class `Settings` has no method `open\(self, \*, workers\)`: define it"
     ):
