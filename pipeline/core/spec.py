@@ -140,8 +140,8 @@ class Targets(Description):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of the stored target of one sample."""
-        return ()
+        """Return the shape of the stored target of one sample. Of texts whose targets are tokens, none are stored."""
+        return (0,) if self.per_token or self.paired else ()
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -152,12 +152,12 @@ class Targets(Description):
         """Return True if stored targets that `other` describes mean the same as those of this description."""
         return self == other
 
-    def num_outputs(self, inputs: Inputs) -> int:
-        """Return how many outputs a model must have for each target. For a classification, this is the number of classes.
+    def num_outputs(self, inputs: Inputs) -> int:  # noqa: ARG002  # for targets that are tokens
+        """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes.
 
         `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
         """
-        raise NotImplementedError
+        return len(self.output_names)
 
     def fitted(self, targets: NDArray[Any]) -> Self:  # noqa: ARG002  # for targets with statistics
         """Return this description with what `prepare` computes from `targets`, those of the train split. The base class computes nothing."""

@@ -62,9 +62,6 @@ class ClassTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.classes
 
-    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
-        return len(self.classes)
-
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
         """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
         if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:

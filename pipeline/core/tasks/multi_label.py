@@ -58,9 +58,6 @@ class LabelTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.labels
 
-    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
-        return len(self.labels)
-
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
         same = isinstance(new, LabelTargets) and self.has_targets_of(new)
         return None if same else self.model_copy(update={"labels": (*self.labels, "one more")})

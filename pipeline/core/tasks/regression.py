@@ -45,9 +45,6 @@ class NumberTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.columns
 
-    def num_outputs(self, inputs: spec.Inputs) -> int:  # noqa: ARG002  # another task, such as a language model, may need the inputs
-        return len(self.columns)
-
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
         same = isinstance(new, NumberTargets) and self.has_targets_of(new)
         more = {"columns": (*self.columns, "one more"), "mean": (*self.mean, 0.0), "std": (*self.std, 1.0)}

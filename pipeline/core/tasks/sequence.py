@@ -25,10 +25,6 @@ class SequenceTargets(spec.Targets):
     def example(cls) -> Self:
         return cls()
 
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return (0,)
-
     def num_outputs(self, inputs: spec.Inputs) -> int:
         """Return the number of different tokens."""
         assert isinstance(inputs, TextPairInputs)

@@ -1,7 +1,6 @@
 """Builds the fused optimizer that the settings select. Only weights that multiply inputs as matrices get weight decay."""
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,8 +52,9 @@ def build(module: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
         case SgdSettings(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov):
             optimizer_type = ShardedSGD if is_divided(trained[0]) else torch.optim.SGD
             optimizer = optimizer_type(groups, lr=learning_rate, momentum=momentum, nesterov=nesterov, fused=True)
-            if momentum:
-                zero_momentum(optimizer, trained)
+            if momentum:  # torch would leave them uninitialised if the fp16 scaler skips the first step; zeros do not change it
+                for parameter in trained:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return optimizer
         case AdamSettings(name=name, learning_rate=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon):
             optimizer_class = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
@@ -94,15 +94,6 @@ def groups_of(module: nn.Module, settings: OptimizerSettings) -> list[ParameterG
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
-def zero_momentum(optimizer: torch.optim.SGD, parameters: Iterable[nn.Parameter]) -> None:
-    """Initialise the momentum buffers of `parameters` with zeros. This does not change the result of the first step.
-
-    Without this, torch allocates uninitialised buffers at the first step. They stay uninitialised if the fp16 scaler skips that step.
-    """
-    for parameter in parameters:
-        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-
-
 def matrix_ids(module: nn.Module) -> tuple[set[int], set[int], set[int]]:
     """Return the ids of all matrices, of the hidden ones among them, and of those that are stored as (inputs, outputs).
 
@@ -117,7 +108,9 @@ def matrix_ids(module: nn.Module) -> tuple[set[int], set[int], set[int]]:
     ]
     matrices = {weight for weight, _ in weights} - {weight for weight, layer in weights if isinstance(layer, EMBEDDINGS)}
     ends = {weight for weight, _ in (*weights[:1], *weights[-1:])}
-    return matrices, matrices - ends, {weight for weight, layer in weights if is_transposed(layer)}
+    # the linear layer of GPT-2 is the Conv1D of the library transformers, which is not imported for this
+    transposed = {weight for weight, layer in weights if any(kind.__name__ == "Conv1D" for kind in type(layer).__mro__)}
+    return matrices, matrices - ends, transposed
 
 
 def is_matrix(layer: nn.Module, weight: nn.Parameter) -> bool:
@@ -129,8 +122,3 @@ def is_matrix(layer: nn.Module, weight: nn.Parameter) -> bool:
     if isinstance(layer, MATRIX_LAYERS):
         return weight.ndim >= 2
     return sum(size > 1 for size in weight.shape) >= 2 and not OTHER_LAYERS.search(type(layer).__name__)
-
-
-def is_transposed(layer: nn.Module) -> bool:
-    """Return True for the Conv1D of transformers, the linear layer of GPT-2."""
-    return any(kind.__name__ == "Conv1D" for kind in type(layer).__mro__)
