@@ -248,29 +248,22 @@ def test_splits_and_targets_that_a_source_may_not_return_are_refused(targets, me
         replace(raw_dataset(), targets=targets)
 
 
-@pytest.mark.parametrize("inputs", [INPUTS / 255, INPUTS[1:]], ids=["dtype", "number"])
-def test_blocks_that_do_not_fit_the_statistics_are_refused(tmp_path, inputs):
-    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock(TRAIN, np.arange(60), inputs)]))
-    shown = re.escape(
-        f"source.name: in this source, a block of train has {inputs.dtype} {inputs.shape}, not uint8 (60, 5, 4, 3): correct its `blocks`"
-    )
-    with pytest.raises(Refusal, match=shown):
-        write(source, {TRAIN: ASSIGNED}, tmp_path)
+ASCEND = "in this source, the positions in the blocks of train do not ascend from 0 to 59: correct its"
 
 
-def test_a_block_of_an_unknown_split_is_refused(tmp_path):
-    source = replace(raw_dataset(), blocks=lambda: (block for block in [SampleBlock("training", np.arange(60), INPUTS)]))
-    with pytest.raises(
-        Refusal, match=r"^source\.name: this source has a block of 'training', but no targets for it: correct its `blocks`$"
-    ):
-        write(source, {TRAIN: ASSIGNED}, tmp_path)
-
-
-@pytest.mark.parametrize("positions", [[range(30), range(30)], [range(59), [60]], [[0, 0]]], ids=["restart", "beyond", "twice"])
-def test_positions_that_do_not_ascend_within_the_split_are_refused(tmp_path, positions):
-    blocks = [SampleBlock(TRAIN, np.array(chosen), INPUTS[: len(chosen)]) for chosen in positions]
-    source = replace(raw_dataset(), blocks=lambda: (block for block in blocks))
-    with pytest.raises(
-        Refusal, match=r"^source\.name: in this source, the positions in the blocks of train do not ascend from 0 to 59: correct its"
-    ):
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ([(TRAIN, range(60), INPUTS / 255)], "a block of train has float64 (60, 5, 4, 3), not uint8 (60, 5, 4, 3): correct its `blocks`"),
+        ([(TRAIN, range(60), INPUTS[1:])], "a block of train has uint8 (59, 5, 4, 3), not uint8 (60, 5, 4, 3): correct its `blocks`"),
+        ([("training", range(60), INPUTS)], "source has a block of 'training', but no targets for it: correct its `blocks`"),
+        ([(TRAIN, range(30), INPUTS[:30])] * 2, ASCEND),
+        ([(TRAIN, range(59), INPUTS[:59]), (TRAIN, [60], INPUTS[:1])], ASCEND),
+        ([(TRAIN, [0, 0], INPUTS[:2])], ASCEND),
+    ],
+    ids=["dtype", "number", "split", "restart", "beyond", "twice"],
+)
+def test_blocks_that_a_source_may_not_yield_are_refused(tmp_path, blocks, message):
+    source = replace(raw_dataset(), blocks=lambda: (SampleBlock(split, np.array(at), inputs) for split, at, inputs in blocks))
+    with pytest.raises(Refusal, match=rf"^source\.name: .*{re.escape(message)}"):
         write(source, {TRAIN: ASSIGNED}, tmp_path)

@@ -1,6 +1,7 @@
 """The reasons why PyTorch does not see an NVIDIA GPU are told apart."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,40 +32,37 @@ def visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_where_there_is_no_gpu_nothing_is_wrong(tmp_path: Path) -> None:
-    assert obstacle("13.2", system=tmp_path) is None
-    assert obstacle("13.2", system=machine(tmp_path, vendor="0x1002")) is None
+TOO_OLD = "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+STARTED: dict[str, Any] = {"driver": "580.65.06", "piped": True}
 
 
-def test_a_gpu_without_a_driver(tmp_path: Path) -> None:
-    said = obstacle("13.2", system=machine(tmp_path))
-    assert said == "the NVIDIA driver is not loaded: install it, version 580 or newer"
+@pytest.mark.parametrize(
+    ("found", "hidden", "message"),
+    [
+        ({"vendor": "0x1002"}, None, None),
+        ({}, None, "the NVIDIA driver is not loaded: install it, version 580 or newer"),
+        ({"driver": "535.104.05", "module": CLOSED, "piped": True}, None, TOO_OLD),
+        ({"driver": "535.104.05", "module": OPEN, "piped": True}, None, TOO_OLD),
+        (
+            {"driver": "580.65.06"},
+            None,
+            "the GPU is not available in this container: start the container with `docker run --gpus all` (NVIDIA Container Toolkit)",
+        ),
+        (STARTED, "", "CUDA_VISIBLE_DEVICES hides the GPU: unset it"),
+        (STARTED, None, "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"),
+    ],
+)
+def test_each_obstacle_has_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, Any], hidden: str | None, message: str | None
+) -> None:
+    assert obstacle("13.2", system=tmp_path) is None, "no GPU at all"
+    if hidden is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert obstacle("13.2", system=machine(tmp_path, **found)) == message
 
 
-@pytest.mark.parametrize("module", [CLOSED, OPEN])
-def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(tmp_path: Path, module: str) -> None:
-    said = obstacle("13.2", system=machine(tmp_path, driver="535.104.05", module=module, piped=True))
-    assert (
-        said
-        == "the NVIDIA driver 535.104.05 is too old for CUDA 13.2: install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
-    )
-
-
-def test_a_container_that_was_given_no_gpu_is_told_the_flag(tmp_path: Path) -> None:
-    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06"))
-    assert said
-    assert "`docker run --gpus all`" in said
-
-
-def test_a_gpu_that_a_variable_hides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    said = obstacle("13.2", system=machine(tmp_path, driver="580.65.06", piped=True))
-    assert said == "CUDA_VISIBLE_DEVICES hides the GPU: unset it"
-
-
-def test_a_gpu_that_does_not_start_and_a_pytorch_without_cuda(tmp_path: Path) -> None:
-    system = machine(tmp_path, driver="580.65.06", piped=True)
-    assert obstacle("13.2", system=system) == "CUDA cannot initialize the GPU: run `nvidia-smi` for the reason"
+def test_a_pytorch_without_cuda_is_named(tmp_path: Path) -> None:
+    system = machine(tmp_path, **STARTED)
     assert obstacle(None, system=system) == "this build of PyTorch has no CUDA support: install from requirements.lock"
 
 

@@ -43,15 +43,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return chosen
 
 
-@pytest.mark.parametrize(("wish", "index"), [("auto", 0), ("cuda", 0), ("cuda:1", 1)])
-def test_a_gpu_is_chosen_by_its_number(two_gpus: list[int], wish: str, index: int) -> None:
-    assert choose_device(wish) == torch.device("cuda", index)
-    assert two_gpus == [index]
-
-
-def test_the_cpu_can_be_chosen_beside_gpus(two_gpus: list[int]) -> None:
-    assert choose_device("cpu") == torch.device("cpu")
-    assert two_gpus == []
+@pytest.mark.parametrize(("wish", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")])
+def test_a_device_is_chosen_by_its_name(two_gpus: list[int], wish: str, device: str) -> None:
+    assert choose_device(wish) == torch.device(device)
+    assert two_gpus == ([] if device == "cpu" else [torch.device(device).index])
 
 
 def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
