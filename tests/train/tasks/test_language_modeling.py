@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from pipeline.core.inputs.text import END, NUM_SPECIAL, TextInputs, TokenizerDescription
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.inference.batch import IGNORED, num_targets
@@ -46,11 +45,3 @@ def test_the_metrics_follow_from_the_sums() -> None:
 def test_a_diverged_model_and_a_text_of_no_characters_give_infinite_rates() -> None:
     assert rates(1e9, 2, characters=2, size_bytes=2)["perplexity"] == math.inf
     assert rates(1.0, 1, characters=0, size_bytes=0)["bits_per_character"] == math.inf
-
-
-def test_a_model_with_another_number_of_outputs_is_refused() -> None:
-    outputs = torch.zeros(2, 3, SPEC.num_outputs + 1)
-    with pytest.raises(
-        Refusal, match=rf"^model\.name: this model returns outputs of shape .*, but there are {SPEC.num_outputs} classes, tokens or numbers"
-    ):
-        objective().training_loss(outputs, torch.zeros(2, 3, dtype=torch.int64))
