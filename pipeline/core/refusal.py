@@ -37,12 +37,10 @@ class Problem:
     @classmethod
     def read(cls, text: str) -> Self:
         """Return the problem in a line of a message. If the line begins with a key, such as `train.steps: `, the problem has its location."""
-        key = KEY.match(text)
-        return (
-            cls(text[key.end() :], location=tuple(int(part) if INDEX.fullmatch(part) else part for part in key[1].split(".")))
-            if key
-            else cls(text)
-        )
+        if not (key := KEY.match(text)):
+            return cls(text)
+        location = tuple(int(part) if INDEX.fullmatch(part) else part for part in key[1].split("."))
+        return cls(text[key.end() :], location=location)
 
     def __str__(self) -> str:
         file = f"{self.file}:{self.line}" if self.line else self.file

@@ -62,11 +62,8 @@ def decode(model: nn.Module, sources: Tensor, pairs: TextPairInputs, *, beam: in
             found = totals[:, :, None] + steps
             order = (found / longer[:, :, None]).flatten(1).topk(beam).indices
             parents, tokens = order // steps.shape[2], order % steps.shape[2]
-            totals, lengths, ended = (
-                found.flatten(1).gather(1, order),
-                longer.gather(1, parents),
-                ended.gather(1, parents) | (tokens == end),
-            )
+            totals, lengths = found.flatten(1).gather(1, order), longer.gather(1, parents)
+            ended = ended.gather(1, parents) | (tokens == end)
             rows = (firsts + parents).flatten()
             written = torch.cat([written[rows], tokens.view(-1, 1).int()], dim=1)
             if ended.all():

@@ -19,34 +19,36 @@ MOST_VALUES = 2**22
 """Outputs, samples times classes, up to which there are intervals: they take at most some minutes."""
 
 
-class MeasuredWithIntervals:
+class MeasuredWithIntervals(Measured):
     """The metrics of `evaluate.metrics` of one pass over the test split: `add` is called for each batch, in order, then `scores` once."""
 
     def __init__(self, settings: EvaluateSettings, spec: Spec, *, num_samples: int, batch_size: int) -> None:
         """Raises Refusal for the reasons of `Measured`."""
-        self.measured = Measured(settings.metrics, spec, key="evaluate.metrics", num_samples=num_samples, batch_size=batch_size)
-        self.level = getattr(settings, "confidence_level", None)
-        self.has_intervals = bool(settings.metrics) and self.level is not None and num_samples * spec.num_outputs <= MOST_VALUES
+        super().__init__(settings.metrics, spec, key="evaluate.metrics", num_samples=num_samples, batch_size=batch_size)
+        # `evaluate` of a language model has no `confidence_level`, and so no intervals
+        self.level = getattr(settings, "confidence_level", None) if num_samples * spec.num_outputs <= MOST_VALUES else None
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        self.measured.add(outputs, targets)
-        if self.has_intervals:
+        super().add(outputs, targets)
+        if self.level is not None and self.metrics:
             self.kept.append((outputs.float().cpu(), targets.cpu()))
 
     def scores(self) -> dict[str, Any]:
-        """Return each metric that the samples determine by its name, and its interval by `NAME_interval`, if the split is not too large for it."""
-        values = self.measured.values()
+        """Return each metric that the samples determine by its name, and its interval by `NAME_interval`, if the split is not too large for it.
+
+        One of them may be `macro_f1`, which a classification always has: equal to that score, and named in `evaluate.metrics` for its interval.
+        """
+        values = self.values()
         if not self.kept or self.level is None:
             return dict(values)
         outputs, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
-        metrics = {name: self.measured.metrics[name] for name in values}
-        found = of(
-            lambda draw: {name: metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for name, metric in metrics.items()},
-            len(targets),
-            self.level,
-        )
-        return values | {f"{name}_interval": ends for name, ends in found.items()}
+        metrics = {name: self.metrics[name] for name in values}
+
+        def of_draw(draw: NDArray[np.int64]) -> dict[str, float]:
+            return {name: metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for name, metric in metrics.items()}
+
+        return values | {f"{name}_interval": ends for name, ends in of(of_draw, len(targets), self.level).items()}
 
 
 def of(scores: Callable[[NDArray[np.int64]], Mapping[str, float]], num_samples: int, level: float) -> dict[str, dict[str, float]]:

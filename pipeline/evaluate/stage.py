@@ -102,10 +102,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
         )
 
     split = prepared.split(TEST)
-    keys, origin = (
-        sample_keys(paths.prepared, TEST, len(split)),
-        origin_of(files.digest(paths.model), manifest, prepared, machine, params, paths),
-    )
+    keys = sample_keys(paths.prepared, TEST, len(split))
+    origin = origin_of(files.digest(paths.model), manifest, prepared, machine, params, paths)
     evaluator, scores = judge(model, manifest, prepared, machine, params)
     refuse_changes(reads_the_same)
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
@@ -149,7 +147,7 @@ def judge(
     task = EVALUATIONS.module(spec.targets.kind)
     evaluator: Evaluator = task.Evaluator(spec, params.evaluate)
     measured = intervals.MeasuredWithIntervals(params.evaluate, spec, num_samples=len(split), batch_size=batch_size)
-    refuse_unfit(measured.measured.metrics, spec.targets, "evaluate.metrics", device)
+    refuse_unfit(measured.metrics, spec.targets, "evaluate.metrics", device)
     model.to(device)
     captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):

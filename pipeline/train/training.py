@@ -188,14 +188,8 @@ class Training:
         targets.
         """
         batches, step = self.batches(self.state.step), self.step()
-        loop = fit.fit(
-            self.state,
-            self.progress,
-            batches,
-            self.plan,
-            step=step,
-            validate=self.validation(pause, step.graphs if self.machine.graphs == "on" else None),
-        )
+        validate = self.validation(pause, step.graphs if self.machine.graphs == "on" else None)
+        loop = fit.fit(self.state, self.progress, batches, self.plan, step=step, validate=validate)
         warned = False
         try:
             for report in loop:

@@ -162,10 +162,8 @@ class TextInputs(spec.Inputs):
         same rows.
         """
         generator, pad = np.random.default_rng(0), self.pad
-        tokens, lengths = (
-            generator.integers(pad + 1, self.num_tokens, (count, self.length)),
-            generator.integers(1, self.length + 1, (count, 1)),
-        )
+        tokens = generator.integers(pad + 1, self.num_tokens, (count, self.length))
+        lengths = generator.integers(1, self.length + 1, (count, 1))
         return np.where(np.arange(self.length) < lengths, tokens, pad).astype(self.dtype)
 
 

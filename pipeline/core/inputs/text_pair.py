@@ -89,11 +89,7 @@ class TextPairInputs(spec.Inputs):
         return self.model_copy(update={"tokenizer": other.tokenizer}) if other else None
 
     def reads_samples_of(self, other: spec.Inputs) -> bool:
-        return isinstance(other, TextPairInputs) and (self.length, self.target_length, self.tokenizer) == (
-            other.length,
-            other.target_length,
-            other.tokenizer,
-        )
+        return isinstance(other, TextPairInputs) and self == other.model_copy(update={"column": self.column})
 
     def lengths(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of pieces of each row that are not all padding, (n,)."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
+from pipeline.evaluate.settings.classification import Settings
 from pipeline.inference import scores
 from pipeline.inference.scores import Calibration, share
 
@@ -118,24 +119,21 @@ class SampleScores(NamedTuple):
     answers: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
-def evaluate(
-    predictions: Predictions, classes: tuple[str, ...], *, top_k: int, calibration_bins: int, confidence_level: float
-) -> dict[str, Any]:
+def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: Settings) -> dict[str, Any]:
     """Return the scores of `predictions` by name. All scores are finite. There is no `top_k_accuracy` if it counts every sample as correct.
 
-    `classes` are the class names. `top_k`, `calibration_bins` and `confidence_level` are the parameters with these names in the section
-    `evaluate` of params.yaml.
+    `classes` are the class names, and `settings` the section `evaluate` of params.yaml.
     """
     correct = predictions.correct
     counts = count_classes(predictions.targets, predictions.predicted, len(classes))
-    top = {"top_k_accuracy": float((predictions.rank < top_k).mean())} if top_k < len(classes) else {}
+    top = {"top_k_accuracy": float((predictions.rank < settings.top_k).mean())} if settings.top_k < len(classes) else {}
     return {
         "loss": float(predictions.loss.mean()),
         "accuracy": float(correct.mean()),
         **top,
         "macro_f1": scores.macro_f1(*counts),
-        "expected_calibration_error": Calibration.of(predictions.confidence, correct, calibration_bins).error,
-        "accuracy_interval": accuracy_interval(correct, confidence_level),
+        "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
+        "accuracy_interval": accuracy_interval(correct, settings.confidence_level),
         "samples": len(correct),
         "per_class": score_classes(*counts, classes),
     }

@@ -46,14 +46,7 @@ class Evaluator:
 
     def scores(self) -> dict[str, Any]:
         """Return the scores for `metrics/evaluate.json`."""
-        settings = self.settings
-        return metrics.evaluate(
-            self.predictions,
-            self.classes,
-            top_k=settings.top_k,
-            calibration_bins=settings.calibration_bins,
-            confidence_level=settings.confidence_level,
-        )
+        return metrics.evaluate(self.predictions, self.classes, self.settings)
 
     def sample_scores(self) -> SampleScores:
         """Return the loss of each sample, 1 in `correct` if its prediction is correct, and the classes. Raises Refusal as `predictions` does."""

@@ -4,7 +4,7 @@ Rows, targets and augmentation draws are computed once per epoch and sliced per 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -129,18 +129,9 @@ def joined(batch_indices: Sequence[BatchIndex]) -> BatchIndex:
     """Concatenate one or more batch indices into one."""
     if len(batch_indices) == 1:
         return batch_indices[0]
-    draws = [batch_index.draws for batch_index in batch_indices if batch_index.draws is not None]
-    lengths = [batch_index.lengths for batch_index in batch_indices if batch_index.lengths is not None]
-    counts = [batch_index.num_targets for batch_index in batch_indices if batch_index.num_targets is not None]
-    rows, targets = (
-        torch.cat(tensors) for tensors in zip(*((batch_index.rows, batch_index.targets) for batch_index in batch_indices), strict=True)
-    )
+    tensors = {each.name: [getattr(batch_index, each.name) for batch_index in batch_indices] for each in fields(BatchIndex)}
     return BatchIndex(
-        rows,
-        targets,
-        torch.cat(draws, dim=1) if draws else None,
-        torch.cat(lengths) if lengths else None,
-        torch.cat(counts) if counts else None,
+        **{name: torch.cat(found, dim=1 if name == "draws" else 0) for name, found in tensors.items() if found[0] is not None}
     )
 
 

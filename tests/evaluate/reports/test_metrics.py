@@ -28,11 +28,7 @@ SETTINGS = Settings(
 
 def evaluate(logits, targets, classes, settings):
     """The scores of samples that are given at once."""
-    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, **chosen(settings))
-
-
-def chosen(settings):
-    return {name: getattr(settings, name) for name in ("top_k", "calibration_bins", "confidence_level")}
+    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, settings)
 
 
 def names(num_classes):

@@ -8,6 +8,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference.metrics import macro_f1
+from tests.evaluate.reports.test_metrics import SETTINGS
 from tests.train.engine.building import objective_of
 
 
@@ -34,9 +35,7 @@ def test_the_macro_f1_of_a_validation_is_that_of_evaluate_and_of_scikit_learn_ho
     logits = (torch.randn(301, 5, generator=generator) * 2).round()
     targets = torch.randint(4, (301,), generator=generator)
     metric = macro_f1.Metric(5)
-    evaluated = metrics.evaluate(
-        Predictions.of(logits.numpy(), targets.numpy()), classes, top_k=2, calibration_bins=5, confidence_level=0.9
-    )
+    evaluated = metrics.evaluate(Predictions.of(logits.numpy(), targets.numpy()), classes, SETTINGS)
     for size in (1, 7, 64, 301):
         parts = zip(logits.split(size), targets.split(size), strict=True)
         total = torch.stack([metric.part(*part) for part in parts]).sum(dim=0)
