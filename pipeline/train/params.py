@@ -336,19 +336,13 @@ class TrainParams(Section):
 
     @field_validator("train")
     @classmethod
-    def refuse_misfit_of_loss(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
-        loss = info.data.get("loss")
+    def refuse_misfit(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
+        loss, optimizer = info.data.get("loss"), info.data.get("optimizer")
         if isinstance(loss, LossSettings) and not loss.is_measured and (train.export_weights == "best" or train.patience is not None):
             raise ValueError(
                 f"export_weights: {loss.name} with these settings makes {train.metric} worse, by which `best` and `train.patience` choose: write "
                 "`train.export_weights: last` and `train.patience: null`"
             )
-        return train
-
-    @field_validator("train")
-    @classmethod
-    def refuse_misfit_of_optimizer(cls, train: LoopSettings, info: ValidationInfo) -> LoopSettings:
-        optimizer = info.data.get("optimizer")
         if train.precision == "bf16-true" and isinstance(optimizer, AdamSettings):
             raise ValueError(
                 f"precision: bf16-true would round away small updates of {optimizer.name}'s running averages: "
