@@ -54,7 +54,9 @@ def save(path: Path, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
         try:
             save_file(stored, draft, metadata={KEY: files.canonical(with_digest)})
         except SafetensorError as error:
-            raise as_os_error(error, path) from error
+            if match := OS_ERROR.search(str(error)):  # such as a full disk: it has the error number only in its message
+                raise OSError(int(match[1]), os.strerror(int(match[1])), str(path)) from error
+            raise
         draft.chmod(mode)
 
 
@@ -70,15 +72,6 @@ def unshared(tensors: Tensors) -> Tensors:
         found[name] = tensor.clone() if memory in seen else tensor
         seen.add(memory)
     return found
-
-
-def as_os_error(error: SafetensorError, path: Path) -> Exception:
-    """Return an OSError if the operating system caused `error`, for example because the disk is full. Otherwise return `error`.
-
-    SafetensorError has the error number of the operating system only in its message.
-    """
-    match = OS_ERROR.search(str(error))
-    return OSError(int(match[1]), os.strerror(int(match[1])), str(path)) if match else error
 
 
 def load(path: Path, *, header_bytes: int = HEADER_BYTES) -> tuple[Tensors, dict[str, Any]]:

@@ -35,25 +35,17 @@ Floats = NDArray[np.float64]
 
 
 class Column(BaseModel):
-    """Describes a column. `missing` is True if cells of train have no value: the model then gets one more feature that says so."""
+    """Describes a column. `missing` is True if cells of train have no value: the model then gets one more feature that says so.
+
+    Each kind has three methods. `stored` returns the number that is stored for a value that `read` returned, NaN for None. `cell` returns a
+    cell for which a number is stored. `random` returns random stored numbers.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Kind
     name: str | int
     missing: bool
-
-    def stored(self, value: float | str | None) -> float:
-        """Return the number that is stored for a value that `read` returned; NaN if it is None."""
-        raise NotImplementedError
-
-    def cell(self, stored: float) -> float | str | None:
-        """Return a cell for which `stored` is stored."""
-        raise NotImplementedError
-
-    def random(self, generator: np.random.Generator, count: int) -> Floats:
-        """Return `count` random stored numbers."""
-        raise NotImplementedError
 
 
 class NumberColumn(Column):

@@ -30,11 +30,6 @@ class Share:
     count: int = 1
     lanes: int = 1
 
-    def own(self, batch_size: int) -> slice:
-        """Return the positions of this process's samples in a batch."""
-        size = batch_size // self.count
-        return slice(self.number * size, (self.number + 1) * size)
-
     def of(self, batch: BatchIndex, *, with_partners: bool) -> BatchIndex:
         """Return the samples of `batch` that this process needs.
 
@@ -47,7 +42,8 @@ class Share:
         """
         if self.count == 1:
             return batch
-        own = self.own(len(batch))
+        size = len(batch) // self.count
+        own = slice(self.number * size, (self.number + 1) * size)
         mirrored = slice(len(batch) - own.stop, len(batch) - own.start)
         has_others = with_partners and mirrored != own
         found = joined([batch.part(own), batch.part(mirrored)]) if has_others else batch.part(own)
