@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import INPUTS, TASKS, Registry
+from pipeline.core.registry import INPUTS, TASKS
 
 Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
@@ -218,9 +218,13 @@ class Spec(BaseModel):
     @field_validator("inputs", "targets", mode="before")
     @classmethod
     def find_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """If `value` is a mapping, validate it with the class for its `kind`. Any other value is returned unchanged."""
+        """If `value` is a mapping, validate it with the class in the module of its `kind`. Any other value is returned unchanged."""
+        if not isinstance(value, Mapping):
+            return value
         registry, name = (INPUTS, "Inputs") if info.field_name == "inputs" else (TASKS, "Targets")
-        return read_kind(value, registry, name) if isinstance(value, Mapping) else value
+        if (kind := value.get("kind")) not in registry.names:
+            raise ValueError(f"there is no {registry.noun} {kind!r}: choose one of {', '.join(registry.names)}")
+        return getattr(registry.module(str(kind)), name).model_validate(value)
 
     @property
     def num_outputs(self) -> int:
@@ -246,15 +250,3 @@ def stored_bytes(value: Any, *, part: str, key: str) -> int:
     in_record = json.dumps({"spec": {part: {key: value}}}, indent=2, ensure_ascii=False)
     in_header = json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
     return max(len(in_record.encode()), len(in_header.encode()))
-
-
-def read_kind(value: Mapping[str, Any], registry: Registry, name: str) -> Any:
-    """Validate the mapping `value` with the class for its `kind`, and return the validated object.
-
-    Each kind has a module in `registry`, and `name` is a class in this module. Raises ValueError if there is no such module, or if `value`
-    is invalid.
-    """
-    kind = value.get("kind")
-    if kind not in registry.names:
-        raise ValueError(f"there is no {registry.noun} {kind!r}: choose one of {', '.join(registry.names)}")
-    return getattr(registry.module(str(kind)), name).model_validate(value)

@@ -53,14 +53,7 @@ class Model(nn.Module):
     frozen_norms: Sequence[nn.Module] = ()
     """BatchNorm layers that stay in evaluation mode, also in training: their running statistics stay unchanged."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        preprocessing: nn.Module,
-        *,
-        bf16_weights: bool = False,
-        channels_last: bool = False,
-    ) -> None:
+    def __init__(self, network: nn.Module, preprocessing: nn.Module, *, bf16_weights: bool = False, channels_last: bool = False) -> None:
         super().__init__()
         if bf16_weights:
             precision.to_bf16(network)

@@ -117,12 +117,7 @@ class BlockBatch:
 
         Every element of `targets` counts: only tokens can be IGNORED, and WindowBatch and PairBatch count those.
         """
-        return self.batch_size * (self.batch_index.targets.numel() // self.num_local_samples)
-
-    @property
-    def num_local_samples(self) -> int:
-        """Return the number of samples of the batch that this process reads: its own, and their partners in mixup and CutMix."""
-        return len(self.batch_index)
+        return self.batch_size * (self.batch_index.targets.numel() // len(self.batch_index))
 
     @property
     def lane_size(self) -> int:
@@ -164,7 +159,7 @@ class BlockBatch:
         if augmentation is None or not augmentation.mixing or part.draws is None:
             return Batch(inputs, part.targets)
         # Sample i is mixed with sample n - 1 - i of the whole batch, so that the micro-batch size does not change the pairs.
-        mirrored = slice(self.num_local_samples - positions.stop, self.num_local_samples - positions.start)
+        mirrored = slice(len(self.batch_index) - positions.stop, len(self.batch_index) - positions.start)
         partners = inputs if mirrored == positions else self.inputs(mirrored)
         partner_targets = self.batch_index.part(mirrored).targets
         return Batch(*augmentation.mix(inputs, partners.flip(0), part.targets, partner_targets.flip(0), part.draws))

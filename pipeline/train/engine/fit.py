@@ -48,13 +48,7 @@ class NotFinite(Exception):
 
 
 def fit(
-    state: TrainState,
-    progress: Progress,
-    batches: Iterable[BlockBatch],
-    plan: Plan,
-    *,
-    step: Step,
-    validate: Validate | None,
+    state: TrainState, progress: Progress, batches: Iterable[BlockBatch], plan: Plan, *, step: Step, validate: Validate | None
 ) -> Iterator[Report]:
     """Train until the plan is finished, and yield a Report after every step. Updates `state` and `progress` in place.
 

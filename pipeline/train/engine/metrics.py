@@ -34,10 +34,6 @@ class StepValues:
         return len(self.loss)
 
     @property
-    def num_skipped(self) -> int:
-        return int(sum(self.skipped))
-
-    @property
     def skipped_at_end(self) -> int:
         """Return how many steps in a row were skipped up to the last one."""
         return next((index for index, skipped in enumerate(reversed(self.skipped)) if not skipped), self.steps)
@@ -49,7 +45,7 @@ class StepValues:
         skipped. Their number of targets is estimated from `num_targets`, as if all steps had equally many. The row has no loss and no
         metrics if every step was skipped, no gradient norm if it is not finite, and no number of skipped steps if it is 0.
         """
-        row: Row = {"train/skipped_steps": self.num_skipped} if self.num_skipped else {}
+        row: Row = {"train/skipped_steps": int(sum(self.skipped))} if any(self.skipped) else {}
         applied = [index for index in range(self.steps) if not self.skipped[index]]
         if applied:
             row["train/objective"] = sum(self.loss[index] for index in applied) / len(applied)

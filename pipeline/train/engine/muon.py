@@ -28,15 +28,7 @@ class Muon(torch.optim.Optimizer):
     # with this flag, GradScaler sets `found_inf` on the optimizer instead of reading it on the host
     _step_supports_amp_scaling = True
 
-    def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        *,
-        lr: float,
-        nesterov: bool,
-        ns_steps: int,
-        normalize_weights: bool,
-    ) -> None:
+    def __init__(self, groups: Iterable[dict[str, Any]], *, lr: float, nesterov: bool, ns_steps: int, normalize_weights: bool) -> None:
         super().__init__(groups, {"lr": lr, "nesterov": nesterov, "ns_steps": ns_steps, "normalize_weights": normalize_weights})
         self.packings: dict[tuple[tuple[torch.Size, ...], bool], Packing] = {}
         for group in self.param_groups:

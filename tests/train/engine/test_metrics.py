@@ -85,5 +85,5 @@ def test_what_a_step_did_not_measure_counts_as_nothing() -> None:
     window.add(8, {**one, "norm": None, "skipped": None})
     reading = window.read_values()
     assert (reading.loss, reading.norm) == ([0.25, 0.25], [2.0, 0.0])
-    assert reading.num_skipped == 2
+    assert reading.skipped == [2.0, 0.0]
     assert window.num_targets == 16
