@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.untrusted import shown
 from pipeline.tools import tool
 from pipeline.tools.verbs import VERBS
 
 STAGES = ("prepare", "train", "evaluate")
-UNCAUGHT, BAD_INPUT = 1, 2
-UNAVAILABLE = os.EX_UNAVAILABLE  # 69
+UNCAUGHT = 1
 INTERRUPTED = 130
 READER_ENDED = 141  # as a shell reports a program that SIGPIPE has ended
 MAX_LINES, MAX_SHOWN = 20, 2000
@@ -111,7 +110,7 @@ def print_os_error(error: OSError) -> int:
         return READER_ENDED
     if error.errno not in FIXABLE:
         raise error
-    exit_code = UNAVAILABLE if error.errno in FULL else BAD_INPUT
+    exit_code = (Unavailable if error.errno in FULL else Refusal).exit_code
     return print_error(f"{error.filename or 'the output or a temporary file'}: {FIXABLE[error.errno]}", exit_code)
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
 from pipeline.core import files
 
 STARTED_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
@@ -136,6 +134,8 @@ def start() -> None:
     already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if none of these started this process, or if one
     of the watched processes belongs to another user.
     """
+    import psutil  # late: the help is printed without it
+
     if STARTED_BY_DVC in os.environ:
         pids = ancestors_up_to_dvc()
     elif STARTED_BY_TORCHRUN in os.environ or STARTED_BY_SEARCH in os.environ:
@@ -157,6 +157,8 @@ def ancestors_up_to_dvc() -> Iterator[int]:
 
     DVC sets an environment variable for the processes that it starts: the first ancestor without the variable is DVC.
     """
+    import psutil  # late, as in `start`
+
     for process in psutil.Process().parents():
         yield process.pid
         if STARTED_BY_DVC not in process.environ():

@@ -17,11 +17,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from pipeline.core import interruption
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.refusal import Refusal, Unavailable, counted
 from pipeline.inference import machine
 from pipeline.train.group.processes import LOST, OUT_OF_MEMORY
 
-REFUSED = (2, os.EX_UNAVAILABLE)
+REFUSED = (Refusal.exit_code, Unavailable.exit_code)
 """Exit codes of a process that raised Refusal. It is not started again here: its user or scheduler decides about that."""
 SHUTDOWN_S = 120
 """Time in which a process that is stopped can save a checkpoint. Then it is killed."""

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.__main__ import UNAVAILABLE, main
+from pipeline.__main__ import main
 from pipeline.core import stage
 from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Unavailable
 from pipeline.evaluate import stage as evaluate_stage
 from pipeline.inference import model_file
 from pipeline.prepare import stage as prepare_stage
@@ -121,7 +122,7 @@ def test_a_source_that_was_changed_while_prepare_read_it_is_refused(folder: Path
         } | {"name": "arrays"}
         YAML().dump(params, Path("params.yaml"))
     after(prepare_stage.writer, "store", lambda: writers[form](1), monkeypatch)
-    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    assert by_dvc("prepare", monkeypatch) == Unavailable.exit_code
     changed = f"{name}/cat/0000.bmp" if form == "folder" else name
     assert f"error: {changed}: changed while prepare ran. DVC would store the result under the new data." in capsys.readouterr().err
 
@@ -131,7 +132,7 @@ def test_images_that_were_added_or_removed_are_refused(folder: Path, monkeypatch
     path = folder / IMAGES / ("cat/0000.bmp" if edit == "removed" else "cat/new.bmp")
     change = path.unlink if edit == "removed" else lambda: path.write_bytes(picture(99, "BMP"))
     after(prepare_stage.writer, "store", change, monkeypatch)
-    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    assert by_dvc("prepare", monkeypatch) == Unavailable.exit_code
     assert f"{path.relative_to(folder)}: changed while prepare ran" in capsys.readouterr().err
 
 
@@ -164,7 +165,7 @@ def test_other_bytes_that_were_there_only_while_they_were_read_are_refused(folde
         return data
 
     monkeypatch.setattr(archives.Folder, "read", reading)
-    assert by_dvc("prepare", monkeypatch) == UNAVAILABLE
+    assert by_dvc("prepare", monkeypatch) == Unavailable.exit_code
     assert f"{IMAGES}/cat/0000.bmp: changed while prepare ran" in capsys.readouterr().err
 
 
@@ -194,7 +195,7 @@ def test_a_training_whose_data_were_changed_is_refused_and_saved_unless_it_may_h
             replace(ARRAY, changed)
 
     after(*LOOP, flip, monkeypatch)
-    assert by_dvc("train", monkeypatch) == UNAVAILABLE
+    assert by_dvc("train", monkeypatch) == Unavailable.exit_code
     streams = capsys.readouterr()
     assert f"error: {ARRAY}: changed while train ran" in streams.err
     assert ("train: the checkpoints are deleted" if in_place else "train: step 24 is saved") in streams.out
@@ -211,7 +212,7 @@ def test_a_training_whose_data_and_weights_were_restored_with_other_times_goes_o
     after(*LOOP, lambda: [replace(path, path.read_bytes()) for path in (ARRAY, weights)], monkeypatch)
     assert by_dvc("train", monkeypatch) == 0
     after(*LOOP, lambda: replace(weights, bytes(reversed(weights.read_bytes()))), monkeypatch)
-    assert by_dvc("train", monkeypatch) == UNAVAILABLE
+    assert by_dvc("train", monkeypatch) == Unavailable.exit_code
 
 
 def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(prepared: Path, monkeypatch, capsys) -> None:
@@ -225,7 +226,7 @@ def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(pre
     assert main(["train"]) == 0
     assert len(MODEL.read_bytes()) == len(whole)
     after(evaluate_stage, "judge", lambda: replace(MODEL, whole), monkeypatch)
-    assert by_dvc("evaluate", monkeypatch) == UNAVAILABLE
+    assert by_dvc("evaluate", monkeypatch) == Unavailable.exit_code
     assert f"error: {MODEL}: changed while evaluate ran" in capsys.readouterr().err
     assert not Path("metrics/evaluate.json").exists()
 

@@ -5,11 +5,11 @@ import re
 import kubernetes_validate
 import pytest
 
-from pipeline.__main__ import BAD_INPUT, UNAVAILABLE
 from pipeline.container import __main__ as entry_point
 from pipeline.container import checkout
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import KILLED
+from pipeline.core.refusal import Refusal, Unavailable
 from tests.deploy import manifests
 from tests.deploy.manifests import FILES, all_containers, compose, containers, documents, jobs, objects, option, pods
 from tests.imports import TOP
@@ -124,9 +124,9 @@ def test_a_preempted_pod_is_replaced_once_it_has_ended_and_a_job_ends_at_once_on
         assert job["template"]["spec"]["restartPolicy"] == "Never"
         assert job["podFailurePolicy"]["rules"] == [  # the first rule that matches decides
             {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [BAD_INPUT]}},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [Refusal.exit_code]}},
         ]
-    assert BAD_INPUT not in (UNAVAILABLE, KILLED, 1)
+    assert Refusal.exit_code not in (Unavailable.exit_code, KILLED, 1)
 
 
 def test_the_pods_of_a_training_find_each_other() -> None:

@@ -126,7 +126,6 @@ class TrialFolder:
 
 
 ERROR = "error: "
-REFUSED = 2
 
 
 class Child:
@@ -174,7 +173,7 @@ class Child:
         The message begins with the key of a parameter.
         """
         place, _, message = self.error.partition(": ")
-        return message if self.exit_code == REFUSED and place.startswith(f"{self.trial.paths.params}:") else ""
+        return message if self.exit_code == Refusal.exit_code and place.startswith(f"{self.trial.paths.params}:") else ""
 
 
 def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> dict[str, str]:
