@@ -15,6 +15,7 @@ from pipeline.inference.measuring import Measured
 from pipeline.inference.networks import Model, predict
 from pipeline.train.engine import metrics
 from pipeline.train.engine.metrics import StepMetrics
+from tests.evaluate.reports.test_metrics import SETTINGS
 from tests.train.engine.building import model_of, objective_of
 
 OBJECTIVE = objective_of()
@@ -39,7 +40,7 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
     targets = images.placement.targets.numpy()
     predictions = Predictions.of(logits.numpy(), targets)
-    evaluated = evaluation.evaluate(predictions, tuple("abc"), top_k=2, calibration_bins=5, confidence_level=0.9)
+    evaluated = evaluation.evaluate(predictions, tuple("abc"), SETTINGS)
     assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
 
 
