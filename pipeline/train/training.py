@@ -11,6 +11,7 @@ import torch
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
+from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted, listed
@@ -27,7 +28,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history, loss_trial
-from pipeline.train.augment.augmentation import chosen_augmentation, refuse_misfit
+from pipeline.train.augment.augmentation import Augmentation, TextAugmentation, refuse_misfit
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
@@ -163,7 +164,8 @@ class Training:
         settings, train = self.params.augment, self.prepared.train
         augmentation = None
         if settings:
-            augmentation = chosen_augmentation(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
+            kind = TextAugmentation if isinstance(self.prepared.spec.inputs, TextInputs) else Augmentation
+            augmentation = kind(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
         return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[BlockBatch]:

@@ -133,14 +133,6 @@ class TextAugmentation:
         raise AssertionError("texts are not mixed")
 
 
-def chosen_augmentation(
-    settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device
-) -> Augmentation | TextAugmentation:
-    """Return the augmentation of the train split. Raises Refusal if a transform would break a promise."""
-    kind = TextAugmentation if isinstance(spec.inputs, TextInputs) else Augmentation
-    return kind(settings, spec, num_samples, seed=seed, device=device)
-
-
 def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: int, num_samples: int) -> Tensor:
     """Return the random integers (num_draws, num_samples) of all `augmenters` for an epoch."""
     return torch.from_numpy(np.concatenate([augmenter.draw(generator_for, epoch, num_samples) for augmenter in augmenters]))

@@ -36,27 +36,6 @@ RENDEZVOUS_S = 60.0
 """The longest time that the processes wait for each other at the start. torch.distributed.run starts all of them at the same time."""
 
 
-class Flags:
-    """Tells all processes which flags one of them has raised, on a gloo group of its own, so that nobody waits for a GPU."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        self.group = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timeout))
-        self.sent: tuple[Tensor, dist.Work] | None = None
-
-    def exchanged(self, *flags: bool) -> list[bool]:
-        """Send `flags`, and return for each whether any process sent True at its call before this one. This wait is short: that call is past."""
-        found = [False] * len(flags)
-        if self.sent:
-            tensor, work = self.sent
-            work.wait()
-            found = [bool(flag) for flag in tensor.tolist()]
-        tensor = torch.tensor([int(flag) for flag in flags])
-        sent = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.group, async_op=True)
-        assert sent
-        self.sent = tensor, sent
-        return found
-
-
 class Left(BaseException):  # like Interrupted: `except Exception` must not catch it
     """Raised in all processes but the first when nothing remains to be done that needs them."""
 
@@ -157,10 +136,14 @@ class Group:
 
 @dataclass(kw_only=True)
 class Several(Group):
-    """The group of a process that trains together with others. They exchange records by `store`, and flags by `flags`."""
+    """The group of a process that trains together with others. They exchange records by `store`, and what they do next by `control`, a gloo group
+    of its own, so that nobody waits for a GPU.
+    """
 
     store: Store
-    flags: Flags
+    control: dist.ProcessGroup
+    sent: tuple[Tensor, dist.Work] | None = None
+    """The flags of the last call of `exchanged`, and the operation that finds out which of them any process has raised."""
     is_save_due: bool = False
     saves_next: bool = False
     is_closed: bool = False
@@ -188,7 +171,7 @@ class Several(Group):
         return found
 
     def wait(self) -> None:
-        dist.barrier(group=self.flags.group)
+        dist.barrier(group=self.control)
 
     def close(self) -> None:
         """End it before the first process writes results or waits for MLflow: to destroy a group of NCCL waits for all processes to do so."""
@@ -204,10 +187,23 @@ class Several(Group):
             distributed_c10d._abort_process_group()
 
     def pause(self, interruption: Interruption) -> None:
-        stopped, saved = self.flags.exchanged(interruption.number is not None, self.is_save_due)
+        stopped, saved = self.exchanged(interruption.number is not None, self.is_save_due)
         self.is_save_due, self.saves_next = False, self.saves_next or saved
         if stopped:
             raise Interrupted(interruption.number or signal.SIGTERM)
+
+    def exchanged(self, *flags: bool) -> list[bool]:
+        """Send `flags`, and return for each whether any process sent True at its call before this one. This wait is short: that call is past."""
+        found = [False] * len(flags)
+        if self.sent:
+            tensor, work = self.sent
+            work.wait()
+            found = [bool(flag) for flag in tensor.tolist()]
+        tensor = torch.tensor([int(flag) for flag in flags])
+        sent = dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control, async_op=True)
+        assert sent
+        self.sent = tensor, sent
+        return found
 
     def agreed(self, *, save: bool) -> bool:
         self.is_save_due = save and self.writes
@@ -235,7 +231,7 @@ class Several(Group):
         if self.is_closed:
             return found
         told = torch.tensor([found is not None, saves], dtype=torch.int)
-        dist.broadcast(told, 0, group=self.flags.group)
+        dist.broadcast(told, 0, group=self.control)
         has_failed, saves = map(bool, told.tolist())
         if has_failed and not found:
             found = Refusal(FAILED) if saves else RuntimeError(FAILED)
@@ -276,14 +272,14 @@ def joined(environment: Environment, device: torch.device) -> Iterator[Group]:
             timeout=timedelta(seconds=environment.timeout_s),
             device_id=device if device.type == "cuda" else None,
         )
-        flags = Flags(timedelta(seconds=environment.timeout_s))
+        control = cast("dist.ProcessGroup", dist.new_group(backend="gloo", timeout=timedelta(seconds=environment.timeout_s)))
         store.set_timeout(timedelta(seconds=environment.timeout_s))  # one process may take longer to read the data than another
     except (RuntimeError, ValueError) as error:
         raise Unavailable(
             f"MASTER_ADDR: the {environment.world_size} processes did not meet at {place} within {wait_s:.0f} s ({reason(error)}): "
             "start all of them, and check this address, the port and the firewall"
         ) from None
-    group = Several(rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), flags=flags)
+    group = Several(rank, size, environment.local_rank, environment.local_world_size, store=PrefixStore("pipeline", store), control=control)
     try:
         with redirect_stdout(io.StringIO()) if rank else nullcontext(), suppress(Left):
             yield group

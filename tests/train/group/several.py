@@ -21,7 +21,7 @@ from pipeline.train import beginning, training
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.metrics import Row
 from pipeline.train.group import processes
-from pipeline.train.group.processes import ALONE, Flags, Group, Several
+from pipeline.train.group.processes import ALONE, Group, Several
 from pipeline.train.group.sharding import local
 from pipeline.train.params import TrainParams
 from tests.forking import free_port
@@ -79,7 +79,7 @@ def child(rank: int, size: int, meeting: Path, runs: tuple[Run, ...]) -> None:
     if size > 1:
         timeout = timedelta(seconds=TIMEOUT_S)
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timeout)
-        group = Several(rank, size, store=dist.HashStore(), flags=Flags(timeout))
+        group = Several(rank, size, store=dist.HashStore(), control=dist.new_group(backend="gloo", timeout=timeout))
     for number, run in enumerate(runs):
         end = trained(run, group)
         if rank == 0:

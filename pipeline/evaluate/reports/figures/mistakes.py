@@ -1,4 +1,6 @@
-"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images; and the scores of several labels a sample."""
+"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images; the scores of several labels a sample;
+and the errors of numbers.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -221,3 +223,26 @@ def plot_pairs(path: Path, counts: Integers, support: Integers, labels: Sequence
     """Plot for how many of the samples with a label (row) each label (column) is predicted. `support` counts the samples with each label."""
     title = "Labels predicted for the samples with each label"
     plot_counts(path, counts, counts / np.maximum(support[:, None], 1), labels, title=title, part="label")
+
+
+MOST_COLUMNS, MOST_POINTS = 4, 5000
+
+
+def plot_errors(path: Path, actual: Floats, predicted: Floats, columns: Sequence[str]) -> None:
+    """Plot the predictions (samples, columns) above the residuals, predicted minus actual, of at most MOST_COLUMNS columns, and write the figure to `path`.
+
+    Of more than MOST_POINTS samples, evenly spaced ones are drawn.
+    """
+    shown = np.linspace(0, len(actual) - 1, min(len(actual), MOST_POINTS)).astype(int)
+    count = min(len(columns), MOST_COLUMNS)
+    with canvas.figure(path, 4.2 * count, 6.4) as figure:
+        above, below = figure.subplots(2, count, sharex="col", squeeze=False, height_ratios=(3, 1.4))
+        for number in range(count):
+            x, y = actual[shown, number], predicted[shown, number]
+            ends = [min(x.min(), y.min()), max(x.max(), y.max())]
+            above[number].plot(ends, ends, color="0.6", linewidth=1)
+            above[number].scatter(x, y, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
+            above[number].set(title=canvas.label(columns[number], number, LONGEST_NAME), ylabel="predicted")
+            below[number].axhline(0, color="0.6", linewidth=1)
+            below[number].scatter(x, y - x, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
+            below[number].set(xlabel="actual", ylabel="predicted - actual")
