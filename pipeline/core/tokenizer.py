@@ -185,7 +185,7 @@ class BpeTokenizer(ByteTokenizer):
         if known is None:
             if len(self.cache) == MOST_CACHED:
                 self.cache.clear()
-            signs = as_signs(piece)
+            signs = piece.encode().decode("latin-1").translate(SIGN_OF_BYTE)  # the bytes in UTF-8 as BYTE_SIGNS
             known = self.cache[piece] = np.array([token.id for token in self.model.tokenize(signs)], np.int32).tobytes()
         return known
 
@@ -264,8 +264,3 @@ def from_signs(token: str) -> bytes:
         return token.translate(BYTE_OF_SIGN).encode("latin-1")
     except UnicodeEncodeError:
         return token.encode()
-
-
-def as_signs(text: str) -> str:
-    """Return the UTF-8 bytes of a text as characters of BYTE_SIGNS."""
-    return text.encode().decode("latin-1").translate(SIGN_OF_BYTE)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -46,7 +46,11 @@ class Receiver(Protocol):
 
 
 class Evaluator(Receiver, Protocol):
-    """Computes scores, tables and figures from the outputs that it has collected."""
+    """Computes scores, tables and figures from the outputs that it has collected.
+
+    If the model writes texts, which are more than outputs for the true targets, there is another method, which is called after all outputs were
+    added: `write_texts(model, rows, batch_size, device)` writes a text for each of `rows`, stored samples of the test split, in batches.
+    """
 
     def scores(self) -> dict[str, Any]:
         """Return the scores for `metrics/evaluate.json`. A score is a number, or a mapping whose values are scores.
@@ -65,15 +69,6 @@ class Evaluator(Receiver, Protocol):
         `inputs` are the inputs of the test split. `history` contains the rows of `plots/train/history.csv`. `model` is the model whose
         outputs were added.
         """
-        ...
-
-
-@runtime_checkable
-class TextWriter(Protocol):
-    """An evaluator of texts that the model writes, which are more than outputs for the true targets."""
-
-    def write_texts(self, model: nn.Module, rows: NDArray[Any], batch_size: int, device: torch.device, /) -> None:
-        """Write a text for each of `rows`, stored samples of the test split, in batches of `batch_size`, after all outputs were added."""
         ...
 
 
@@ -152,7 +147,7 @@ def judge(
     captures = device.type == "cuda" and machine.graphs == "on"
     with torch_errors.with_remedies(size="evaluate.batch_size"):
         feed([evaluator, measured], model, split, device, precision=chosen, batch_size=batch_size, captures=captures)
-        if isinstance(evaluator, TextWriter):
+        if hasattr(evaluator, "write_texts"):
             evaluator.write_texts(model.eval(), split.inputs, batch_size, device)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
         if isinstance(spec.inputs, TableInputs):

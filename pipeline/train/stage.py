@@ -39,7 +39,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
     machine = Machine.set_up(environment)
     set_determinism(params.train.deterministic, training=True)
     with processes.joined(environment, machine.device) as group:
-        observer = group.heard(observer)
+        observer = observer if group.writes else Observer()
         prepared = Prepared.open(paths.prepared, verify=group.reads_all)
         identity = identify(params, paths, prepared, machine, group)
         group.refuse_different("inputs", identity.parts)

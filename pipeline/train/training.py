@@ -202,7 +202,7 @@ class Training:
                     self.name_unused()
                 if report.bad_step:
                     print(f"warning: {self.describe_nonfinite(report.bad_step)}; the step was skipped", flush=True)
-                if not warned and self.is_diverging(report):
+                if not warned and report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss:
                     warned = True
                     print(f"warning: at step {report.step} the loss is far above the loss of uniform guessing: {fit.REMEDY}", flush=True)
                 yield report
@@ -248,10 +248,6 @@ class Training:
             "activations are computed again": self.params.train.activation_checkpointing,
         }
         return next((reason for reason, applies in obstacles.items() if applies), None)
-
-    def is_diverging(self, report: fit.Report) -> bool:
-        """Return True if the mean training loss in `report` is more than DIVERGED times the loss of a model that has learned nothing."""
-        return report.metrics.get("train/objective", 0.0) > DIVERGED * self.objective.chance_loss
 
     def diverged(self, error: fit.NotFinite) -> fit.Diverged:
         message = self.describe_nonfinite(error.step, or_before=error.or_before)

@@ -55,19 +55,15 @@ class ClassTargets(spec.Targets):
         return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})
 
     @property
-    def num_classes(self) -> int:
-        return len(self.classes)
-
-    @property
     def output_names(self) -> tuple[str, ...]:
         return self.classes
 
     def refuse_invalid(self, targets: NDArray[np.int64], place: str) -> None:
         """Raise Refusal if a class number is negative, or not less than the number of classes. `place` names the data in the message."""
-        if len(targets) and not 0 <= targets.min() <= targets.max() < self.num_classes:
+        if len(targets) and not 0 <= targets.min() <= targets.max() < len(self.classes):
             raise Refusal(
-                f"{place} has targets from {targets.min()} to {targets.max()}, but the numbers of its {self.num_classes} classes are 0 to "
-                f"{self.num_classes - 1}: correct the source, and run `dvc repro -f prepare`"
+                f"{place} has targets from {targets.min()} to {targets.max()}, but the numbers of its {len(self.classes)} classes are 0 to "
+                f"{len(self.classes) - 1}: correct the source, and run `dvc repro -f prepare`"
             )
 
     def refuse_unlearnable(self, targets: NDArray[np.int64], place: str) -> None:
@@ -77,7 +73,7 @@ class ClassTargets(spec.Targets):
         `place` names the dataset in the message.
         """
         refuse_long(self.classes, "classes", place)
-        counts = np.bincount(targets, minlength=self.num_classes).tolist()
+        counts = np.bincount(targets, minlength=len(self.classes)).tolist()
         empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
         if empty:
             raise Refusal(f"source.root: {place} has no samples of {', '.join(empty[:MOST_NAMED])}: add some, or remove the class")

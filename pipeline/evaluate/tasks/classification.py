@@ -29,7 +29,7 @@ class Evaluator:
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
         assert isinstance(spec.targets, ClassTargets)
-        settings.refuse_misfit(spec.targets.num_classes)
+        settings.refuse_misfit(spec.num_outputs)
         self.classes, self.settings = spec.targets.classes, settings
         self.inputs = spec.inputs
         self.parts: list[Predictions] = []

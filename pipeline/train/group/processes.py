@@ -22,7 +22,6 @@ from torch.distributed.rendezvous import rendezvous
 from pipeline.core import files, identity
 from pipeline.core.environment import Environment
 from pipeline.core.interruption import Interrupted, Interruption
-from pipeline.core.observer import Observer
 from pipeline.core.refusal import Refusal, Unavailable, listed
 from pipeline.core.stage import ChangedInPlace
 from pipeline.core.untrusted import reason
@@ -68,10 +67,6 @@ class Group:
     def fingerprint(self, lanes: int) -> dict[str, int]:
         """Return what of this group decides bits: the number of several processes, if `train.lanes` is 1."""
         return {"processes": self.size} if self.size > 1 and lanes == 1 else {}
-
-    def heard(self, observer: Observer) -> Observer:
-        """Return `observer`, or in all processes but the first one that ignores what it is told."""
-        return observer if self.writes else Observer()
 
     def once(self, describe: Callable[[], str]) -> str:
         """Return what `describe` returns. It writes a file, so only the first process calls it."""
