@@ -19,7 +19,8 @@ def num_targets(targets: "Tensor") -> "Tensor":
 
 
 def without_padding(inputs: "Tensor", lengths: "Tensor | None") -> "Tensor":
-    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths.
+    """Cut off padding of `inputs` (n, length) after the longest of `lengths`, rounded up to one of NUM_LENGTHS lengths. `prepare` has padded all
+    samples to one length (`core/tokenizer.py: Tokenizer.rows`).
 
     Few different lengths let a compiler, and the cache of the allocator, reuse what they have.
     """

@@ -1,5 +1,5 @@
-"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images; the scores of several labels a sample;
-and the errors of numbers.
+"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images; also the scores of several
+labels a sample, and the errors of numbers.
 """
 
 from collections.abc import Mapping, Sequence
