@@ -1,7 +1,9 @@
 """Fixtures of many tests: the digits preset with changes, small data and a cleaned environment."""
 
 import copy
+import importlib
 import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ import torch
 
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.train.params import TrainParams
@@ -99,3 +102,18 @@ def prepared(spec: Spec) -> Prepared:
 @pytest.fixture
 def cpu() -> torch.device:
     return torch.device("cpu")
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry, str, str], None]:
+    """Return a function that adds a choice of this name, a module with this code, to a registry."""
+
+    def add(registry: Registry, name: str, code: str) -> None:
+        package, folder = importlib.import_module(registry.package), tmp_path / registry.package.replace(".", "/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+        monkeypatch.setitem(registry.__dict__, "names", (*registry.names, name))
+        monkeypatch.delitem(sys.modules, f"{registry.package}.{name}", raising=False)
+
+    return add

@@ -6,7 +6,6 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import torch
 from sklearn import metrics as expected
 
-import pipeline.inference.metrics
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.classification import ClassTargets
@@ -155,21 +153,6 @@ def test_a_metric_that_does_not_fit_is_refused() -> None:
         measured(["cohen_kappa", "auroc"], 5, num_samples=10**9)
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Return a function that adds a metric of this name, with this code."""
-    folder = tmp_path / "pipeline/inference/metrics"
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(pipeline.inference.metrics, "__path__", [*pipeline.inference.metrics.__path__, str(folder)])
-
-    def add(name: str, code: str) -> None:
-        (folder / f"{name}.py").write_text(code, encoding="utf-8")
-        monkeypatch.setitem(METRICS.__dict__, "names", (*METRICS.names, name))
-        sys.modules.pop(f"pipeline.inference.metrics.{name}", None)
-
-    return add
-
-
 HEAD = "from pipeline.inference import measuring\nclass Metric(measuring.FromCounts):\n    direction = 'max'\n"
 OF = "    def of(self, support, predicted, hits):\n"
 PART = "    def part(self, outputs, targets):\n        return (outputs.argmax(-1) == targets).float().mean()\n"
@@ -193,9 +176,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_metric_is_refused_with_its_file_and_the_remedy(own: Callable[[str, str], None], case: str) -> None:
+def test_a_broken_metric_is_refused_with_its_file_and_the_remedy(own, case: str) -> None:
     code, message = BROKEN[case]
-    own("own", code)
+    own(METRICS, "own", code)
     with pytest.raises(Refusal, match=rf"^(train\.metrics: )?pipeline/inference/metrics/own\.py:\s?{message}"):
         refuse_unmeasurable(["own"], ClassTargets, 3, "train.metrics")
 
@@ -209,8 +192,8 @@ SQUARES = """
 """
 
 
-def test_good_metrics_of_every_task_pass_the_trial(own: Callable[[str, str], None]) -> None:
-    own("squares", HEAD.replace("FromCounts", "Metric") + SQUARES)
+def test_good_metrics_of_every_task_pass_the_trial(own) -> None:
+    own(METRICS, "squares", HEAD.replace("FromCounts", "Metric") + SQUARES)
     for targets, num_outputs, names in (
         (ClassTargets, 7, REFERENCES),
         (NextTokenTargets, 50_000, ["top_5_accuracy"]),
@@ -220,8 +203,8 @@ def test_good_metrics_of_every_task_pass_the_trial(own: Callable[[str, str], Non
         refuse_unfit({name: metric_named(name)(num_outputs) for name in names}, targets, "train.metrics")
 
 
-def test_check_and_each_stage_try_a_metric_first(own: Callable[[str, str], None], tmp_path: Path, monkeypatch, capsys) -> None:
-    own("own", HEAD + OF + "        return hits[10]")
+def test_check_and_each_stage_try_a_metric_first(own, tmp_path: Path, monkeypatch, capsys) -> None:
+    own(METRICS, "own", HEAD + OF + "        return hits[10]")
     folder = project.make(tmp_path / "project", {"evaluate.metrics": ["own"]})
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
@@ -241,8 +224,8 @@ def test_a_metric_that_only_an_evaluation_measures_cannot_select_weights(tmp_pat
     assert "train.metric: no validation measures auroc: add it to train.metrics, or choose one of valid/loss, " in capsys.readouterr().err
 
 
-def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own: Callable[[str, str], None]) -> None:
-    own("top_2_accuracy", (TOP / "pipeline/inference/metrics/top_5_accuracy.py").read_text(encoding="utf-8"))
+def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own) -> None:
+    own(METRICS, "top_2_accuracy", (TOP / "pipeline/inference/metrics/top_5_accuracy.py").read_text(encoding="utf-8"))
     found = measured(["top_2_accuracy"], 3, num_samples=3)
     found.add(torch.tensor([[3.0, 2.0, 1.0]]).expand(3, 3), torch.arange(3))
     assert found.values() == {"top_2_accuracy": pytest.approx(2 / 3)}
@@ -250,12 +233,10 @@ def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own: Callable[
         measured(["top_2_accuracy"], 2)
 
 
-def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(
-    own: Callable[[str, str], None], tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, tmp_path: Path, monkeypatch, capsys) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A metric\n")[2]
     example, checking, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    own("worst_recall", example)
+    own(METRICS, "worst_recall", example)
     names = ["worst_recall", "auroc"]
     changes = {"train.metrics": names, "train.metric": "valid/worst_recall", "train.export_weights": "best", "evaluate.metrics": names}
     folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train", "evaluate")

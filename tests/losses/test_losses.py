@@ -1,8 +1,6 @@
 """The losses and the weights of the classes, against their definitions and in trainings."""
 
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import pipeline.losses
 from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.refusal import Refusal
@@ -164,14 +161,12 @@ def test_a_language_model_has_the_plain_cross_entropy(tmp_path: Path, monkeypatc
     assert re.fullmatch(rf"error: params\.yaml:\d+: {re.escape(message)}\n", capsys.readouterr().err)
 
 
-def test_the_loss_of_the_docs_is_one_file_and_trains(train_params, uneven: Prepared, tmp_path: Path, monkeypatch) -> None:
+def test_the_loss_of_the_docs_is_one_file_and_trains(own, train_params, uneven: Prepared) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8")
     (example,) = re.findall(
         r"`pipeline/losses/generalised\.py`.*?```python\n(.*?class Settings\(ClassLossSettings\).*?)```", text, re.DOTALL
     )
-    (tmp_path / "generalised.py").write_text(example, encoding="utf-8")
-    monkeypatch.setattr(pipeline.losses, "__path__", [*pipeline.losses.__path__, str(tmp_path)])
-    monkeypatch.setitem(LOSSES.__dict__, "names", (*LOSSES.names, "generalised"))
+    own(LOSSES, "generalised", example)
     section = {"name": "generalised", "class_weights": "balanced", "q": 0.7}
     expected = (1 - LOGITS.softmax(-1)[range(6), CLASSES] ** 0.7).sum() / 0.7
     assert LOSSES.settings("generalised")(**section).summed(LOGITS, CLASSES, None).item() == pytest.approx(expected.item(), rel=1e-5)
@@ -214,25 +209,10 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Return a function that adds the loss `own` with this code."""
-    folder = tmp_path / "own/pipeline/losses"
-    folder.mkdir(parents=True)
-    monkeypatch.setattr(pipeline.losses, "__path__", [*pipeline.losses.__path__, str(folder)])
-    monkeypatch.setitem(LOSSES.__dict__, "names", (*LOSSES.names, "own"))
-
-    def add(code: str) -> None:
-        (folder / "own.py").write_text(code, encoding="utf-8")
-        sys.modules.pop("pipeline.losses.own", None)
-
-    return add
-
-
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_loss_is_refused_with_its_file_and_the_remedy(own: Callable[[str], None], train_params, case: str) -> None:
+def test_a_broken_loss_is_refused_with_its_file_and_the_remedy(own, train_params, case: str) -> None:
     code, message = BROKEN[case]
-    own(code)
+    own(LOSSES, "own", code)
     numbers, labels = (f"({kind}LossSettings)" in code for kind in ("Number", "Label"))
     section = (
         {"name": "own"} if numbers or "(LossSettings)" in code else {"name": "own", **(LABELS if labels else {"class_weights": "balanced"})}
@@ -264,10 +244,8 @@ def test_a_quantile_that_no_metric_follows_exports_the_last_weights(train_params
             train_params({"loss": section, **last, **changes})
 
 
-def test_check_and_train_try_a_loss_first(
-    own: Callable[[str], None], train_params, uneven: Prepared, tmp_path: Path, monkeypatch, capsys
-) -> None:
-    own(BROKEN["a mean"][0])
+def test_check_and_train_try_a_loss_first(own, train_params, uneven: Prepared, tmp_path: Path, monkeypatch, capsys) -> None:
+    own(LOSSES, "own", BROKEN["a mean"][0])
     section = {"name": "own", "class_weights": "none"}
     monkeypatch.chdir(project.make(tmp_path / "project", {"loss": section}))
     assert main(["check"]) == 2
@@ -277,8 +255,8 @@ def test_check_and_train_try_a_loss_first(
         begin(train_params({"loss": section}), uneven)
 
 
-def test_a_tensor_of_a_loss_on_another_device_is_refused(own: Callable[[str], None], train_params) -> None:
-    own(OF_CLASSES.replace("\nfrom typing", "\nimport torch\nfrom typing") + "-logits.log_softmax(-1) * torch.ones(3)")
+def test_a_tensor_of_a_loss_on_another_device_is_refused(own, train_params) -> None:
+    own(LOSSES, "own", OF_CLASSES.replace("\nfrom typing", "\nimport torch\nfrom typing") + "-logits.log_softmax(-1) * torch.ones(3)")
     params = train_params({"loss": {"name": "own", "class_weights": "none"}, "augment": None})
     refuse_unfit(params, ClassTargets, 3)
     with pytest.raises(Refusal, match=r"^loss\.name: pipeline/losses/own\.py:9: fails: RuntimeError: "):

@@ -15,7 +15,6 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional
 
-import pipeline.train.augment.transforms
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
 from pipeline.train.augment import policy
@@ -231,13 +230,10 @@ def test_a_radius_that_needs_larger_images_is_refused() -> None:
         settings(transforms=(blurred,)).refuse_misfit(8, 9, 3)
 
 
-def test_the_transform_of_the_docs_is_trained_with_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_transform_of_the_docs_is_trained_with_and_shown(own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A transform\n")[2]
     example, showing, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "gamma.py").write_text(example, encoding="utf-8")
-    package = pipeline.train.augment.transforms
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    monkeypatch.setitem(TRANSFORMS.__dict__, "names", (*TRANSFORMS.names, "gamma"))
+    own(TRANSFORMS, "gamma", example)
     changes = {"augment.transforms": [{"name": "gamma", "strength": 0.5}, {"name": "vertical_flip", "probability": 0.5}]}
     folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train")
     assert (folder / "models/model.safetensors").exists()
