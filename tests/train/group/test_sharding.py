@@ -139,7 +139,7 @@ def test_an_old_gpu_that_would_train_in_fp16_is_refused(prepared: Prepared, monk
     monkeypatch.setattr(precision, "choose", lambda *_: "fp16")
     with pytest.raises(Refusal, match=r"train\.precision: fp16 does not work with train\.sharding: full"):
         begin_state(
-            from_data(params({"model": RESNET}), TrainParams, "test"), prepared, cpu, Several(0, 2, store=dist.HashStore(), flags=None)
+            from_data(params({"model": RESNET}), TrainParams, "test"), prepared, cpu, Several(0, 2, store=dist.HashStore(), control=None)
         )
 
 
