@@ -10,6 +10,7 @@ from pipeline.core import seeding
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
+from tests.laws.test_resuming import AIRBENCH, MOBILENET
 from tests.specs import image_spec
 
 CPU = torch.device("cpu")
@@ -18,17 +19,9 @@ SMALL: list[dict[str, Any]] = [
     {"name": "mlp", "weights": None, "width": 8, "depth": 3, "dropout": 0.0},
     {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1},
     *({"name": "resnet", "weights": None, "depth": depth, "width": 8} for depth in (9, 12)),
-    {
-        "name": "airbench",
-        "weights": None,
-        "block1_width": 8,
-        "block2_width": 16,
-        "block3_width": 16,
-        "whiten_images": 20,
-        "whiten_eps": 5e-4,
-    },
+    AIRBENCH,
     {"name": "linear", "weights": None},
-    {"name": "torchvision", "weights": None, "architecture": "mobilenet_v3_small", "stem": "small", "pretrained": None},
+    MOBILENET,
 ]
 SHAPES = [(8, 8, 1), (9, 12, 3)]
 TITLES = ["-".join(str(value) for value in settings.values() if value is not None) for settings in SMALL]
