@@ -47,7 +47,6 @@ class ForkedMirror(subprocess.Popen[bytes]):
     def _mirror(self, folder: Path, variables: dict[str, str], log: IO[bytes]) -> int:
         from pipeline.core.environment import Environment
         from pipeline.runs.mlflow import mirror
-        from tests.runs import tiny
 
         os.setsid()
         os.dup2(log.fileno(), 1)
@@ -55,7 +54,7 @@ class ForkedMirror(subprocess.Popen[bytes]):
         os.closerange(3, 1024)  # as exec would: the stage's locks are among them
         os.environ.update(variables)
         mirror.START_AFTER_S = 0.0
-        return mirror.follow(folder, Environment.read(), tiny.build)
+        return mirror.follow(folder, Environment.read())
 
     def poll(self) -> int | None:
         if self.returncode is None and os.waitpid(self.pid, os.WNOHANG)[0]:

@@ -62,7 +62,7 @@ def await_end(pid: int) -> None:
 
 
 def sync(root: Path, address: str) -> int:
-    return mirror.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}), tiny.build)
+    return mirror.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}))
 
 
 @pytest.fixture(scope="module")

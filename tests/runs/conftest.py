@@ -46,7 +46,7 @@ class Tracked:
         return Journal.create(self.environment.root, stage=stage, info=info or RunInfo(), **more)
 
     def deliver(self, journal: Path) -> bool:
-        return mirror.deliver(journal, Store(self.environment), tiny.build)
+        return mirror.deliver(journal, Store(self.environment))
 
     def run_of(self, journal: str) -> "Run":
         runs = self.client.search_runs(

@@ -19,7 +19,6 @@ from pipeline.runs.mlflow import comparison_view, delivery, mirror
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.delivery import Delivery
 from pipeline.runs.mlflow.store import Store
-from tests.runs import tiny
 from tests.runs.conftest import Tracked, finish
 
 
@@ -49,7 +48,7 @@ class FakeServer:
             raise TimeoutError
 
     def delivery(self, folder: Path) -> Delivery:
-        return Delivery(folder, self.store, tiny.build)
+        return Delivery(folder, self.store)
 
     def cursor(self, folder: Path) -> Cursor:
         return Cursor.load(folder, self.store.address.key)
@@ -102,7 +101,7 @@ def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_
 
 def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
     folder, server.failing = write_journal(tmp_path, "a", ended=False), {"a"}
-    assert not mirror.deliver(folder, server.store, tiny.build)
+    assert not mirror.deliver(folder, server.store)
     server.store.client.set_terminated.assert_called_once()
     assert server.store.client.set_terminated.call_args.args == ("a run", "KILLED")
 
@@ -158,7 +157,7 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
     path = journal.folder / EVENTS
     first, metrics, end = path.read_text().splitlines(keepends=True)
     path.write_text(first + metrics.replace("values", "xxxxxx") + end)
-    mirror.deliver(journal.folder, server.store, tiny.build)
+    mirror.deliver(journal.folder, server.store)
     assert server.accepted == ["start", "unreadable", "end"]
     assert not is_pending(journal.folder)
 
@@ -179,7 +178,7 @@ def test_system_metrics_are_sent_while_a_stage_runs_but_after_its_first_metric(s
 def test_only_one_process_delivers_a_journal(server: FakeServer, tmp_path: Path) -> None:
     folder = write_journal(tmp_path)
     with files.locked(folder / MIRROR_LOCK, wait=False):
-        assert not mirror.deliver(folder, server.store, tiny.build)
+        assert not mirror.deliver(folder, server.store)
     assert server.accepted == []
 
 
@@ -206,7 +205,7 @@ def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with
 
     monkeypatch.setattr(Delivery, "catch_up", recorded)
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(own, without_mirror, tiny.build) == 0
+    assert mirror.follow(own, without_mirror) == 0
     assert order == [own, left, failed]
 
 
@@ -231,11 +230,11 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
     monkeypatch.setattr(mirror, "Sampler", MagicMock())
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert mirror.follow(folder, without_mirror) == 0
     assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
     assert pauses == [mirror.START_AFTER_S]
     other, server.failing = write_journal(tmp_path, "b"), {"b"}
-    assert mirror.follow(other, without_mirror, tiny.build) == 0
+    assert mirror.follow(other, without_mirror) == 0
     assert pauses[1:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
 
 
@@ -258,7 +257,7 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     monkeypatch.setattr(mirror, "pause", pause)
     monkeypatch.setattr(mirror, "Sampler", sampler)
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert mirror.follow(folder, without_mirror) == 0
     assert sampler.return_value.start.call_count == 2
 
 
@@ -277,7 +276,7 @@ def test_a_stage_that_has_ended_waits_for_a_few_attempts_and_for_one_at_a_server
     monkeypatch.setattr(mirror, "pause", lambda pause_s, *_, **__: times_s.append(times_s[-1] + pause_s))
     monkeypatch.setattr(mirror, "Sampler", MagicMock())
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(write_journal(tmp_path), without_mirror, tiny.build) == 1
+    assert mirror.follow(write_journal(tmp_path), without_mirror) == 1
     assert server.store.run_for.call_count == (1 if attempt_s else 5)
 
 
@@ -299,7 +298,7 @@ def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
     monkeypatch.setattr(mirror, "is_continued", is_continued)
     monkeypatch.setattr(mirror, "Sampler", MagicMock())
     monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror, tiny.build) == 0
+    assert mirror.follow(folder, without_mirror) == 0
     assert not is_pending(folder)
 
 
@@ -307,7 +306,7 @@ def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
 def test_a_journal_that_fails_holds_up_no_other_while_mlflow_answers(server: FakeServer, tmp_path: Path, is_down: bool) -> None:
     folders, server.failing = [write_journal(tmp_path, tag) for tag in "ab"], {"a"}
     server.is_down = is_down
-    assert list(mirror.deliveries(folders, server.store, tiny.build)) == ([] if is_down else [False, True])
+    assert list(mirror.deliveries(folders, server.store)) == ([] if is_down else [False, True])
     assert [is_pending(folder) for folder in folders] == [True, is_down]
     assert not is_down or server.cursor(folders[0]).offsets[EVENTS] == 0
 
@@ -318,14 +317,14 @@ def test_a_run_becomes_a_child_of_the_run_that_its_journal_names(tracked: Tracke
     child = Journal.create(root, stage="train", info=RunInfo(tags={"pipeline.parent": parent.folder.name}), experiment="children")
     for journal in (parent, child):
         finish(journal)
-    early = Delivery(child.folder, store, tiny.build)
+    early = Delivery(child.folder, store)
     assert early.catch_up(), "a child whose parent is not in MLflow yet is delivered too"
     assert "mlflow.parentRunId" not in tracked.run_of(child.folder.name).data.tags
-    mirror.deliver(parent.folder, store, tiny.build)
+    mirror.deliver(parent.folder, store)
     reopened = Journal.reopen(child.folder, stage="search", info=RunInfo(tags={"pipeline.pruned": "true"}))
     reopened.end("KILLED")
     reopened.close()
-    mirror.deliver(child.folder, store, tiny.build)
+    mirror.deliver(child.folder, store)
     run = tracked.run_of(child.folder.name)
     assert run.data.tags["mlflow.parentRunId"] == tracked.run_of(parent.folder.name).info.run_id
     assert (run.info.status, run.data.tags["pipeline.pruned"]) == ("KILLED", "true")

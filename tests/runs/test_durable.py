@@ -11,7 +11,6 @@ from pipeline.runs.journal import Journal
 from pipeline.runs.mlflow import delivery
 from pipeline.runs.mlflow.sender import Sender
 from pipeline.runs.mlflow.store import Store
-from tests.runs import tiny
 from tests.runs.conftest import RUN_INFO, Tracked, finish
 
 
@@ -34,7 +33,7 @@ def test_a_line_is_delivered_only_after_it_was_fsynced(tracked: Tracked, monkeyp
 
     monkeypatch.setattr(files, "sync", sync)
     monkeypatch.setattr(Sender, "send", send)
-    delivered = delivery.Delivery(writing.folder, Store(tracked.environment), tiny.build)
+    delivered = delivery.Delivery(writing.folder, Store(tracked.environment))
     delivered.catch_up()
     assert sent
     assert sent[-1] < path.stat().st_size

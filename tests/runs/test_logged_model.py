@@ -24,17 +24,16 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.decoding import decode
+from pipeline.inference import model_file
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import Dataset, Journal, RunInfo
-from pipeline.runs.mlflow import mirror, saved_model
-from pipeline.runs.mlflow.store import Store
+from pipeline.runs.mlflow import saved_model
 from tests import imports
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
 from tests.runs import tiny
 from tests.runs.conftest import Tracked, turned_to
 from tests.specs import bytes_of_gpt2, pair_spec
 from tests.texts import ENCODER_DECODER
-from tests.train.engine.building import model_of
 
 
 def model_uri(tracked: Tracked) -> str:
@@ -43,10 +42,24 @@ def model_uri(tracked: Tracked) -> str:
 
 
 def logits(tracked: Tracked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    module, *_ = tiny.build(tracked.model)
+    module, *_ = model_file.load(tracked.model)
     with torch.inference_mode():
-        result: NDArray[np.float32] = module.eval()(torch.from_numpy(images)).numpy()
+        result: NDArray[np.float32] = module(torch.from_numpy(images)).numpy()
     return result
+
+
+def load_logged(tracked: Tracked, path: Path) -> Any:
+    """Log the model file `path` to a run, and return the model that MLflow loads."""
+    import mlflow
+
+    training = tracked.begin()
+    training.model(path)
+    training.close()
+    assert tracked.deliver(training.folder)
+    (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))  # MLflow adds the folder of the tokenizer
+        return mlflow.pyfunc.load_model(f"models:/{output.model_id}")
 
 
 @pytest.fixture
@@ -138,11 +151,11 @@ def test_other_params_are_refused(tracked: Tracked, store: None) -> None:
 def test_the_logged_model_of_texts_takes_strings(
     tracked: Tracked, store: None, tmp_path: Path, settings: dict[str, Any], described
 ) -> None:
-    import mlflow
     from mlflow.exceptions import MlflowException
 
     spec = spec_for(settings, tokenizer=described)
-    module = model_of(build(settings, tokenizer=described), spec).eval().requires_grad_(False)  # as a model that was loaded
+    path = tiny.export(tmp_path / "model.safetensors", settings, build(settings, tokenizer=described), spec)
+    module, _ = model_file.load(path)
     is_classifier, tokenizer = not spec.targets.per_token, Tokenizer(spec.inputs.tokenizer)
 
     def expected(*texts: str) -> NDArray[np.float32]:
@@ -151,15 +164,7 @@ def test_the_logged_model_of_texts_takes_strings(
             found = [module(torch.from_numpy(tokenizer.encode(text)[None, : spec.inputs.length]))[0] for text in texts]
         return torch.stack(found if is_classifier else [outputs[-1] for outputs in found]).numpy()
 
-    training = tracked.begin(RunInfo(params={"model.name": settings["name"]}))
-    training.model(tiny.write(tmp_path / "model.safetensors", seed=4 + is_classifier + 2 * bool(described)))
-    training.close()
-    assert mirror.deliver(training.folder, Store(tracked.environment), lambda _: (module, spec))
-    (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
-    path = list(sys.path)
-    model = mlflow.pyfunc.load_model(f"models:/{output.model_id}")
-    sys.path[:] = path
-    texts = ["abcab", "hzg", "e"]
+    model, texts = load_logged(tracked, path), ["abcab", "hzg", "e"]
     outputs = expected(*texts)
     assert np.allclose(model.predict(texts), outputs, atol=1e-5)
     assert np.allclose(model.predict(pandas.DataFrame({"text": texts})), outputs, atol=1e-5)
@@ -180,22 +185,15 @@ def test_the_logged_model_of_texts_takes_strings(
 
 
 def test_the_logged_model_of_pairs_writes_the_texts_of_the_model(tracked: Tracked, store: None, tmp_path: Path) -> None:
-    import mlflow
     from mlflow.exceptions import MlflowException
 
-    spec = pair_spec()
-    network = MODELS.settings("transformer")(**ENCODER_DECODER | {"dropout": 0.0}).build(spec)
+    spec, settings = pair_spec(), ENCODER_DECODER | {"dropout": 0.0}
+    network = MODELS.settings("transformer")(**settings).build(spec)
     for parameter in network.parameters():
         parameter.data.mul_(4)  # so that no two tokens are nearly as probable
-    module = model_of(network, spec).eval().requires_grad_(False)
-    training = tracked.begin(RunInfo(params={"model.name": "transformer"}))
-    training.model(tiny.write(tmp_path / "model.safetensors", seed=9))
-    training.close()
-    assert mirror.deliver(training.folder, Store(tracked.environment), lambda _: (module, spec))
-    (output,) = tracked.run_of(training.folder.name).outputs.model_outputs
-    path = list(sys.path)
-    model = mlflow.pyfunc.load_model(f"models:/{output.model_id}")
-    sys.path[:] = path
+    path = tiny.export(tmp_path / "model.safetensors", settings, network, spec)
+    module, _ = model_file.load(path)
+    model = load_logged(tracked, path)
     texts, tokenizer = ["abcab", "hg", "e", "ha" * 20], Tokenizer(spec.inputs.tokenizer)
     sources = torch.from_numpy(tokenizer.rows(texts, spec.inputs.length)[0])
     expected = [tokenizer.decode(tokens) for tokens in decode(module, sources, spec.inputs)]

@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,17 @@ from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror, mirror_process, saved_model
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.store import JOURNAL_TAG, Store
-from tests.runs import mirror_command, tiny
+from tests.runs import tiny
 from tests.runs.conftest import NUM_STEPS, RUN_INFO, Tracked, finish
+
+AT_ONCE = """
+import sys
+from pipeline.runs.mlflow import mirror
+from pipeline.tools import sync
+mirror.START_AFTER_S = 0.0
+sys.exit(sync.run(sys.argv[1]))
+"""
+"""`python -m pipeline sync --follow`, without the pause before the import of MLflow."""
 
 
 def test_the_run_holds_all_of_its_journal(tracked: Tracked) -> None:
@@ -182,7 +192,7 @@ def test_a_journal_goes_to_the_experiment_that_it_names_whoever_delivers_it(trac
     for named, expected in (({"experiment": "mine"}, "mine"), ({}, "set by whoever delivers")):
         new = tracked.begin(**named)
         new.close()
-        assert mirror.deliver(new.folder, Store(other), tiny.build)
+        assert mirror.deliver(new.folder, Store(other))
         assert tracked.client.get_experiment(tracked.run_of(new.folder.name).info.experiment_id).name == expected
 
 
@@ -242,10 +252,10 @@ def test_sync_delivers_all_pending_journals(tracked: Tracked, capsys: pytest.Cap
     left = [tracked.begin() for _ in range(2)]
     for writing in left:
         writing.close()
-    assert mirror.sync(tracked.environment, tiny.build) == 0
+    assert mirror.sync(tracked.environment) == 0
     output = capsys.readouterr().out
     assert all(f"{writing.folder.name}: delivered" in output for writing in left)
-    assert mirror.sync(tracked.environment, tiny.build) == 0
+    assert mirror.sync(tracked.environment) == 0
     assert "nothing to deliver" in capsys.readouterr().out
 
 
@@ -266,7 +276,7 @@ def test_a_short_training_is_over_before_its_mirror_imports_mlflow(tracked: Trac
 
 def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_that_follows(tracked, tmp_path, monkeypatch) -> None:
     shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)  # to create one takes seconds
-    monkeypatch.setattr(mirror_process, "command", mirror_command.command)
+    monkeypatch.setattr(mirror_process, "command", lambda folder: [sys.executable, "-c", AT_ONCE, str(folder)])
     monkeypatch.setattr(mirror_process, "NICENESS", 0)
     monkeypatch.setenv("DVC_STAGE", "train")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -140,7 +140,7 @@ def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: En
     Cursor(run_id="there", offsets=offsets, has_ended=True).save(training.folder, "another store")
     mirror_process.report(training.folder, without_mirror)
     assert capsys.readouterr().err.endswith("is already in another MLflow store, and is not sent to a second one\n")
-    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert mirror.sync(without_mirror) == 0
     assert "every run is already in an MLflow store" in capsys.readouterr().out
 
 
@@ -211,7 +211,7 @@ def test_without_mlflow_the_journal_is_kept(tmp_path: Path, monkeypatch: pytest.
     with run.training(environment, resume_file=tmp_path / "run", info=RunInfo()):
         pass
     assert capsys.readouterr().err.count("MLflow is not installed") == 1
-    assert mirror.sync(environment, tiny.build) == 1
+    assert mirror.sync(environment) == 1
 
 
 def test_a_metric_costs_the_loop_a_few_calls_and_no_wait_for_a_disk(without_mirror: Environment, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import Store, destination, failure, is_temporary
 from pipeline.tools.doctor.finding import Context
 from pipeline.tools.doctor.tracking import tracking as examine_tracking
-from tests.runs import tiny
 from tests.runs.conftest import Tracked
 
 
@@ -47,11 +46,11 @@ def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, mo
 
 
 def test_sync_reports_the_remedy_for_a_damaged_store(without_mirror: Environment, tmp_path: Path, capsys) -> None:
-    assert mirror.sync(without_mirror, tiny.build) == 0
+    assert mirror.sync(without_mirror) == 0
     assert capsys.readouterr().out == "tracking: nothing to deliver: there are no runs here\n"
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     (tmp_path / "mlflow.db").write_text("no database")
-    assert mirror.sync(without_mirror, tiny.build) == 1
+    assert mirror.sync(without_mirror) == 1
     output = capsys.readouterr().err
     assert "cannot open this SQLite file ((sqlite3.DatabaseError) file is not a database" in output
     assert "mv " in output
@@ -91,7 +90,7 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     number = Store(environment).experiment_id()
     Store(environment).client.delete_experiment(number)
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
-    assert mirror.sync(environment, tiny.build) == 1
+    assert mirror.sync(environment) == 1
     remedy = f"`MLFLOW_TRACKING_URI=sqlite:///{tmp_path}/mlflow.db mlflow experiments restore --experiment-id {number}`"
     assert f"the experiment pipeline was deleted, so MLflow accepts no run for it: {remedy}" in capsys.readouterr().err
     finding = examine_tracking(Context(environment))
@@ -99,7 +98,7 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     subprocess.run(["sh", "-c", remedy.strip("`")], check=True)
     assert examine_tracking(Context(environment)).status == "ok"
-    assert mirror.sync(environment, tiny.build) == 0
+    assert mirror.sync(environment) == 0
 
 
 @pytest.mark.parametrize(("code", "lasts"), [("PERMISSION_DENIED", True), ("UNAUTHENTICATED", True), ("TEMPORARILY_UNAVAILABLE", False)])

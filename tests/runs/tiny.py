@@ -1,44 +1,34 @@
 """A model small enough to be logged in a test."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
-from pipeline.core.refusal import Refusal
+from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
+from pipeline.inference import model_file
 from tests.specs import image_spec
 
 SHAPE, CLASSES = (4, 4, 1), 3
 SPEC = image_spec(shape=SHAPE, classes=("ant", "bee", "cat"), mean=(0.5,), std=(0.5,))
-
-
-class Tiny(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, CLASSES)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.linear(images.to(torch.float32).flatten(1) / 255)
+SETTINGS = {"name": "mlp", "weights": None, "width": 4, "depth": 1, "dropout": 0.0}
 
 
 def write(path: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
-    save_file(Tiny().state_dict(), path)
+    return export(path, SETTINGS, MODELS.settings("mlp")(**SETTINGS).build(SPEC), SPEC)
+
+
+def export(path: Path, settings: dict[str, Any], network: nn.Module, spec: Spec) -> Path:
+    """Write the network with these settings to a model file."""
+    params = {"model": settings, "train": {"deterministic": True, "channels_last": False}}
+    manifest = model_file.Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
+    model_file.export(path, network.state_dict(), manifest)
     return path
-
-
-def build(path: Path) -> tuple[nn.Module, Spec]:
-    module = Tiny()
-    try:
-        module.load_state_dict(load_file(path))
-    except SafetensorError as error:
-        raise Refusal(f"{path} is damaged") from error  # as for the models of the pipeline
-    return module, SPEC
 
 
 def images(count: int) -> NDArray[np.uint8]:

@@ -17,8 +17,6 @@ from pipeline.runs.record import Record
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-    from pipeline.runs.mlflow.saved_model import Build
-
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
 RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
@@ -36,14 +34,10 @@ class Delivery:
     Repeated tags and files replace the earlier ones.
     """
 
-    def __init__(self, folder: Path, store: Store, build: "Build") -> None:
-        """Read the position that is saved for the MLflow store `store` in the journal `folder`.
-
-        `build` loads a model file for its export to MLflow (`saved_model.Build`).
-        """
+    def __init__(self, folder: Path, store: Store) -> None:
+        """Read the position that is saved for the MLflow store `store` in the journal `folder`."""
         self._folder = folder
         self._store = store
-        self._build = build
         self._cursor = Cursor.load(folder, store.address.key)
         self._positions = dict(self._cursor.offsets)
         self._run: Run | None = None
@@ -74,7 +68,7 @@ class Delivery:
             self._retry_after_s *= 2
         if self._run is None:
             self._run = self._find_run()
-        sender = Sender(self._store.client, self._run.info.run_id, self._folder, self._build)
+        sender = Sender(self._store.client, self._run.info.run_id, self._folder)
         self._send_new(EVENTS, sender)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
@@ -23,9 +22,6 @@ from pipeline.runs.mlflow.delivery import Delivery
 from pipeline.runs.mlflow.store import Store, failure
 from pipeline.runs.utilization import Sampler
 
-if TYPE_CHECKING:
-    from pipeline.runs.mlflow.saved_model import Build
-
 START_AFTER_S = 30.0
 EVALUATED_WITHIN_S = 30.0
 DELIVER_EVERY_S, LONGEST_PAUSE_S = 1.0, 15.0  # each delivery calls fsync, so at most one per second
@@ -34,7 +30,7 @@ LAST_ATTEMPTS_S = 3.0
 OTHERS_S = 10.0
 
 
-def sync(environment: Environment, build: "Build") -> int:
+def sync(environment: Environment) -> int:
     """Deliver all journals that are not completely in MLflow, and print one line for each. Return how many are still incomplete there.
 
     First wait, with a time limit, for the mirrors that stages have left.
@@ -53,10 +49,10 @@ def sync(environment: Environment, build: "Build") -> int:
         return len(pending)
     store = Store(environment)
     with redacted_output(store.address.secrets):
-        return len(pending) - sum(deliveries(pending, store, build))
+        return len(pending) - sum(deliveries(pending, store))
 
 
-def follow(folder: Path, environment: Environment, build: "Build") -> int:
+def follow(folder: Path, environment: Environment) -> int:
     """Send the journal of a running stage to MLflow until the stage has exited and MLflow has all events. Return 1 if this fails, else 0.
 
     If DVC runs the stage `train`, then also send what `evaluate` adds to the journal within `EVALUATED_WITHIN_S` seconds.
@@ -67,7 +63,7 @@ def follow(folder: Path, environment: Environment, build: "Build") -> int:
     with redacted_output(store.address.secrets):
         while True:
             with files.locked(folder / journal.MIRROR_LOCK, wait=True):
-                is_delivered = Mirror(folder, store, build).deliver_to_the_end(evaluated_within_s)
+                is_delivered = Mirror(folder, store).deliver_to_the_end(evaluated_within_s)
             if not is_delivered and not journal.is_written(folder):
                 return 1
             # a stage that found the lock taken relies on this process, also if it opened the journal after the last delivery
@@ -78,9 +74,9 @@ def follow(folder: Path, environment: Environment, build: "Build") -> int:
 class Mirror:
     """Sends the journal `folder` of a running stage to MLflow, and after the first success also journals of earlier runs."""
 
-    def __init__(self, folder: Path, store: Store, build: "Build") -> None:
-        self._folder, self._store, self._build = folder, store, build
-        self._delivery = Delivery(folder, store, build)
+    def __init__(self, folder: Path, store: Store) -> None:
+        self._folder, self._store = folder, store
+        self._delivery = Delivery(folder, store)
         self._failures = 0
         self._earlier_are_due = True
         self._stage = ""
@@ -114,7 +110,7 @@ class Mirror:
         end_s = time.monotonic() + LAST_ATTEMPTS_S
         while not journal.is_written(self._folder):
             # A new delivery starts at the saved cursor, so that failed events are sent again.
-            self._delivery = Delivery(self._folder, self._store, self._build)
+            self._delivery = Delivery(self._folder, self._store)
             if self._attempt():
                 return True
             if self._failures or self._delivery.is_delayed:  # otherwise another stage has added events meanwhile
@@ -131,12 +127,12 @@ class Mirror:
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
                 print(f"tracking: delivery attempt {self._failures} failed: {failure(error)}", file=sys.stderr, flush=True)
-            self._delivery = Delivery(self._folder, self._store, self._build)  # look up the run again: it may have been deleted
+            self._delivery = Delivery(self._folder, self._store)  # look up the run again: it may have been deleted
             return False
         self._failures = 0
         self._stage = self._delivery.stage or self._stage
         if self._earlier_are_due:
-            deliver_earlier(self._folder, self._store, self._build)
+            deliver_earlier(self._folder, self._store)
             self._earlier_are_due = False
         return is_complete
 
@@ -151,7 +147,7 @@ def is_continued(folder: Path, store: Store, within_s: float) -> bool:
     return mirror_process.poll(lambda: not Cursor.load(folder, store.address.key).is_complete(folder), within_s)
 
 
-def deliver_earlier(folder: Path, store: Store, build: "Build") -> None:
+def deliver_earlier(folder: Path, store: Store) -> None:
     """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
 
     Journals with an event that MLflow temporarily failed to store come last.
@@ -160,13 +156,13 @@ def deliver_earlier(folder: Path, store: Store, build: "Build") -> None:
     try:
         others = [each for each in others if is_pending(each) and not journal.is_written(each)]
         others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
-        for _ in deliveries(others, store, build, time.monotonic() + OTHERS_S):
+        for _ in deliveries(others, store, time.monotonic() + OTHERS_S):
             pass
     except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
         print(f"tracking: earlier runs are not delivered: {error}", file=sys.stderr, flush=True)
 
 
-def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s: float = math.inf) -> Iterator[bool]:
+def deliveries(folders: Iterable[Path], store: Store, deadline_s: float = math.inf) -> Iterator[bool]:
     """Deliver the journals in `folders`, one per iteration. For each, yield True if MLflow has all of it, else False.
 
     Stop if MLflow is unreachable, or when `time.monotonic()` exceeds `deadline_s`.
@@ -175,7 +171,7 @@ def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s
         if time.monotonic() > deadline_s:
             return
         try:
-            yield deliver(folder, store, build)
+            yield deliver(folder, store)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
             print(f"tracking: {folder.name}: not delivered: {failure(error)}", file=sys.stderr, flush=True)
             if not store.is_reachable():
@@ -183,13 +179,13 @@ def deliveries(folders: Iterable[Path], store: Store, build: "Build", deadline_s
             yield False
 
 
-def deliver(folder: Path, store: Store, build: "Build") -> bool:
+def deliver(folder: Path, store: Store) -> bool:
     """Deliver the events that a journal has now, and print the outcome. Return True if its stage has exited and MLflow has all events.
 
     If another process is delivering the journal, print that and return False. Raises the exceptions of `Delivery.catch_up`.
     """
     with files.locked(folder / journal.MIRROR_LOCK, wait=False) as taken:
-        is_complete = taken and Delivery(folder, store, build).catch_up()
+        is_complete = taken and Delivery(folder, store).catch_up()
     if is_complete:
         outcome = "delivered"
     elif not taken:

@@ -7,7 +7,6 @@ import math
 import re
 import tempfile
 import textwrap
-from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from itertools import islice
@@ -194,22 +193,22 @@ def tokenizer_code() -> dict[str, str]:
     return {name: (top / name).read_text(encoding="utf-8") for name in TOKENIZER_CODE}
 
 
-Build = Callable[[Path], "tuple[nn.Module, Spec]"]
-"""A function that loads a model file. It returns a module that maps stored inputs to outputs, and the description of both."""
 LONGEST_LIST = 500
 
 
-def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]", build: Build) -> None:
+def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, step: int, points: "list[Metric]") -> None:
     """Log the model file `path`, whose SHA-256 is `digest`, to the run `run_id`, unless the run already has the whole model.
 
     `step` is the training step of the weights, and `points` are the run's metrics at this step. Those of the train and valid splits are
     logged with the model. `add_scores` logs those of the test split, whose dataset the run has only once the model is evaluated. If an
     earlier attempt was interrupted, complete the logged model that it began.
 
-    Raises LookupError if `path` is missing, because another store has received it and it was then removed. Passes on the exceptions of
-    `build`, which loads the model file, and of MLflow.
+    Raises LookupError if `path` is missing, because another store has received it and it was then removed. Raises Refusal for a
+    model file that cannot be loaded, and passes on the exceptions of MLflow.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+
+    from pipeline.inference import model_file  # late: torch takes seconds to import, and only a model needs it
 
     run = client.get_run(run_id)
     model = find_model(client, run, digest)
@@ -217,7 +216,8 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
-    module, spec = build(path)
+    module, manifest = model_file.load(path, complete=True)
+    spec = manifest.spec
     if model is None:
         tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, spec)}
         model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-    from pipeline.runs.mlflow.saved_model import Build
-
 FAILURE = "pipeline.failure"
 """A tag of a run that failed: the reason."""
 SHOWN_DIGITS = 8  # length of a dataset's digest in MLflow's table of runs; the profile has the whole digest
@@ -23,16 +21,16 @@ SIGNIFICANT_DIGITS = 6  # MLflow displays every digit that it stores; the files 
 
 
 class Sender:
-    """Sends the events of the journal `folder` to the MLflow run `run_id`. `build` loads a model file (`saved_model.Build`)."""
+    """Sends the events of the journal `folder` to the MLflow run `run_id`."""
 
-    def __init__(self, client: "MlflowClient", run_id: str, folder: Path, build: "Build") -> None:
-        self._client, self._run_id, self._folder, self._build = client, run_id, folder, build
+    def __init__(self, client: "MlflowClient", run_id: str, folder: Path) -> None:
+        self._client, self._run_id, self._folder = client, run_id, folder
 
     def send(self, batch: list[events.Event]) -> None:
         """Send one event of any kind, or several consecutive events of the kind `metrics`.
 
         Raises LookupError if the journal no longer has the file of an event, and the run does not have it either. Passes on the exceptions
-        of MLflow, and those of `build` for a model that it cannot load.
+        of MLflow, and Refusal for a model that cannot be loaded.
         """
         fields = batch[-1].fields
         match batch[-1].kind:
@@ -129,7 +127,7 @@ class Sender:
         path, digest, step = self._folder / fields["file"], fields["sha256"], fields["step"]
         lines = Record(self._folder).events
         points = [point for line in lines if line.kind == "metrics" and line.fields["step"] == step for point in metrics_of(line)]
-        log_model(self._client, self._run_id, path, digest=digest, step=step, points=points, build=self._build)
+        log_model(self._client, self._run_id, path, digest=digest, step=step, points=points)
 
 
 def metrics_of(event: events.Event) -> "list[Metric]":

@@ -17,7 +17,6 @@ from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
-from pipeline.tools.sync import build
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
@@ -134,7 +133,7 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
         print(f"promote: sending the run {run.name} to MLflow", flush=True)
         mirror_process.wait_for_all(environment)
         if is_pending(run.folder):
-            mirror.deliver(run.folder, store, build)
+            mirror.deliver(run.folder, store)
         if chosen := newest_logged(candidate.digest, run.run_ids.values(), store):
             return chosen
     elif run and store.address.key not in run.run_ids:

@@ -22,7 +22,6 @@ from pipeline.runs.mlflow.store import MODEL_TAG, Store
 from pipeline.runs.record import Record
 from pipeline.tools.compare import models, promotion
 from pipeline.tools.compare.paired import Paired
-from pipeline.tools.sync import build
 from tests.runs.conftest import opened
 from tests.specs import image_spec, text_spec
 from tests.tools.compare.conftest import Checkout, Compare
@@ -54,7 +53,7 @@ def delivered(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> R
     client = opened(environment)
     for journal in journals(folder):
         if journal.name in (checkout.runs["first"], checkout.runs["rate"]):
-            assert mirror.deliver(journal, Store(environment), build)
+            assert mirror.deliver(journal, Store(environment))
     return Registry(folder, checkout.runs, client)
 
 
