@@ -1,17 +1,18 @@
 """Delivers a journal to its MLflow run, so that the run has each metric point exactly once."""
 
+import math
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.runs.journal import COPIES, MODEL, exclusive, is_written
 from pipeline.runs.mlflow.sender import Sender
-from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, is_temporary
+from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, is_temporary, say
 from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
@@ -38,22 +39,14 @@ class Delivery:
         """Read the position that is saved for the MLflow store `store` in the journal `folder`."""
         self._folder = folder
         self._store = store
-        self._cursor = Cursor.load(folder, store.address.key)
-        self._positions = dict(self._cursor.offsets)
-        self._run: Run | None = None
-        self._parent: str | None = None
-        self._has_ended = self._cursor.has_ended
-        self._cursor.has_failed = False
-        self._failure_s = 0.0
-        self._retry_after_s = RETRY_AFTER_S
+        self.cursor = Cursor.load(folder, store.address.key)
+        self._positions = dict(self.cursor.offsets)
+        self._has_ended = self.cursor.has_ended
+        self.cursor.has_failed = False
+        self._retry_s, self._retry_after_s = math.inf, RETRY_AFTER_S
         self._has_metrics = False
         self.stage = ""
         """The stage of the last event `start` or `reopen` that this delivery has sent; "" if it has sent none."""
-
-    @property
-    def is_delayed(self) -> bool:
-        """True if MLflow temporarily failed to store an event, which will be sent again."""
-        return self._cursor.has_failed
 
     def catch_up(self) -> bool:
         """Send all events that this delivery has not sent yet. Return True if the stage has exited and MLflow has the whole run.
@@ -63,47 +56,52 @@ class Delivery:
         """
         # Check for a writing stage before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
-        if self._cursor.has_failed and time.monotonic() > self._failure_s + self._retry_after_s:
-            self._positions, self._cursor.has_failed = dict(self._cursor.offsets), False
-            self._retry_after_s *= 2
-        if self._run is None:
-            self._run = self._find_run()
-        sender = Sender(self._store.client, self._run.info.run_id, self._folder)
-        self._send_new(EVENTS, sender)
+        if time.monotonic() > self._retry_s:
+            self._positions, self.cursor.has_failed, self._retry_s = dict(self.cursor.offsets), False, math.inf
+        _ = self._run  # it sets the positions
+        self._send_new(EVENTS)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
-            self._send_new(SYSTEM, sender)
+            self._send_new(SYSTEM)
         if has_writer:
             return False
-        self._finish(self._run)
-        return self._cursor.is_complete(self._folder)
+        self._finish()
+        return self.cursor.is_complete(self._folder)
 
-    def _find_run(self) -> "Run":
+    @cached_property
+    def _run(self) -> "Run":
         """Return the journal's run in MLflow.
 
         If this is not the run that was saved, because that run was deleted or none was saved yet, go to the beginning of the journal. Then
         save the id of the run and this position.
         """
-        start = Record(self._folder).first
-        self._parent = start.get("tags", {}).get(PARENT_TAG)
-        run = self._store.run_for(self._folder.name, start, self._cursor.run_id)
-        if run.info.run_id != self._cursor.run_id:
-            self._cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
-            self._positions = dict(self._cursor.offsets)
-            self._cursor.save(self._folder, self._store.address.key)
+        run = self._store.run_for(self._folder.name, self._start, self.cursor.run_id)
+        if run.info.run_id != self.cursor.run_id:
+            self.cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
+            self._positions = dict(self.cursor.offsets)
+            self.cursor.save(self._folder, self._store.address.key)
         return run
 
-    def _send_new(self, name: str, sender: Sender) -> None:
+    @property
+    def _start(self) -> Mapping[str, Any]:
+        """Return the fields of the journal's first event."""
+        return Record(self._folder).first
+
+    @cached_property
+    def _sender(self) -> Sender:
+        return Sender(self._store.client, self._run.info.run_id, self._folder)
+
+    def _send_new(self, name: str) -> None:
         """Send the new lines of the journal's file `name`. Raises MLflow's exceptions.
 
         Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
         would write it again with another timestamp, and MLflow would have a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
-            self._send(batch, sender)
+            self._send(batch)
             self._advance(name, batch[-1])
 
-    def _send(self, batch: list[Event], sender: Sender) -> None:
+    def _send(self, batch: list[Event]) -> None:
         """Send a batch of events. If MLflow rejects a batch of several events, send each of its events alone.
 
         If MLflow rejects a single event, leave it out, and set the run's tag `pipeline.refused` to the reason. If MLflow temporarily fails
@@ -111,61 +109,55 @@ class Delivery:
         unreachable. Raises the exception of this attempt to set the tag.
         """
         try:
-            sender.send(batch)
+            self._sender.send(batch)
         except Exception as error:
             is_delayed = is_temporary(error)
             if len(batch) > 1 and not is_delayed:
                 for event in batch:
-                    self._send([event], sender)
+                    self._send([event])
                 return
             reason = self._store.address.redacted(f"{batch[0].kind}: {failure(error)}")[:500]
             consequence = "will be sent again" if is_delayed else "is left out, because MLflow rejects it"
-            print(f"tracking: {self._folder.name}: an event {consequence}: {reason}", flush=True)
-            sender.tag({DELAYED if is_delayed else REFUSED: reason})
-            if is_delayed and not self._cursor.has_failed:
-                self._cursor.has_failed, self._failure_s = True, time.monotonic()
+            say(f"{self._folder.name}: an event {consequence}: {reason}")
+            self._sender.tag({DELAYED if is_delayed else REFUSED: reason})
+            if is_delayed and not self.cursor.has_failed:
+                self.cursor.has_failed, self._retry_s = True, time.monotonic() + self._retry_after_s
+                self._retry_after_s *= 2
 
     def _advance(self, name: str, last: Event) -> None:
         """Set the position in the file `name` to the end of the event `last`, and save the position if no event before it has failed."""
         self._positions[name] = last.end
         if name == EVENTS:
-            self._has_ended, self._cursor.has_ended = last.kind == "end", False
-            self._cursor.time_ms = last.time_ms
+            self._has_ended, self.cursor.has_ended = last.kind == "end", False
+            self.cursor.time_ms = last.time_ms
             self._has_metrics |= last.kind == "metrics"
         # Only `_finish` saves the position after the `end` event.
-        if not self._cursor.has_failed and last.kind != "end":
-            self._cursor.offsets[name] = last.end
-        self._cursor.save(self._folder, self._store.address.key)
+        if not self.cursor.has_failed and last.kind != "end":
+            self.cursor.offsets[name] = last.end
+        self.cursor.save(self._folder, self._store.address.key)
         if last.kind in ("start", "reopen"):
             self.stage = last.fields["stage"]
         if last.kind == "start":
-            self._update_comparison()
-            self._join_parent()
+            self._compare()
 
-    def _finish(self, run: "Run") -> None:
+    def _finish(self) -> None:
         """Finish the delivery after the stage has exited. If there was no `end` event, set the run's status to KILLED.
 
-        Also update the experiment's comparison of runs (`comparison_view`). If no event has failed, then remove the tag `pipeline.delayed`
+        If no event has failed, then remove the tag `pipeline.delayed`
         and the journal's copies of files, and only after that save that the run is complete. If this process is killed earlier, the next
         delivery does all of this again.
         """
-        client, run_id = self._store.client, run.info.run_id
+        client, run_id = self._store.client, self._run.info.run_id
         if not self._has_ended:
-            client.set_terminated(run_id, "KILLED", end_time=self._cursor.time_ms)
-        self._update_comparison()
-        self._join_parent()
-        if self._cursor.has_failed:
+            client.set_terminated(run_id, "KILLED", end_time=self.cursor.time_ms)
+        self._compare()
+        if self.cursor.has_failed:
             return
-        if DELAYED in run.data.tags:
+        if DELAYED in self._run.data.tags:
             client.delete_tag(run_id, DELAYED)
         if self._remove_copies():
-            self._cursor.offsets, self._cursor.has_ended = dict(self._positions), True
-            self._cursor.save(self._folder, self._store.address.key)
-
-    def _join_parent(self) -> None:
-        """Make the run a child of its parent run, if its journal names one and MLflow has it: at the start, or else at the end."""
-        if self._parent and self._run:
-            self._store.make_child(self._run, self._parent)
+            self.cursor.offsets, self.cursor.has_ended = dict(self._positions), True
+            self.cursor.save(self._folder, self._store.address.key)
 
     def _remove_copies(self) -> bool:
         """Remove the journal's copies of the model and other files, and return True. If the journal has unsent events, return False instead.
@@ -183,23 +175,22 @@ class Delivery:
         shutil.rmtree(removed, ignore_errors=True)
         return True
 
-    def _update_comparison(self) -> None:
-        """Update the view in the MLflow UI that compares the runs of the experiment (`comparison_view`).
+    def _compare(self) -> None:
+        """Make the run a child of its parent run, if its journal names one and MLflow has it, and update the view in the MLflow UI that
+        compares the runs of the experiment (`comparison_view`).
 
-        If this fails, only print the error: the next run updates the view again. If the file was deleted, do nothing.
+        If the update fails, only print the error: the next run updates the view again. If the file was deleted, do nothing.
         """
+        if parent := self._start.get("tags", {}).get(PARENT_TAG):
+            self._store.make_child(self._run, parent)
         try:
             from pipeline.runs.mlflow import comparison_view  # late: no delivery depends on the private keys of this file
+
+            comparison_view.update(self._store.client, str(self.cursor.experiment_id))
         except ImportError:
             return
-        try:
-            comparison_view.update(self._store.client, str(self._cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
-            print(
-                f"tracking: the comparison of runs in MLflow was not updated; the next run updates it: {type(error).__name__}: {error}",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"the comparison of runs in MLflow was not updated; the next run updates it: {type(error).__name__}: {error}", failed=True)
 
 
 def batches(lines: Iterable[Event]) -> Iterator[list[Event]]:

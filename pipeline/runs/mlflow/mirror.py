@@ -7,7 +7,6 @@ process imports it only when the steps of a short training are over.
 import gc
 import importlib.util
 import math
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipeline.runs.events import Cursor, is_pending
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.delivery import Delivery
-from pipeline.runs.mlflow.store import Store, failure
+from pipeline.runs.mlflow.store import Store, failure, say
 from pipeline.runs.utilization import Sampler
 
 START_AFTER_S = 30.0
@@ -39,13 +38,13 @@ def sync(environment: Environment) -> int:
     folders = journal.journals(environment.root)
     pending = [folder for folder in folders if is_pending(folder)]
     if not folders:
-        print("tracking: nothing to deliver: there are no runs here")
+        say("nothing to deliver: there are no runs here")
         return 0
     if not pending:
-        print("tracking: nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
+        say("nothing to deliver: every run is already in an MLflow store, and such a run is not sent to another store")
         return 0
     if importlib.util.find_spec("mlflow") is None:
-        print(f"tracking: MLflow is not installed: {len(pending)} runs are kept in their journals")
+        say(f"MLflow is not installed: {len(pending)} runs are kept in their journals")
         return len(pending)
     store = Store(environment)
     with redacted_output(store.address.secrets):
@@ -113,7 +112,7 @@ class Mirror:
             self._delivery = Delivery(self._folder, self._store)
             if self._attempt():
                 return True
-            if self._failures or self._delivery.is_delayed:  # otherwise another stage has added events meanwhile
+            if self._failures or self._delivery.cursor.has_failed:  # otherwise another stage has added events meanwhile
                 if time.monotonic() > end_s:
                     break
                 pause(DELIVER_EVERY_S, self._folder, is_written=False)
@@ -126,7 +125,7 @@ class Mirror:
         except Exception as error:  # whatever MLflow raises
             self._failures += 1
             if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, ...: a server that is down for days must not fill the disk
-                print(f"tracking: delivery attempt {self._failures} failed: {failure(error)}", file=sys.stderr, flush=True)
+                say(f"delivery attempt {self._failures} failed: {failure(error)}", failed=True)
             self._delivery = Delivery(self._folder, self._store)  # look up the run again: it may have been deleted
             return False
         self._failures = 0
@@ -159,7 +158,7 @@ def deliver_earlier(folder: Path, store: Store) -> None:
         for _ in deliveries(others, store, time.monotonic() + OTHERS_S):
             pass
     except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
-        print(f"tracking: earlier runs are not delivered: {error}", file=sys.stderr, flush=True)
+        say(f"earlier runs are not delivered: {error}", failed=True)
 
 
 def deliveries(folders: Iterable[Path], store: Store, deadline_s: float = math.inf) -> Iterator[bool]:
@@ -173,7 +172,7 @@ def deliveries(folders: Iterable[Path], store: Store, deadline_s: float = math.i
         try:
             yield deliver(folder, store)
         except Exception as error:  # the cursor stays, so the next attempt resumes there
-            print(f"tracking: {folder.name}: not delivered: {failure(error)}", file=sys.stderr, flush=True)
+            say(f"{folder.name}: not delivered: {failure(error)}", failed=True)
             if not store.is_reachable():
                 return
             yield False
@@ -194,5 +193,5 @@ def deliver(folder: Path, store: Store) -> bool:
         outcome = "delivered so far: its stage is still running"
     else:
         outcome = "delivered, except for events that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
-    print(f"tracking: {folder.name}: {outcome}", flush=True)
+    say(f"{folder.name}: {outcome}")
     return is_complete

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.runs import events
-from pipeline.runs.mlflow.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing, logged
+from pipeline.runs.mlflow.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, describing, logged, say
 from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
@@ -50,10 +50,7 @@ class Sender:
                     self._describe(f"failed: {reason}")
                 self._client.set_terminated(self._run_id, fields["status"], end_time=batch[-1].time_ms)
             case kind:
-                print(
-                    f"tracking: {self._folder.name}: skipped an event of the kind {kind}, which this version of the pipeline does not know",
-                    flush=True,
-                )
+                say(f"{self._folder.name}: skipped an event of the kind {kind}, which this version of the pipeline does not know")
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Send an event `start` or `reopen`. Set the run's status to RUNNING, and log the params, tags, datasets and provenance in

@@ -1,10 +1,16 @@
-"""An MLflow server or database: the client for it, its experiments, and the run of a journal."""
+"""An MLflow server or database: the client for it, its experiments, and the run of a journal.
+
+The SQLite file of a store is created whole, or not at all.
+"""
 
 import contextlib
 import os
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
@@ -14,7 +20,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Scalar, formatted
 from pipeline.core.untrusted import reason, shown
 from pipeline.runs.mlflow.address import Address
-from pipeline.runs.mlflow.database import connect_once, locked_database
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -66,8 +71,6 @@ class Store:
         """Return MLflow's client. Raises Refusal if MLflow cannot open a SQLite file, and MLflow's exceptions for other failures."""
         self._set_variables()
         with contextlib.nullcontext() if self.address.is_server else locked_database(self.address):
-            if not self.address.is_server and not self.address.given.startswith("sqlite"):
-                connect_once(self.address)
             from mlflow import MlflowClient
 
             return MlflowClient(tracking_uri=self.address.for_mlflow, registry_uri=self.address.for_mlflow)
@@ -115,7 +118,7 @@ class Store:
             name = (start.get("name") or journal)[:LONGEST_NAME]
             found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
-            print(f"tracking: {unused_run_message(named, journal, found.info.run_id)}", flush=True)
+            say(unused_run_message(named, journal, found.info.run_id))
         return found
 
     def make_child(self, run: "Run", parent: str) -> None:
@@ -157,9 +160,7 @@ class Store:
         if number := start.get("experiment_id"):
             if start.get("store") == self.address.key and (found := existing(lambda: self.client.get_experiment(number))):
                 return self._refusing_deleted(found)
-            print(
-                f"tracking: MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}", flush=True
-            )
+            say(f"MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}")
         if found := self.client.get_experiment_by_name(name):
             return self._refusing_deleted(found)
         # A server chooses the artifact location itself.
@@ -179,6 +180,68 @@ class Store:
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         if self.address.credentials:
             os.environ["MLFLOW_TRACKING_USERNAME"], os.environ["MLFLOW_TRACKING_PASSWORD"] = self.address.credentials
+
+
+@contextlib.contextmanager
+def locked_database(address: Address) -> Iterator[None]:
+    """Hold a lock in the block, so that only one process at a time opens the database. If the SQLite file does not exist, create it first.
+
+    Connect to any other database first: where it does not answer, SQLAlchemy raises at once, and MLflow would try again for minutes.
+
+    Raises Refusal if the SQLite file cannot be opened, for example because it is damaged. Passes on OSError, the error of a database that
+    is locked by another process, and all errors of databases other than SQLite.
+    """
+    from sqlalchemy import create_engine, make_url
+
+    url = make_url(address.for_mlflow)
+    database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
+    lock = Path(f"{database or address.root / '.pipeline' / 'store'}.lock")
+    # MLflow creates files in the working directory, and these should be in the root.
+    with files.locked(lock, wait=True), contextlib.chdir(address.root):
+        try:
+            if database is None:
+                with contextlib.closing(create_engine(url).connect()):
+                    pass
+            elif not database.exists():
+                create(database, artifacts=address.root / "mlruns")
+            yield
+        except Exception as error:  # of SQLite, Alembic or MLflow
+            if database is None or isinstance(error, OSError) or "database is locked" in str(error):
+                raise
+            raise Refusal(unusable(database, error)) from None
+        finally:
+            lock.unlink()
+
+
+def create(database: Path, *, artifacts: Path) -> None:
+    """Create the SQLite file of an MLflow store under a temporary name, and rename it when complete.
+
+    MLflow creates the tables by dozens of migrations. A kill during a migration leaves a file that no later attempt can complete. The
+    caller must hold the lock of `locked_database`. `artifacts` is the folder where MLflow will store artifacts.
+    """
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    for leftover in database.parent.glob(f".{database.name}.*.draft*"):  # including SQLite's own journal files
+        leftover.unlink()
+    with contextlib.suppress(FileExistsError), files.replacing(database) as draft:
+        SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
+        if database.exists():
+            raise FileExistsError(database)  # created by a server that was started in the meantime
+
+
+def unusable(database: Path, error: Exception) -> str:
+    """Return the message for the SQLite file `database`, which MLflow cannot open: the reason, taken from `error`, and the remedies."""
+    cause = str(error).partition(". ")[0].splitlines()[0]
+    return (
+        f"{database}: MLflow {metadata.version('mlflow')} cannot open this SQLite file ({cause}). If an older MLflow wrote it, copy it and run "
+        f"`mlflow db upgrade sqlite:///{database}`. If a newer MLflow wrote it, install that version. If it is damaged, move it away "
+        f"(`mv {database} {database}.damaged`) and restore a backup, or run `python -m pipeline sync` to write a new one"
+    )
+
+
+def say(sentence: str, *, failed: bool = False) -> None:
+    """Print a sentence as one line of tracking: to stderr if something has `failed`, else to stdout."""
+    print(f"tracking: {sentence}", file=sys.stderr if failed else sys.stdout, flush=True)
 
 
 def existing(get: Callable[[], Answer]) -> Answer | None:
