@@ -11,7 +11,7 @@ from pipeline.core.prepared import read_record
 from pipeline.inference.model_file import Manifest
 from pipeline.runs import model_size, run_description
 from pipeline.runs import run as tracking
-from pipeline.runs.terminal import TrainingLength, training_lines
+from pipeline.runs.terminal import training_lines
 from pipeline.train.training import Training
 
 
@@ -34,7 +34,8 @@ class StageObserver(Observer):
         self.run = self.run_context.enter_context(tracked)
         for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has
             self.run.metrics(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
-        lines = training_lines(training_length(training), training.machine.device, is_first=training.group.writes)
+        settings, num_samples = training.params.train, len(training.prepared.train)
+        lines = training_lines(settings, num_samples, training.machine.device, is_first=training.group.writes)
         self.lines = self.lines_context.enter_context(lines)
 
     def step_ends(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -62,14 +63,3 @@ class StageObserver(Observer):
 
     def evaluation_ends(self, manifest: Manifest, scores: Mapping[str, Any]) -> None:
         run_description.record_evaluation(self.document, self.paths, self.environment, manifest=manifest, scores=scores)
-
-
-def training_length(training: Training) -> TrainingLength:
-    settings = training.params.train
-    return TrainingLength(
-        num_steps=training.plan.num_steps,
-        batch_size=settings.batch_size,
-        num_samples=len(training.prepared.train),
-        metric=settings.metric,
-        may_stop_early=settings.patience is not None,
-    )

@@ -16,6 +16,8 @@ import torch
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from pipeline.train.params import LoopSettings
+
 ERASE_BELOW = "\r\x1b[J"
 
 
@@ -103,23 +105,6 @@ RATE_OVER_S = 30.0
 LOSS = "train/objective"
 
 
-@dataclass(frozen=True)
-class TrainingLength:
-    """The length of a training. `num_samples` is the size of the train split, `metric` is `train.metric`, and `may_stop_early` is True if
-    `train.patience` is set.
-    """
-
-    num_steps: int
-    batch_size: int
-    num_samples: int
-    metric: str
-    may_stop_early: bool
-
-    def epoch(self, step: int) -> str:
-        """Return the number of epochs after `step` as text, such as `epoch 3.2`."""
-        return f"epoch {step * self.batch_size / self.num_samples:.1f}"
-
-
 @dataclass
 class Throughput:
     """The speed of a training. `marks` are pairs of a time in seconds and the step that was completed at this time."""
@@ -149,21 +134,26 @@ def rate(first: tuple[float, int], last: tuple[float, int]) -> float | None:
     return steps / seconds if seconds > 0 and steps > 0 else None
 
 
+@dataclass
 class TrainingLines:
-    """Prints the progress of a training, from numbers that are already on the host.
+    """Prints the progress of a training, from numbers that are already on the host. `num_samples` is the size of the train split.
 
     Calls `show` with the fields of a progress line if nothing was shown for `every_s` seconds and, if `is_live` is True, after each
     validation. A line for each validation is printed, and stays.
     """
 
-    def __init__(
-        self, length: TrainingLength, device: torch.device, show: Callable[[Sequence[str]], None], *, every_s: float, is_live: bool = False
-    ) -> None:
-        self.length, self.device, self.show, self.every_s, self.is_live = length, device, show, every_s, is_live
-        self.throughput = Throughput()
-        self.last_s = time.monotonic()
-        self.done = 0
-        self.metrics: dict[str, float] = {}
+    settings: "LoopSettings"
+    num_samples: int
+    device: torch.device
+    show: Callable[[Sequence[str]], None] = lambda _: None
+    every_s: float = math.inf
+    is_live: bool = False
+    throughput: Throughput = field(default_factory=Throughput)
+    done: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.num_steps, self.last_s = self.settings.num_steps(self.num_samples), time.monotonic()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count a completed step, with its metrics if it has any. Print the metrics of a validation.
@@ -179,7 +169,7 @@ class TrainingLines:
             if validated := [name for name in metrics if name.startswith("valid/")]:
                 names = [name for name in (LOSS, *validated) if name in metrics]
                 shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names)
-                print(f"train: step {step} of {self.length.num_steps}, {self.length.epoch(step)}: {shown}", flush=True)
+                print(f"train: step {step} of {self.num_steps}, {self.epoch()}: {shown}", flush=True)
                 self.last_s = -math.inf if self.is_live else now_s
         if now_s - self.last_s >= self.every_s:
             self.throughput.mark(now_s, step)
@@ -193,19 +183,23 @@ class TrainingLines:
 
     def progress(self, now_s: float, *more: str) -> None:
         self.last_s = now_s
-        self.show([f"train: step {self.done} of {self.length.num_steps}", *more, *self.fields()])
+        self.show([f"train: step {self.done} of {self.num_steps}", *more, *self.fields()])
+
+    def epoch(self) -> str:
+        """Return the number of epochs that are done as text, such as `epoch 3.2`."""
+        return f"epoch {self.done * self.settings.batch_size / self.num_samples:.1f}"
 
     def fields(self) -> Iterator[str]:
         """Yield the fields of the line after the step, the most important first."""
-        yield self.length.epoch(self.done)
-        left_s, steps_per_second = self.throughput.seconds_left(self.length.num_steps), self.throughput.steps_per_second()
+        yield self.epoch()
+        left_s, steps_per_second = self.throughput.seconds_left(self.num_steps), self.throughput.steps_per_second()
         if left_s is not None:
-            yield f"{'at most ' if self.length.may_stop_early else ''}{duration(left_s)} left"
-        for label, name in (("loss", LOSS), (self.length.metric, self.length.metric)):
+            yield f"{'' if self.settings.patience is None else 'at most '}{duration(left_s)} left"
+        for label, name in (("loss", LOSS), (self.settings.metric, self.settings.metric)):
             if name in self.metrics:
                 yield f"{label} {self.metrics[name]:.4f}"
         if steps_per_second:
-            yield f"{quantity(steps_per_second * self.length.batch_size)} samples/s"
+            yield f"{quantity(steps_per_second * self.settings.batch_size)} samples/s"
         yield memory(self.device)
 
 
@@ -235,16 +229,16 @@ def memory(device: torch.device) -> str:
 
 
 @contextmanager
-def training_lines(length: TrainingLength, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
+def training_lines(settings: "LoopSettings", num_samples: int, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
     """Print the lines of a training within the block: a status line if stderr is a terminal, else a line if LINE_EVERY_S had none.
 
     If the environment variable CI is set, or in a process that is not the first of several, only validations are printed.
     """
     if not is_first or os.environ.get("CI"):
-        yield TrainingLines(length, device, lambda _: None, every_s=math.inf)
+        yield TrainingLines(settings, num_samples, device)
     elif sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown"):
         stdout = sys.stdout
         with live_line(stdout, sys.stderr) as line:
-            yield TrainingLines(length, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
+            yield TrainingLines(settings, num_samples, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
     else:
-        yield TrainingLines(length, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
+        yield TrainingLines(settings, num_samples, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from pipeline.runs import terminal as module
-from pipeline.runs.terminal import Throughput, TrainingLength, duration, quantity, training_lines
+from pipeline.runs.terminal import Throughput, duration, quantity, training_lines
+from pipeline.train.params import LoopSettings
 from tests.runs.terminal.test_live_line import Terminal
 
 CPU = torch.device("cpu")
-COURSE = TrainingLength(num_steps=1000, batch_size=8, num_samples=80, metric="valid/accuracy", may_stop_early=False)
+SETTINGS = LoopSettings.model_construct(steps=1000, batch_size=8, metric="valid/accuracy", patience=None)
 Clock = Callable[[float], None]
 
 
@@ -30,7 +31,7 @@ def output_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def train(clock: Clock, *, seconds: int, validate_every: int) -> None:
     """Report a step each second, with metrics every 5 steps and a validation every `validate_every` steps."""
-    with training_lines(COURSE, CPU, is_first=True) as lines:
+    with training_lines(SETTINGS, 80, CPU, is_first=True) as lines:
         for step in range(1, seconds + 1):
             clock(float(step))
             metrics = {"train/objective": 1 / step, "train/accuracy": 0.5} if step % 5 == 0 else {}
@@ -60,7 +61,7 @@ def test_under_ci_only_validations_are_printed(clock: Clock, monkeypatch: pytest
 def test_other_processes_and_dumb_terminals_get_no_live_line(clock: Clock, monkeypatch, is_first: bool, term: str) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stderr", Terminal())
-    with training_lines(COURSE, CPU, is_first=is_first) as lines:
+    with training_lines(SETTINGS, 80, CPU, is_first=is_first) as lines:
         clock(5.0)
         lines.report(1, {})
     assert sys.stderr.getvalue() == ""
@@ -71,7 +72,7 @@ def test_a_terminal_gets_a_live_line_twice_a_second_and_after_each_validation(cl
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", terminal)
-    with training_lines(COURSE, CPU, is_first=True) as lines:
+    with training_lines(SETTINGS, 80, CPU, is_first=True) as lines:
         for step in range(1, 11):
             clock(step / 10)
             lines.report(step, {})
@@ -84,7 +85,7 @@ def test_a_terminal_gets_a_live_line_twice_a_second_and_after_each_validation(cl
 
 
 def test_a_long_validation_says_so(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with training_lines(COURSE, CPU, is_first=True) as lines:
+    with training_lines(SETTINGS, 80, CPU, is_first=True) as lines:
         lines.report(7, {})
         for second in range(1, 15):
             clock(float(second))
@@ -111,8 +112,7 @@ def test_the_rate_is_that_of_the_last_half_minute_and_the_time_left_that_of_the_
 
 
 def test_with_patience_the_time_left_is_an_upper_bound(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    course = TrainingLength(num_steps=100, batch_size=8, num_samples=80, metric="valid/loss", may_stop_early=True)
-    with training_lines(course, CPU, is_first=True) as lines:
+    with training_lines(SETTINGS.model_copy(update={"steps": 100, "patience": 1}), 80, CPU, is_first=True) as lines:
         for step in (1, 11):
             clock(float(step))
             lines.report(step, {})
