@@ -51,11 +51,14 @@ class ServedModel(PythonModel):
         rows = self.inputs.rows(model_input)
         if isinstance(self.inputs, Pairs):
             return self.inputs.written(rows, self.exported.predict)
-        logits: NDArray[np.float32] = self.inputs.answers(self.exported.predict(rows), rows)
+        logits: NDArray[np.float32] = self.exported.predict(rows)
+        if isinstance(self.inputs, Texts) and self.inputs.per_token:
+            logits = logits[np.arange(len(rows)), np.count_nonzero(rows != self.inputs.described.pad, axis=1) - 1]  # after the last token
         if chosen["return"] == "logits":
             return logits
         if not self.names:
             raise refusal("this model has no classes, so it has no probabilities: leave out `return`")
+        refuse_nonfinite(logits)
         if self.thresholds is not None:
             return [labels(row, self.names, self.thresholds, chosen["top_k"]) for row in logits.astype(np.float64)]
         return [record(row, self.names, chosen["top_k"]) for row in logits.astype(np.float64)]
@@ -82,10 +85,6 @@ class Arrays:
             if not limits.min <= array.min() <= array.max() <= limits.max:
                 raise self.refusal(f"values from {array.min()} to {array.max()}")
         return array.astype(self.dtype, copy=False)
-
-    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # as for texts
-        """Return the outputs as they are."""
-        return outputs
 
     def refusal(self, found: str) -> MlflowException:
         return refusal(f"the input contains {found}; send {self.expected}")
@@ -126,10 +125,6 @@ class Rows:
             raise refusal(f"the input has no rows; send {self.expected}")
         return np.stack(rows)
 
-    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002  # as for texts
-        """Return the outputs as they are."""
-        return outputs
-
 
 class Pairs:
     """Source texts, for each of which the model writes a target text. The exported program maps pairs to the logits of the tokens of the targets."""
@@ -155,8 +150,7 @@ class Pairs:
             # the pieces of a row that are not padding, and that with the next token; torch.export assumes two at least
             kept = max(2, int(self.pairs.lengths(rows).max()), -(-(at + 2) // self.pairs.widths[1]))
             logits = np.array(logits_of(rows[:, :kept]))[:, at]
-            if not np.isfinite(logits).all():
-                raise MlflowException("the model's logits are not finite: its training diverged, so train it again")
+            refuse_nonfinite(logits)
             logits[:, excluded] = -np.inf
             targets[:, at + 1] = np.where(ended, pad, logits.argmax(axis=1))
             ended |= targets[:, at + 1] == tokenizer.end
@@ -193,18 +187,9 @@ class Texts:
         tokens: NDArray[np.int32] = rows[:, : int(lengths.max())]
         return tokens
 
-    def answers(self, outputs: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
-        """Return the outputs (n, outputs); for a language model, those after the last token of each text."""
-        return outputs[np.arange(len(rows)), np.count_nonzero(rows != self.described.pad, axis=1) - 1] if self.per_token else outputs
-
 
 def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[str, Any]:
-    """Return the most likely output and its softmax probability, and the `top_k` most likely ones. Ties go to the lower number.
-
-    Raises MlflowException if a logit is not finite.
-    """
-    if not np.isfinite(logits).all():
-        raise MlflowException("the model's logits are not finite: its training diverged, so train it again")
+    """Return the most likely output and its softmax probability, and the `top_k` most likely ones. Ties go to the lower number."""
     exponentials = np.exp(logits - logits.max())
     probabilities = exponentials / exponentials.sum()
     best = np.argsort(-logits, kind="stable")[:top_k]
@@ -213,15 +198,15 @@ def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[st
 
 
 def labels(probabilities: NDArray[np.float64], names: list[str], thresholds: list[float], top_k: int) -> dict[str, Any]:
-    """Return the labels whose probabilities are above their thresholds, the most likely first, and the `top_k` most likely ones.
-
-    Raises MlflowException if a probability is not finite.
-    """
-    if not np.isfinite(probabilities).all():
-        raise MlflowException("the model's outputs are not finite: its training diverged, so train it again")
+    """Return the labels whose probabilities are above their thresholds, the most likely first, and the `top_k` most likely ones."""
     order = np.argsort(-probabilities, kind="stable").tolist()
     top = [{"label": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in order[:top_k]]
     return {"labels": [names[number] for number in order if probabilities[number] > thresholds[number]], "top": top}
+
+
+def refuse_nonfinite(outputs: NDArray[Any]) -> None:
+    if not np.isfinite(outputs).all():
+        raise MlflowException("the model's outputs are not finite: its training diverged, so train it again")
 
 
 def refuse_unknown_params() -> None:
