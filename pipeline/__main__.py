@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(verb: str, options: dict[str, Any]) -> int:
     """Run `verb` with the values of its arguments, and return the exit code. Print an error that the user can fix."""
     try:
-        return flushed(command(verb)(**options) or 0)
+        code = command(verb)(**options)
+        sys.stdout.flush()  # an error of writing is handled like one of the verb
     except Refusal as refusal:
         return print_refusal(refusal)
     except Interrupted as interrupted:
@@ -85,12 +86,7 @@ def run(verb: str, options: dict[str, Any]) -> int:
         return print_error("interrupted", INTERRUPTED)
     except OSError as error:
         return print_os_error(error)
-
-
-def flushed(code: int) -> int:
-    """Flush stdout, so that an error of writing is handled like one of the verb, and return the exit code `code`."""
-    sys.stdout.flush()
-    return code
+    return code or 0
 
 
 def reader_has_ended() -> bool:

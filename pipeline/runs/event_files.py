@@ -3,12 +3,10 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
-from pipeline.core.refusal import Refusal
 from pipeline.core.section import flatten, formatted
 from pipeline.runs.events import EVENTS, SYSTEM, Event
 from pipeline.runs.journal import SEARCH_TAG, short_name
@@ -18,26 +16,12 @@ from pipeline.runs.table import markdown
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-PACKAGE = "tensorboard"
 EVENT_FILES = "events.out.tfevents.*"
 WRITTEN, LOCK = "written.json", "written.lock"
 """The file beside the event files with their names and the offset up to which each file of the journal was written to them, and its lock."""
 UNUSUAL = re.compile(r"[^\w .,#=+\[\]-]", re.ASCII)
 """Characters of a name that are replaced in the name of a folder."""
 LONGEST_NAME = 200
-
-
-class Written(NamedTuple):
-    """The numbers of metric points and figures that were added to the event files of a run."""
-
-    points: int
-    figures: int
-
-
-def refuse_unavailable() -> None:
-    """Raise Refusal if TensorBoard is not installed."""
-    if find_spec(PACKAGE) is None:
-        raise Refusal("tensorboard is not installed: run `make setup-tensorboard` in the checkout")
 
 
 def folder_name(run: Record) -> str:
@@ -52,8 +36,9 @@ def folder_name(run: Record) -> str:
     return f"{UNUSUAL.sub('_', start.get('name', ''))[:LONGEST_NAME]} {short_name(run.name)}"
 
 
-def write(folder: Path, run: Record, top: Path) -> Written:
+def write(folder: Path, run: Record, top: Path) -> tuple[int, int]:
     """Add an event file to `folder` with what the run has recorded since the last call. `top` is the checkout, which may have its figures.
+    Return the numbers of metric points and figures that were added.
 
     If the journal is shorter than what was written of it, it was restored from a backup: then its event files are written anew.
     """
@@ -67,16 +52,16 @@ def write(folder: Path, run: Record, top: Path) -> Written:
             offsets, known = dict.fromkeys(recorded, 0), []
         new = [pair for name, lines in recorded.items() for pair in with_steps(lines) if pair[1].end > offsets[name]]
         if not new:
-            return Written(0, 0)
+            return 0, 0
         for event_file in folder.glob(EVENT_FILES):
             if event_file.name not in known:  # of an earlier version, or of a call that was killed
                 event_file.unlink()
         from torch.utils.tensorboard import SummaryWriter
 
         with SummaryWriter(str(folder)) as writer:
-            added = [add(writer, event, step, run, top) for step, event in new]
+            num_figures = sum(add(writer, event, step, run, top) for step, event in new)
         files.write_json(path, {"offsets": ends, "files": sorted(each.name for each in folder.glob(EVENT_FILES))})
-    return Written(*map(sum, zip(*added, strict=True)))
+    return sum(len(event.fields["values"]) for _, event in new if event.kind == "metrics"), num_figures
 
 
 def with_steps(lines: Iterable[Event]) -> Iterator[tuple[int, Event]]:
@@ -87,21 +72,22 @@ def with_steps(lines: Iterable[Event]) -> Iterator[tuple[int, Event]]:
         yield step, event
 
 
-def add(writer: "SummaryWriter", event: Event, step: int, run: Record, top: Path) -> Written:
-    """Add one event: its metrics, its figure, or its texts. The parameters with which the run began are in the tab HPARAMS, too."""
-    fields, time_s, points, figures = event.fields, event.time_ms / 1000, 0, 0
+def add(writer: "SummaryWriter", event: Event, step: int, run: Record, top: Path) -> bool:
+    """Add one event: its metrics, its figure, or its texts. The parameters with which the run began are in the tab HPARAMS, too. Return
+    True if it has a figure.
+    """
+    fields, time_s = event.fields, event.time_ms / 1000
     match event.kind:
         case "metrics":
             for name, value in fields["values"].items():
                 writer.add_scalar(name, float(value), step, time_s)
-            points = len(fields["values"])
         case "artifact" if path := figure(fields, run.folder, top):
             import numpy as np
             from PIL import Image
 
             tag = Path(fields["folder"], path.stem).as_posix()
             writer.add_image(tag, np.asarray(Image.open(path).convert("RGB")), step, time_s, dataformats="HWC")
-            figures = 1
+            return True
         case "description":
             writer.add_text("result", fields["text"], step, time_s)
         case "start" | "reopen":
@@ -116,7 +102,7 @@ def add(writer: "SummaryWriter", event: Event, step: int, run: Record, top: Path
                 writer.add_text("parameters", nested_table(fields["params"]), step, time_s)
             if origin := fields.get("provenance"):
                 writer.add_text(f"provenance/{fields['stage']}", nested_table(origin), step, time_s)
-    return Written(points, figures)
+    return False
 
 
 def nested_table(values: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -42,15 +42,20 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
     If `name` is too short, it says how long a part of a run's name must be.
     """
     named = shown(name) or '""'
-    runs = [run.name for run in reversed(runs_of(root))]
-    more = ", ..." if len(runs) > MOST_CANDIDATES else ""
+    runs = runs_of(root)
     note = f" (a part of a run's name must have at least {FEWEST_CHARACTERS} characters)" if len(name) < FEWEST_CHARACTERS else ""
     known = (
-        f"give another name; the newest runs are {', '.join(runs[:MOST_CANDIDATES])}{more}"
+        f"give another name; the newest runs are {newest(runs)}"
         if runs
         else f"there is no run in {journal.journals_folder(root)}: train a model, by `make repro`"
     )
     return Refusal(f"{named}: is no {kinds} of this checkout{note}: {known}")
+
+
+def newest(runs: Sequence[Record]) -> str:
+    """Return the names of the newest runs for a message. The last of `runs` is the newest."""
+    more = ", ..." if len(runs) > MOST_CANDIDATES else ""
+    return ", ".join(run.name for run in runs[: -MOST_CANDIDATES - 1 : -1]) + more
 
 
 def recorded_run(name: str, root: Path) -> Record | None:
@@ -67,9 +72,7 @@ def recorded_run(name: str, root: Path) -> Record | None:
         return None
     matching = [run for run in runs if run.name.startswith(name) or run.name.endswith(name)]
     if len(matching) > 1:
-        newest = ", ".join(run.name for run in matching[: -MOST_CANDIDATES - 1 : -1])
-        more = ", ..." if len(matching) > MOST_CANDIDATES else ""
-        raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest}{more}): write more of the name")
+        raise Refusal(f"{name}: is the beginning or end of the names of {len(matching)} runs ({newest(matching)}): write more of the name")
     return matching[0] if matching else None
 
 

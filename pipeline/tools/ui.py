@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 import webbrowser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,7 +111,8 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
 
     Print the command that shows them. Raises Refusal if TensorBoard is not installed, if there is no run, or if a name denotes none.
     """
-    event_files.refuse_unavailable()
+    if find_spec("tensorboard") is None:
+        raise Refusal("tensorboard is not installed: run `make setup-tensorboard` in the checkout")
     environment = Environment.read()
     folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
     found = [find.run_named(name, environment) for name in runs] or runs_of(environment.root)
@@ -118,6 +120,6 @@ def run_tensorboard(runs: list[str], output: str | None) -> None:
         raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
     for run in found:
         name = event_files.folder_name(run)
-        written = event_files.write(folder / name, run, Paths().top)
-        print(f"tensorboard: {name}: {counted(written.points, 'point')}, {counted(written.figures, 'figure')}")
+        points, figures = event_files.write(folder / name, run, Paths().top)
+        print(f"tensorboard: {name}: {counted(points, 'point')}, {counted(figures, 'figure')}")
     print(f"show them: tensorboard --logdir {folder}")

@@ -19,6 +19,7 @@ from pipeline.__main__ import main
 from pipeline.runs import event_files, events
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo, short_name
 from pipeline.runs.record import Record
+from pipeline.tools import ui
 
 PARAMS = {"seed": 1, "model.name": "mlp", "optimizer.learning_rate": 3e-3, "train.patience": None, "train.compile": "off|on", "x": True}
 INFO = RunInfo(params=PARAMS, provenance={"git": {"commit": "c0ffee"}})
@@ -230,6 +231,6 @@ def test_what_is_missing_is_said_with_the_remedy(top: Path, monkeypatch: pytest.
     newest = begun(top).folder.name
     assert main(["tensorboard", "nothing"]) == 2
     assert capsys.readouterr().err == f"error: nothing: is no run of this checkout: give another name; the newest runs are {newest}\n"
-    monkeypatch.setattr(event_files, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(ui, "find_spec", lambda _: None)
     assert main(["tensorboard"]) == 2
     assert capsys.readouterr().err == "error: tensorboard is not installed: run `make setup-tensorboard` in the checkout\n"

@@ -33,11 +33,6 @@ def redacted(text: str, secrets: Sequence[str]) -> str:
     return text
 
 
-def secrets_of_environment() -> list[str]:
-    """Return the values of the environment variables whose names mark them as secret."""
-    return [value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST)]
-
-
 def forms(secrets: Iterable[str]) -> list[str]:
     """Return the secrets in every form in which a text may contain them, longest first.
 
@@ -158,7 +153,7 @@ class Address:
         # If a server's address has a user name but no password, the user name is a token.
         found = [self._parts.password or (self._parts.username if self.is_server else None) or ""]
         found += [value for name, value in parse_qsl(self._parts.query) if SECRET.search(name)]
-        found += secrets_of_environment()
+        found += [value for name, value in os.environ.items() if name in CERTAIN or (SECRET.search(name) and len(value) >= SHORTEST)]
         return forms(found)
 
     def redacted(self, text: str) -> str:
