@@ -10,13 +10,12 @@ import itertools
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -27,8 +26,7 @@ from pipeline.core.environment import Environment
 from pipeline.runs import run
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import RunInfo
-from pipeline.runs.mlflow import mirror_process
-from pipeline.runs.mlflow.mirror_process import LOG
+from pipeline.runs.mlflow.mirror_process import LOG, STARTED
 from pipeline.runs.run import Run
 from tests.forking import free_port
 
@@ -37,95 +35,55 @@ STEPS_A_BLOCK = 50
 VALUES = {"train/loss": 0.5, "train/rate": 2.0, "train/norm": 3.0, "train/scale": 4.0}
 
 
-@dataclass
-class Spent:
-    """What one way took, block by block."""
-
-    wall_s: list[float] = field(default_factory=list)
-    loop_s: list[float] = field(default_factory=list)
-    mirror_s: float = 0.0
-
-
 def main(num_blocks: int = 200) -> None:
-    mirrors: dict[str, int] = {}
+    runs: dict[str, Run] = {}
+    mirrors: dict[str, psutil.Process] = {}
     with tempfile.TemporaryDirectory() as top, ExitStack() as stack:
-        runs: dict[str, Run | None] = {OFF: None}
-        for way, address in ((ON, ""), (DEAD, f"http://127.0.0.1:{free_port()}")):
-            runs[way] = stack.enter_context(opened(Path(top) / way.replace(" ", "-"), address, mirrors, way))
-        for way, file in ((ON, DELIVERED), (DEAD, LOG)):
-            await_mirror(runs[way], file)
-        stack.callback(lambda: [os.kill(pid, signal.SIGCONT) for pid in mirrors.values()])
+        for way, address, file in ((ON, "", DELIVERED), (DEAD, f"http://127.0.0.1:{free_port()}", LOG)):
+            root = Path(top) / way.replace(" ", "-")
+            root.mkdir()
+            os.environ.update(DVC_ROOT=str(root), MLFLOW_TRACKING_URI=address, PIPELINE_TRACKING_WAIT_S="0")
+            tracked = run.training(Environment.read(), resume_file=root / "work/run", info=RunInfo())
+            runs[way], mirrors[way] = stack.enter_context(tracked), psutil.Process(STARTED[-1].pid)
+            stack.callback(mirrors[way].send_signal, signal.SIGCONT)
+            while not list(root.glob(f".pipeline/journal/*/{file}")) or not next(root.glob(f".pipeline/journal/*/{file}")).stat().st_size:
+                time.sleep(0.1)  # until the mirror has imported MLflow and has met its server, or failed to
         for every_steps in (1, 10):
-            tell(measured(runs, mirrors, num_blocks, every_steps), every_steps)
-        again_ms, between_ms = reports_ms(runs[DEAD], lambda: None, first=10**8), reports_ms(runs[DEAD], training_step(), first=10**9)
+            compare(runs, mirrors, num_blocks, every_steps)
+        again_ms, between_ms = (reports_ms(runs[DEAD], step, first) for first, step in ((10**8, lambda: None), (10**9, training_step())))
         print(
-            f"run.metrics with four metrics, median: {again_ms:.4f} ms again and again, {between_ms:.4f} ms between steps, which leave its caches cold"
+            f"run.metrics with four metrics, median: {again_ms:.4f} ms again and again, {between_ms:.4f} ms between steps, with cold caches"
         )
 
 
-def tell(spent: dict[str, Spent], every_steps: int) -> None:
-    print(f"four metrics every {every_steps} steps, {len(spent[OFF].wall_s)} blocks of {STEPS_A_BLOCK} steps")
-    print(f"{'':>18} | ms a step | by the clock | by the loop's processor time | the mirror, of a core")
-    for way, taken in spent.items():
-        step_ms = 1000 * statistics.median(taken.wall_s) / STEPS_A_BLOCK
-        shares = (more(taken.wall_s, spent[OFF].wall_s), more(taken.loop_s, spent[OFF].loop_s), taken.mirror_s / sum(taken.wall_s))
-        print(f"{way:>18} | {step_ms:.3f} | {shares[0]:+.2%} | {shares[1]:+.2%} | {shares[2]:.2%}")
-
-
-def more(some_s: list[float], others_s: list[float]) -> float:
-    return statistics.median(one / other for one, other in zip(some_s, others_s, strict=True)) - 1
-
-
-def opened(root: Path, address: str, mirrors: dict[str, int], way: str):  # type: ignore[no-untyped-def]  # a context of Run
-    """A run whose mirror's process id is kept."""
-    root.mkdir()
-    os.environ.update(DVC_ROOT=str(root), MLFLOW_TRACKING_URI=address, PIPELINE_TRACKING_WAIT_S="0")
-    start: Callable[[Path, Environment], subprocess.Popen[bytes] | None] = mirror_process.start
-
-    def kept(folder: Path, environment: Environment) -> subprocess.Popen[bytes] | None:
-        begun = start(folder, environment)
-        assert begun
-        mirrors[way] = begun.pid
-        mirror_process.start = start
-        return begun
-
-    mirror_process.start = kept
-    return run.training(Environment.read(), resume_file=root / "work/run", info=RunInfo())
-
-
-def await_mirror(reports: Run | None, file: str) -> None:
-    """Until it has imported MLflow and has met its server, or failed to."""
-    assert reports
-    assert reports.folder
-    path = reports.folder / file
-    while not path.exists() or not path.stat().st_size:
-        time.sleep(0.1)
-
-
-def measured(runs: dict[str, Run | None], mirrors: dict[str, int], num_blocks: int, every_steps: int) -> dict[str, Spent]:
+def compare(runs: dict[str, Run], mirrors: dict[str, psutil.Process], num_blocks: int, every_steps: int) -> None:
+    """Run the blocks, and print what each way took."""
     step, count = training_step(), itertools.count(10**6 * every_steps)
-    spent = {way: Spent() for way in runs}
+    wall_s, loop_s, mirror_s = (defaultdict[str, list[float]](list) for _ in range(3))
     for block in range(num_blocks):
-        order = list(runs) if block % 2 else list(reversed(runs))
-        for way in order:
-            for other, pid in mirrors.items():
-                os.kill(pid, signal.SIGCONT if other == way else signal.SIGSTOP)
-            mirror_s, loop_s, wall_s = processor_s(mirrors.get(way)), time.thread_time(), time.perf_counter()
+        for way in (OFF, ON, DEAD)[:: 1 if block % 2 else -1]:
+            for other, mirror in mirrors.items():
+                mirror.send_signal(signal.SIGCONT if other == way else signal.SIGSTOP)
+            before = processor_s(mirrors.get(way)), time.thread_time(), time.perf_counter()
             for number in range(STEPS_A_BLOCK):
                 step()
-                if number % every_steps == 0 and (reports := runs[way]) is not None:
-                    reports.metrics(next(count), VALUES)
-            spent[way].wall_s.append(time.perf_counter() - wall_s)
-            spent[way].loop_s.append(time.thread_time() - loop_s)
-            spent[way].mirror_s += processor_s(mirrors.get(way)) - mirror_s
-    return spent
+                if number % every_steps == 0 and way in runs:
+                    runs[way].metrics(next(count), VALUES)
+            wall_s[way].append(time.perf_counter() - before[2])
+            loop_s[way].append(time.thread_time() - before[1])
+            mirror_s[way].append(processor_s(mirrors.get(way)) - before[0])
+    print(f"four metrics every {every_steps} steps, {num_blocks} blocks of {STEPS_A_BLOCK} steps")
+    print(f"{'':>18} | ms a step | by the clock | by the loop's processor time | the mirror, of a core")
+    for way in (OFF, ON, DEAD):
+        by_clock, by_loop = (
+            statistics.median(one / other for one, other in zip(spent[way], spent[OFF], strict=True)) - 1 for spent in (wall_s, loop_s)
+        )
+        step_ms, share = 1000 * statistics.median(wall_s[way]) / STEPS_A_BLOCK, sum(mirror_s[way]) / sum(wall_s[way])
+        print(f"{way:>18} | {step_ms:.3f} | {by_clock:+.2%} | {by_loop:+.2%} | {share:.2%}")
 
 
-def processor_s(pid: int | None) -> float:
-    if pid is None:
-        return 0.0
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+def processor_s(process: psutil.Process | None) -> float:
+    return sum(process.cpu_times()[:2]) if process else 0.0
 
 
 def training_step() -> Callable[[], None]:
@@ -142,14 +100,13 @@ def training_step() -> Callable[[], None]:
     return step
 
 
-def reports_ms(reports: Run | None, before: Callable[[], None], *, first: int, num_reports: int = 3_000) -> float:
-    assert reports
+def reports_ms(reports: Run, before: Callable[[], None], first: int, num_reports: int = 3_000) -> float:
     spent_s = []
     for step in range(first, first + num_reports):
         before()
-        begin = time.perf_counter()
+        begin_s = time.perf_counter()
         reports.metrics(step, VALUES)
-        spent_s.append(time.perf_counter() - begin)
+        spent_s.append(time.perf_counter() - begin_s)
     return 1000 * statistics.median(spent_s)
 
 

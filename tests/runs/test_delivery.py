@@ -1,6 +1,7 @@
 """Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,14 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, is_pending
-from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
+from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, Journal, RunInfo
 from pipeline.runs.mlflow import comparison_view, delivery, mirror
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.delivery import Delivery
 from pipeline.runs.mlflow.store import Store
 from tests.runs.conftest import Tracked, finish
+
+Follow = Callable[[Path], int]
 
 
 class FakeServer:
@@ -60,6 +63,16 @@ def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> Fake
     monkeypatch.setattr(delivery, "Sender", server.sender)
     monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
+
+
+@pytest.fixture
+def follow(server: FakeServer, without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], int]:
+    """Return `mirror.follow` for this server. It records no system metrics, and its clock stands still, also in pauses."""
+    monkeypatch.setattr(mirror, "Sampler", MagicMock())
+    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
+    monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(mirror, "pause", lambda *_, **__: None)
+    return lambda folder: mirror.follow(folder, without_mirror)
 
 
 def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
@@ -124,21 +137,6 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(serv
     assert server.store.client.set_terminated.called != ended
 
 
-def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
-    folder = write_journal(tmp_path)
-    (folder / COPIES).mkdir()
-    are_free = []
-
-    def rmtree(path: Path, **_: object) -> None:
-        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
-            are_free.append(taken)
-
-    monkeypatch.setattr("shutil.rmtree", rmtree)
-    assert server.delivery(folder).catch_up()
-    assert are_free
-    assert all(are_free)
-
-
 def test_the_file_with_the_private_keys_of_the_ui_can_be_deleted(server: FakeServer, tmp_path: Path, monkeypatch, capfd) -> None:
     for name in ("ui", "repro"):
         monkeypatch.setattr(tools, name, import_module(f"pipeline.tools.{name}"))  # to be restored, because the next import sets it
@@ -189,7 +187,7 @@ def test_metrics_are_sent_together_and_everything_else_alone() -> None:
 
 
 def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed, left, own = (write_journal(tmp_path, tag) for tag in "abc")
     server.failing = {"a"}
@@ -204,13 +202,12 @@ def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with
         return catch_up(self)
 
     monkeypatch.setattr(Delivery, "catch_up", recorded)
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(own, without_mirror) == 0
+    assert follow(own) == 0
     assert order == [own, left, failed]
 
 
 def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, finish_run, pauses, times_s = write_journal(tmp_path, "a"), Delivery._finish, [], [0.0]
 
@@ -228,18 +225,16 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     monkeypatch.setattr(Delivery, "_finish", finished)
     monkeypatch.setattr(mirror, "pause", pause)
     monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
-    monkeypatch.setattr(mirror, "Sampler", MagicMock())
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror) == 0
+    assert follow(folder) == 0
     assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
     assert pauses == [mirror.START_AFTER_S]
     other, server.failing = write_journal(tmp_path, "b"), {"b"}
-    assert mirror.follow(other, without_mirror) == 0
+    assert follow(other) == 0
     assert pauses[1:] == [mirror.START_AFTER_S, mirror.DELIVER_EVERY_S]
 
 
 def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_system_metrics_too(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, finish_run, sampler = write_journal(tmp_path, "a"), Delivery._finish, MagicMock()
     opened: list[Journal] = []
@@ -256,14 +251,13 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     monkeypatch.setattr(Delivery, "_finish", finished)
     monkeypatch.setattr(mirror, "pause", pause)
     monkeypatch.setattr(mirror, "Sampler", sampler)
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror) == 0
+    assert follow(folder) == 0
     assert sampler.return_value.start.call_count == 2
 
 
 @pytest.mark.parametrize("attempt_s", [0.0, mirror.LAST_ATTEMPTS_S + 1])
 def test_a_stage_that_has_ended_waits_for_a_few_attempts_and_for_one_at_a_server_that_hangs(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt_s: float
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt_s: float
 ) -> None:
     times_s = [0.0]
 
@@ -274,14 +268,12 @@ def test_a_stage_that_has_ended_waits_for_a_few_attempts_and_for_one_at_a_server
     server.store.run_for.side_effect = time_out
     monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
     monkeypatch.setattr(mirror, "pause", lambda pause_s, *_, **__: times_s.append(times_s[-1] + pause_s))
-    monkeypatch.setattr(mirror, "Sampler", MagicMock())
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(write_journal(tmp_path), without_mirror) == 1
+    assert follow(write_journal(tmp_path)) == 1
     assert server.store.run_for.call_count == (1 if attempt_s else 5)
 
 
 def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
-    server: FakeServer, without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, server.failing, pauses = write_journal(tmp_path, "a"), {"a"}, []
 
@@ -296,9 +288,7 @@ def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
 
     monkeypatch.setattr(mirror, "pause", pause)
     monkeypatch.setattr(mirror, "is_continued", is_continued)
-    monkeypatch.setattr(mirror, "Sampler", MagicMock())
-    monkeypatch.setattr(mirror, "Store", lambda _: server.store)
-    assert mirror.follow(folder, without_mirror) == 0
+    assert follow(folder) == 0
     assert not is_pending(folder)
 
 

@@ -91,18 +91,6 @@ def test_a_description_is_updated_unless_it_was_edited(tracked: Tracked) -> None
     assert tracked.client.get_run(run_id).data.tags["mlflow.note.content"] == "the one for the paper"
 
 
-def test_system_metrics_wait_for_the_first_metric_of_the_stage(tracked: Tracked) -> None:
-    writing = tracked.begin()
-    load = events.Writer(writing.folder / SYSTEM, end=0)
-    load.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {"system/load": 1.0}})
-    load.close()
-    for expected in ([], ["valid/accuracy", "system/load"]):
-        tracked.deliver(writing.folder)
-        assert list(tracked.run_of(writing.folder.name).data.metrics) == expected
-        writing.metrics(1, {"valid/accuracy": 0.5})
-    writing.close()
-
-
 def test_a_run_without_an_end_is_killed_and_runs_again_when_it_resumes(tracked: Tracked) -> None:
     def status() -> str:
         return str(tracked.run_of(dead.folder.name).info.status)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
 RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
-REMOVED = f"{COPIES}.removed"
 
 
 class Delivery:
@@ -164,15 +163,11 @@ class Delivery:
 
         Raises BlockingIOError if a stage has the journal open for writing.
         """
-        removed = self._folder / REMOVED
-        shutil.rmtree(removed, ignore_errors=True)
         with exclusive(self._folder):
             if events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
                 return False
             (self._folder / MODEL).unlink(missing_ok=True)
-            if (self._folder / COPIES).exists():
-                (self._folder / COPIES).rename(removed)  # quick, so that a stage that opens the journal does not wait for the removal
-        shutil.rmtree(removed, ignore_errors=True)
+            shutil.rmtree(self._folder / COPIES, ignore_errors=True)
         return True
 
     def _compare(self) -> None:
