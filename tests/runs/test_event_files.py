@@ -48,6 +48,12 @@ def add_steps(written: Journal, steps: range) -> None:
         written.metrics(step, {"train/objective": 1 / step, "learning_rate": 1e-3, **validation})
 
 
+def written(journal: Journal, top: Path) -> Path:
+    """Run the command, and return the folder with the event files of the journal."""
+    assert main(["tensorboard"]) == 0
+    return top / ".pipeline/tensorboard" / journal.folder.name
+
+
 def read(folder: Path) -> EventAccumulator:
     accumulator = EventAccumulator(str(folder), size_guidance=ALL)
     accumulator.Reload()
@@ -93,8 +99,7 @@ def test_every_point_of_every_run_is_read_back_with_its_step_and_time(top: Path,
 
 def test_writing_again_adds_nothing_and_a_run_that_went_on_is_continued(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = begun(top)
-    assert main(["tensorboard"]) == 0
-    folder = top / ".pipeline/tensorboard" / first.folder.name
+    folder = written(first, top)
     before = sorted(folder.iterdir())
     capsys.readouterr()
     assert main(["tensorboard"]) == 0
@@ -102,8 +107,7 @@ def test_writing_again_adds_nothing_and_a_run_that_went_on_is_continued(top: Pat
     assert capsys.readouterr().out.startswith(f"tensorboard: {first.folder.name}: 0 points, 0 figures\n")
     watching = read(folder)
     add_steps(first, range(60, 100, 10))
-    assert main(["tensorboard"]) == 0
-    assert points_read(folder) == points_of(first.folder)
+    assert points_read(written(first, top)) == points_of(first.folder)
     watching.Reload()
     assert [point.step for point in watching.Scalars("train/objective")] == list(range(10, 100, 10))
 
@@ -118,18 +122,16 @@ def test_a_call_that_was_killed_doubles_nothing(top: Path, monkeypatch: pytest.M
         patch.setattr(event_files.files, "write_json", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             event_files.write(top / ".pipeline/tensorboard" / journal.folder.name, Record(journal.folder), top)
-    assert main(["tensorboard"]) == 0
-    assert points_read(top / ".pipeline/tensorboard" / journal.folder.name) == points_of(journal.folder)
+    assert points_read(written(journal, top)) == points_of(journal.folder)
 
 
 def test_a_journal_that_was_restored_from_a_backup_is_written_anew(top: Path) -> None:
-    journal, folder = begun(top), top / ".pipeline/tensorboard"
+    journal = begun(top)
     backup = (journal.folder / events.EVENTS).read_bytes()
     add_steps(journal, range(60, 100, 10))
     assert main(["tensorboard"]) == 0
     (journal.folder / events.EVENTS).write_bytes(backup)
-    assert main(["tensorboard"]) == 0
-    assert points_read(folder / journal.folder.name) == points_of(journal.folder)
+    assert points_read(written(journal, top)) == points_of(journal.folder)
 
 
 def test_a_disk_that_is_full_is_named(top: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,8 +146,7 @@ def test_infinite_and_missing_numbers_and_damaged_lines_do_not_stop_it(top: Path
     journal.metrics(60, {"train/objective": math.inf, "learning_rate": math.nan})
     with (journal.folder / events.EVENTS).open("ab") as file:
         file.write(b'{"kind": "metrics", "time_ms": 5}\n\x00\xff\n{"kind": "metr')
-    assert main(["tensorboard"]) == 0
-    found = points_read(top / ".pipeline/tensorboard" / journal.folder.name)
+    found = points_read(written(journal, top))
     assert found["train/objective"][-1][2] == math.inf
     assert math.isnan(found["learning_rate"][-1][2])
 
@@ -156,8 +157,7 @@ def test_parameters_provenance_and_result_are_texts_and_the_parameters_are_hpara
     journal.close()
     again = Journal.reopen(journal.folder, stage="train", info=INFO)
     again.describe("test accuracy 0.95")
-    assert main(["tensorboard"]) == 0
-    folder = top / ".pipeline/tensorboard" / journal.folder.name
+    folder = written(journal, top)
     found = texts_read(folder)
     assert found["result"] == "test accuracy 0.95"
     rows = found["parameters"].splitlines()[2:]
@@ -188,8 +188,7 @@ def test_figures_are_taken_from_the_journal_or_an_equal_file_of_the_checkout_and
     figures[0].write_bytes(b"that of another model")
     copies[1].unlink()
     for _ in range(2):
-        assert main(["tensorboard"]) == 0
-        found = read(top / ".pipeline/tensorboard" / journal.folder.name)
+        found = read(written(journal, top))
         shown = {tag: [(image.step, image.width, image.height) for image in found.Images(tag)] for tag in found.Tags()["images"]}
         assert shown == {"plots/evaluate/confusion": [(50, 1, 4)], "plots/evaluate/calibration": [(50, 2, 4)]}
         copies[0].unlink(missing_ok=True)

@@ -13,6 +13,12 @@ from pipeline.runs import events, find, journal
 FIRST, SECOND, TWIN = "run-000001-20261123T060949Z-ec00a471", "run-000002-20261123T061048Z-9e2e5a29", "run-000002-20261123T061048Z-7234c420"
 
 
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+
+
 def make(root: Path, *names: str) -> None:
     for name in names:
         folder = journal.journals_folder(root) / name
@@ -36,10 +42,8 @@ def test_a_unique_beginning_or_end_of_a_name_denotes_the_run(tmp_path: Path) -> 
         assert (found and found.name) == run, name
 
 
-def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path: Path) -> None:
     make(tmp_path, SECOND)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     for name, note in (("a29", r" \(a part of a run's name must have at least 4 characters\)"), ("0a29", "")):
         message = f"of this checkout{note}: give another name; the newest runs are {SECOND}$"
         with pytest.raises(Refusal, match=f"^{name}: is no {find.KINDS} {message}"), find.located(name, Paths(), Environment.read()):
@@ -48,9 +52,7 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
             find.run_named(name, Environment.read())
 
 
-def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "resolved", lambda *_: "0123abcd")
     with pytest.raises(Refusal, match=f'^"": is no {find.KINDS}'), find.located("", Paths(), Environment.read()):
         pass
@@ -68,23 +70,20 @@ def test_a_run_is_found_by_its_id_in_mlflow_beside_stores_that_have_none(tmp_pat
 def test_the_model_of_a_run_that_ended_on_another_machine_is_that_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, FIRST)
     (journal.journals_folder(tmp_path) / FIRST / events.DELIVERED).write_text(json.dumps({"server": {"run_id": "5" * 32}}))
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.setattr(find, "from_mlflow", lambda *_: tmp_path / "downloaded")
     with find.located("5" * 32, Paths(), Environment.read()) as found:
         assert found.path == tmp_path / "downloaded"
 
 
-def test_a_model_file_that_dvc_has_removed_is_refused_with_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_file_that_dvc_has_removed_is_refused_with_a_finished_run(tmp_path: Path) -> None:
     make(tmp_path, FIRST, SECOND)
     (journal.journals_folder(tmp_path) / FIRST / journal.MODEL_DIGEST).write_text("5" * 64)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     name, message = "models/model.safetensors", f"name a finished run, such as {FIRST}, or"
     with pytest.raises(Refusal, match=message), find.located(name, Paths(), Environment.read()):
         pass
 
 
-def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path) -> None:
     make(tmp_path, FIRST, SECOND, TWIN)
     message = f"run-000002: is the beginning or end of the names of 2 runs ({SECOND}, {TWIN}): write more of the name"
     with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
@@ -94,7 +93,6 @@ def test_an_ambiguous_name_is_refused_with_the_newest_five_runs(tmp_path: Path, 
         find.recorded_run("run-0000", tmp_path)
     assert re.findall("run-00000([0-9])-", str(refused.value)) == ["6", "5", "4", "3", "2"]
     assert ", ...): write more of the name" in str(refused.value)
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "run-0000").touch()
     with find.located("run-0000", Paths(), Environment.read()) as found:
         assert found.is_file, "a file of this name comes first"

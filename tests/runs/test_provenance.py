@@ -69,23 +69,16 @@ def test_a_folder_without_a_repository_and_a_repository_without_a_commit(tmp_pat
     assert not {"mlflow.source.git.commit", "pipeline.dvc.experiment"} & tags.keys(), "unknown facts are no tags"
 
 
-def test_no_git_in_the_image(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(checkout))
-    assert what_git_says() == {"unknown: git is not installed"}
-
-
-def test_a_git_that_cannot_be_run(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "git").write_bytes(b"\0 no program")
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert what_git_says() == {"unknown: git cannot be run (Exec format error)"}
-
-
-def test_a_checkout_of_another_user(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_that_gives_no_answer_is_unknown_with_its_reason(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # it may declare every folder safe
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     assert what_git_says() == {"unknown: this checkout belongs to another user (git: dubious ownership)"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert what_git_says() == {"unknown: git is not installed"}
+    (tmp_path / "git").write_bytes(b"\0 no program")
+    (tmp_path / "git").chmod(0o755)
+    assert what_git_says() == {"unknown: git cannot be run (Exec format error)"}
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody without a name")

@@ -26,6 +26,15 @@ def last_status(environment: Environment) -> str:
     return str(list(events.read(journal.journals(environment.root)[-1] / events.EVENTS))[-1].fields["status"])
 
 
+@pytest.fixture
+def trained(without_mirror: Environment, tmp_path: Path) -> Path:
+    """Return the journal of a training that has ended."""
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
+        pass
+    assert training.folder
+    return training.folder
+
+
 @pytest.mark.parametrize(
     ("error", "variables", "status", "waits"),
     [
@@ -53,30 +62,21 @@ def test_the_end_of_a_stage_sets_the_status_and_waits_for_mlflow_only_if_nothing
     assert (last_status(environment), waited.called) == (status, waits)
 
 
-def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_another(without_mirror: Environment, tmp_path: Path) -> None:
-    work = tmp_path / "work" / "run"
-    for _ in range(2):
-        with run.training(without_mirror, resume_file=work, info=RunInfo()):
+def test_a_resumed_training_reopens_its_journal_and_a_repeated_one_creates_another(without_mirror, trained: Path, tmp_path: Path) -> None:
+    for name, num_journals in (("run", 1), ("another", 2)):
+        with run.training(without_mirror, resume_file=tmp_path / name, info=RunInfo()):
             pass
-    assert len(journal.journals(tmp_path)) == 1
-    work.unlink()
-    with run.training(without_mirror, resume_file=work, info=RunInfo()):
-        pass
-    assert len(journal.journals(tmp_path)) == 2
+        assert len(journal.journals(tmp_path)) == num_journals
     assert last_status(without_mirror) == "FINISHED"
 
 
-def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror: Environment, tmp_path: Path) -> None:
-    work = tmp_path / "run"
-    with run.training(without_mirror, resume_file=work, info=RunInfo(name="first")) as first:
-        pass
-    assert first.folder
-    (first.folder / events.EVENTS).write_bytes(b'{"kind":"start","time_')
+def test_a_training_killed_before_its_first_line_begins_its_journal_again(without_mirror, trained: Path, tmp_path: Path) -> None:
+    (trained / events.EVENTS).write_bytes(b'{"kind":"start","time_')
     assert journal.journals(tmp_path) == []
-    assert not is_pending(first.folder)
-    with run.training(without_mirror, resume_file=work, info=RunInfo(name="again")) as again:
-        assert again.folder == first.folder
-    begin = next(events.read(first.folder / events.EVENTS))
+    assert not is_pending(trained)
+    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo(name="again")) as again:
+        assert again.folder == trained
+    begin = next(events.read(trained / events.EVENTS))
     assert (begin.kind, begin.fields["name"]) == ("start", "again")
 
 
@@ -102,28 +102,22 @@ def test_a_journal_names_its_experiment(tmp_path: Path, without_mirror: Environm
     assert [begin.fields["experiment"] for begin in begins] == ["mine", "mine"]
 
 
-def test_a_stage_reports_that_its_run_is_not_the_named_one(without_mirror: Environment, tmp_path: Path, capsys) -> None:
-    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
-        pass
-    assert training.folder
-    Cursor(run_id="this").save(training.folder, Address.of(without_mirror).key)
+def test_a_stage_reports_that_its_run_is_not_the_named_one(without_mirror: Environment, trained: Path, capsys) -> None:
+    Cursor(run_id="this").save(trained, Address.of(without_mirror).key)
     for named, num_messages in ((None, 0), ("another", 1), ("this", 0)):
-        mirror_process.report(training.folder, without_mirror.model_copy(update={"mlflow_run_id": named}))
+        mirror_process.report(trained, without_mirror.model_copy(update={"mlflow_run_id": named}))
         output = capsys.readouterr().err
         assert output.count("MLFLOW_RUN_ID=another is not used") == output.count("is delivered to the run this") == num_messages
 
 
 def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_with_the_last_error(
-    without_mirror: Environment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    without_mirror: Environment, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
-        pass
-    assert training.folder
-    (training.folder / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
-    log = training.folder / mirror_process.LOG
+    (trained / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
+    log = trained / mirror_process.LOG
     for has_failed in (False, True):
-        Cursor(has_failed=has_failed).save(training.folder, Address.of(without_mirror).key)
-        mirror_process.report(training.folder, without_mirror)
+        Cursor(has_failed=has_failed).save(trained, Address.of(without_mirror).key)
+        mirror_process.report(trained, without_mirror)
         log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("tracking: 3 events of run")
@@ -132,13 +126,10 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_wi
     assert second.endswith(f"The last error in {log}: the token is expired")
 
 
-def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: Environment, tmp_path: Path, capsys) -> None:
-    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as training:
-        pass
-    assert training.folder
-    offsets = {events.EVENTS: (training.folder / events.EVENTS).stat().st_size, events.SYSTEM: 0}
-    Cursor(run_id="there", offsets=offsets, has_ended=True).save(training.folder, "another store")
-    mirror_process.report(training.folder, without_mirror)
+def test_the_end_of_a_run_and_sync_agree_on_what_is_delivered(without_mirror: Environment, trained: Path, capsys) -> None:
+    offsets = {events.EVENTS: (trained / events.EVENTS).stat().st_size, events.SYSTEM: 0}
+    Cursor(run_id="there", offsets=offsets, has_ended=True).save(trained, "another store")
+    mirror_process.report(trained, without_mirror)
     assert capsys.readouterr().err.endswith("is already in another MLflow store, and is not sent to a second one\n")
     assert mirror.sync(without_mirror) == 0
     assert "every run is already in an MLflow store" in capsys.readouterr().out
@@ -164,13 +155,10 @@ def test_a_broken_pipe_as_stderr_stops_nothing(without_mirror: Environment, tmp_
     assert last_status(without_mirror) == "FINISHED"
 
 
-def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, tmp_path: Path) -> None:
-    with run.training(without_mirror, resume_file=tmp_path / "run", info=RunInfo()) as reports:
-        pass
-    assert reports.folder
+def test_a_stage_does_not_wait_for_a_mirror_that_no_signal_ends(without_mirror: Environment, trained: Path) -> None:
     hanging = MagicMock(subprocess.Popen, poll=MagicMock(return_value=None))
     hanging.wait.side_effect = subprocess.TimeoutExpired("mirror", 5)
-    mirror_process.wait(hanging, reports.folder, without_mirror.model_copy(update={"tracking_wait_s": 0.3}))
+    mirror_process.wait(hanging, trained, without_mirror.model_copy(update={"tracking_wait_s": 0.3}))
     hanging.kill.assert_called_once()
 
 
