@@ -23,6 +23,7 @@ EXPLANATIONS = {
     "not a git repository": "this folder is not in a git repository",
     "'HEAD'": "this repository has no commit yet",
 }
+"""Replaces a message of git that has one of these texts: it may have a path of this machine, which a shared MLflow server should not get."""
 # Results that a run writes do not count as uncommitted changes.
 WITHOUT_RESULTS = (".", ":(exclude)dvc.lock", ":(exclude)metrics", ":(exclude)plots")
 CODE = (*WITHOUT_RESULTS, ":(exclude)params.yaml", ":(exclude).dvc/tmp")
@@ -60,17 +61,9 @@ def git(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise Unknown(f"git did not answer within {GIT_TIMEOUT_S} s") from None
     if result.returncode:
-        raise Unknown(explain(first_line(result.stderr)) or f"git ended with {result.returncode}")
+        message = first_line(result.stderr).removeprefix("fatal: ") or f"git ended with {result.returncode}"
+        raise Unknown(next((words for piece, words in EXPLANATIONS.items() if piece in message), message))
     return result.stdout.rstrip()
-
-
-def explain(message: str) -> str:
-    """Return a reason for a failure of git. `message` is the first line of git's error message.
-
-    If `message` contains a key of `EXPLANATIONS`, the value of this key is returned, because git's own message may contain a path of this
-    machine, which should not be sent to a shared MLflow server. Otherwise `message` is returned without its prefix "fatal: ".
-    """
-    return next((words for piece, words in EXPLANATIONS.items() if piece in message), message.removeprefix("fatal: "))
 
 
 def difference() -> str:
@@ -125,6 +118,7 @@ def changed_code(text: str) -> str:
 
 LOCK = "requirements.lock"
 UNKNOWN = "unknown: "
+NO_DRIVER = f"{UNKNOWN}no NVIDIA driver is installed"
 LIBRARIES = ("torch", "torchvision", "numpy", "dvc", "mlflow", "pydantic", "safetensors", "pillow", "scikit-learn")
 FLAGS = ("PYTHONHASHSEED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE", "TORCH_LOGS")
 # The facts that become tags of a run, by the name of the tag: those for which MLflow has a tag, and those that are useful as filters.
@@ -157,10 +151,10 @@ def gather(environment: Environment) -> dict[str, str]:
         "platform": platform.platform,
         "host": socket.gethostname,
         "user": user,
-        "driver": driver,
+        "driver": lambda: utilization.read_gpus(SYSTEM).driver or NO_DRIVER,
         "gpu": gpus,
-        "image.digest": lambda: variable("PIPELINE_IMAGE_DIGEST"),
-        "image.revision": lambda: variable("PIPELINE_IMAGE_REVISION"),
+        "image.digest": lambda: os.environ.get("PIPELINE_IMAGE_DIGEST") or f"{UNKNOWN}PIPELINE_IMAGE_DIGEST is not set",
+        "image.revision": lambda: os.environ.get("PIPELINE_IMAGE_REVISION") or f"{UNKNOWN}PIPELINE_IMAGE_REVISION is not set",
         "flags": lambda: json.dumps({name: os.environ[name] for name in FLAGS if name in os.environ} | {"optimize": sys.flags.optimize}),
     }
     facts |= {f"version.{name}": lambda name=name: metadata.version(name) for name in LIBRARIES}  # type: ignore[misc]  # mypy does not type the default
@@ -209,23 +203,9 @@ def user() -> str:
         raise Unknown(f"uid {os.getuid()} has no name") from None
 
 
-def driver() -> str:
-    """Return the version of the NVIDIA driver. Raises Unknown if no driver is installed."""
-    if version := utilization.read_gpus(SYSTEM).driver:
-        return version
-    raise Unknown("no NVIDIA driver is installed")
-
-
 def gpus() -> str:
-    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if no driver is installed, or if NVML does not answer."""
-    driver()
+    """Return the names of all GPUs; "none" if there is no GPU. Raises Unknown if NVML does not answer."""
     found = utilization.read_gpus(SYSTEM)
-    if not found.devices and not found.cuda:
+    if found.driver and not found.devices and not found.cuda:
         raise Unknown("NVML does not answer")
-    return ", ".join(gpu.name for gpu in found.devices) or "none"
-
-
-def variable(name: str) -> str:
-    if not os.environ.get(name):
-        raise Unknown(f"{name} is not set")
-    return os.environ[name]
+    return (", ".join(gpu.name for gpu in found.devices) or "none") if found.driver else NO_DRIVER

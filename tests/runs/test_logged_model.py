@@ -115,8 +115,9 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
     assert [point.step for point in tracked.client.get_metric_history(run.info.run_id, "test/accuracy")] == [2, 2]
 
 
-def test_the_logged_model_names_the_most_likely_classes_on_request(tracked: Tracked, store: None) -> None:
+def test_the_logged_model_names_the_most_likely_classes_on_request_and_refuses_other_params(tracked: Tracked, store: None) -> None:
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     model, images = mlflow.pyfunc.load_model(model_uri(tracked)), tiny.images(3)
     shares = softmax(logits(tracked, images).astype(np.float64), axis=1)
@@ -128,16 +129,9 @@ def test_the_logged_model_names_the_most_likely_classes_on_request(tracked: Trac
         assert [each["class"] for each in record["top"]] == [("ant", "bee", "cat")[number] for number in best]
         assert [each["probability"] for each in record["top"]] == pytest.approx(row[best].tolist(), rel=1e-6)
     assert len(model.predict(images, params={"return": "probabilities"})[0]["top"]) == 3
-
-
-def test_other_params_are_refused(tracked: Tracked, store: None) -> None:
-    import mlflow
-    from mlflow.exceptions import MlflowException
-
-    model = mlflow.pyfunc.load_model(model_uri(tracked))
     for params in ({"return": "classes"}, {"top_k": 0}):
         with pytest.raises(MlflowException, match="`return` is `logits` or `probabilities`, and `top_k` is a number from 1 on"):
-            model.predict(tiny.images(1), params=params)
+            model.predict(images, params=params)
 
 
 @pytest.mark.parametrize(

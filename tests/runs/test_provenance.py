@@ -114,4 +114,4 @@ def test_any_other_failure_is_unknown_with_its_reason(monkeypatch: pytest.Monkey
     monkeypatch.delenv("PIPELINE_IMAGE_DIGEST", raising=False)
     assert provenance.gather(Environment())["image.digest"] == "unknown: PIPELINE_IMAGE_DIGEST is not set"
     monkeypatch.setenv("PIPELINE_IMAGE_DIGEST", "sha256:1")
-    assert provenance.variable("PIPELINE_IMAGE_DIGEST") == "sha256:1"
+    assert provenance.gather(Environment())["image.digest"] == "sha256:1"

@@ -101,15 +101,6 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     assert mirror.sync(environment) == 0
 
 
-@pytest.mark.parametrize(("code", "lasts"), [("PERMISSION_DENIED", True), ("UNAUTHENTICATED", True), ("TEMPORARILY_UNAVAILABLE", False)])
-def test_a_server_that_denies_is_told_from_one_that_is_down(code: str, lasts: bool) -> None:
-    from mlflow.exceptions import RestException
-
-    error = RestException({"error_code": code, "message": "no"})
-    assert lasts == ("`python -m pipeline doctor`" in failure(error))
-    assert is_temporary(error), "nothing is left out because of it"
-
-
 def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.environment_variables import MLFLOW_ENABLE_ASYNC_LOGGING
 
@@ -119,10 +110,18 @@ def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("message", "temporary"),
-    [("Invalid value for parameter 'key'", False), ("(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True)],
+    ("code", "message", "temporary", "lasts"),
+    [
+        ("PERMISSION_DENIED", "no", True, True),
+        ("UNAUTHENTICATED", "no", True, True),
+        ("TEMPORARILY_UNAVAILABLE", "no", True, False),
+        ("BAD_REQUEST", "Invalid value for parameter 'key'", False, False),
+        ("BAD_REQUEST", "(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True, False),
+    ],
 )
-def test_a_row_that_an_earlier_request_is_making_is_asked_for_again(message: str, temporary: bool) -> None:
+def test_a_request_is_left_out_only_if_its_content_is_rejected(code: str, message: str, temporary: bool, lasts: bool) -> None:
+    """A server that denies is told from one that is down. A row that an earlier request is making is asked for again."""
     from mlflow.exceptions import RestException
 
-    assert is_temporary(RestException({"error_code": "BAD_REQUEST", "message": message})) == temporary
+    error = RestException({"error_code": code, "message": message})
+    assert (is_temporary(error), "`python -m pipeline doctor`" in failure(error)) == (temporary, lasts)

@@ -103,15 +103,12 @@ def test_the_last_lines_of_the_first_process_that_failed_are_shown_at_the_end(ru
     assert last == f"error: the process of rank 1 {words}; the output of all ranks but 0 is in {folder}"
 
 
-def test_the_first_process_has_written_to_the_terminal_itself(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_final_and_the_first_process_has_written_to_the_terminal_itself(run: Run, capsys) -> None:
+    assert run((0, 2)) == 2
+    assert capsys.readouterr().err == "", "rank 0 has said it"
     assert run((0, 1), restarts=0) == 1
     (last,) = capsys.readouterr().err.splitlines()
     assert last.startswith("error: the process of rank 0 failed with exit code 1")
-
-
-def test_a_refusal_is_final(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run((0, 2)) == 2
-    assert capsys.readouterr().err == "", "rank 0 has said it"
     assert run((1, 2)) == 2
     assert "rank 1: line 99" in capsys.readouterr().err
 

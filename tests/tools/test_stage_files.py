@@ -17,14 +17,10 @@ from pipeline.core.params import load
 from pipeline.core.prepared import Prepared
 from pipeline.core.stage import refuse_other_source
 from pipeline.core.yaml_document import Document
-from pipeline.inference import model_file
 from pipeline.prepare.params import PrepareParams
-from pipeline.train.params import TrainParams
 from tests.tools.parameters import Parameters
-from tests.train.engine.building import model_of
 
 Refused = Callable[..., list[str]]
-MODEL = Path("models/model.safetensors")
 
 
 @pytest.fixture
@@ -48,24 +44,6 @@ def prepared(arrays: Path) -> Path:
     return Path("data/prepared")
 
 
-@pytest.fixture
-def trained(prepared: Path) -> bytes:
-    """Write a model file and return its bytes."""
-    params = load(Document.read(Paths().params), TrainParams)
-    spec = Prepared.open(prepared).spec
-    manifest = model_file.Manifest(params=params.model_dump(mode="json"), spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
-    model = model_of(params.model.build(spec), spec, channels_last=False)
-    MODEL.parent.mkdir()
-    model_file.export(MODEL, model.network.state_dict(), manifest)
-    return MODEL.read_bytes()
-
-
-def flip(path: Path) -> None:
-    """Flip one bit of the last byte."""
-    content = path.read_bytes()
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-
-
 def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: Path, parameters: Parameters, refused: Refused) -> None:
     before = Prepared.open(prepared).digest
     line = parameters.put("source.root", "data/raw/nowhere.npz")
@@ -79,7 +57,7 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
 
 
 def test_data_that_were_prepared_with_other_parameters_are_refused(
-    trained: bytes, parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parameters.put("evaluate.top_k", "1")
     line = parameters.put("source.test", "0.5")

@@ -91,18 +91,11 @@ def end(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_the_group_lets_the_stage_save_once(folder: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize("send", [os.killpg, os.kill], ids=["group", "first process"])
+def test_a_signal_to_the_group_or_to_the_first_process_alone_lets_the_stage_save_once(folder: Path, send, number: int, code: int) -> None:
     process = start(folder, "dvc run;true")
     wait_for(process, "ready\n")
-    os.killpg(process.pid, number)
-    assert end(process) == f"saved interrupted by {signal.Signals(number).name}\ncode {code}\n"
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_the_first_process_alone_reaches_the_stage_as_such(folder: Path, number: int, code: int) -> None:
-    process = start(folder, "dvc run")
-    wait_for(process, "ready\n")
-    process.send_signal(number)
+    send(process.pid, number)
     assert end(process) == f"saved interrupted by {signal.Signals(number).name}\ncode {code}\n"
 
 
