@@ -32,7 +32,7 @@ SHORT_S = 5.0
 MINUTE_S = 45.0
 
 
-class Cost(NamedTuple):
+class StepTime(NamedTuple):
     """The seconds of a training step: those for each sample, and those beside them."""
 
     sample_s: float
@@ -46,7 +46,7 @@ class Cost(NamedTuple):
         return num_steps * (self.step_s + settings.batch_size * self.sample_s) + validated * self.sample_s / (1 + BACKWARD)
 
 
-def counted(params: TrainParams, spec: Spec) -> Cost | None:
+def counted(params: TrainParams, spec: Spec) -> StepTime | None:
     """Return what a training costs on the nominal CPU: a function of model and data alone.
 
     Return None if it cannot be counted, because the model needs pretrained weights, or values that tensors on the device meta do not have.
@@ -54,7 +54,7 @@ def counted(params: TrainParams, spec: Spec) -> Cost | None:
     forward = model_size.count_forward(params, spec)
     if forward is None:
         return None
-    return Cost((1 + BACKWARD) * (forward.flops / FLOPS + forward.num_outputs / VALUES), STEP_S + forward.num_weights / WEIGHTS)
+    return StepTime((1 + BACKWARD) * (forward.flops / FLOPS + forward.num_outputs / VALUES), STEP_S + forward.num_weights / WEIGHTS)
 
 
 def expected_s(params: TrainParams, spec: Spec, num_samples: Mapping[str, int], environment: Environment) -> float | None:
@@ -65,7 +65,7 @@ def expected_s(params: TrainParams, spec: Spec, num_samples: Mapping[str, int], 
     return measured(params, spec, cost, environment).training_s(params, num_samples)
 
 
-def measured(params: TrainParams, spec: Spec, cost: Cost, environment: Environment) -> Cost:
+def measured(params: TrainParams, spec: Spec, cost: StepTime, environment: Environment) -> StepTime:
     """Return what a training costs on this machine, measured for MEASURED_S seconds with random samples. `cost` is that of `counted`.
 
     A step of a large batch that may take long is measured with a part of the batch. Returns `cost` if the tool `profile` was deleted, or if
@@ -86,7 +86,7 @@ def measured(params: TrainParams, spec: Spec, cost: Cost, environment: Environme
     except Refusal:
         return cost
     step_s = cost.step_s if size < batch_size else took_s * cost.step_s / (cost.step_s + size * cost.sample_s)
-    return Cost(max(0.0, took_s - step_s) / size, step_s)
+    return StepTime(max(0.0, took_s - step_s) / size, step_s)
 
 
 def durations_s(steps: Iterator[Any]) -> list[float]:

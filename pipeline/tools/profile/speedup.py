@@ -3,6 +3,7 @@
 Blocks of steps with an option alternate with blocks as configured, so that a drift of the machine's speed affects both alike.
 """
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +19,11 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.tools.profile import trial as trials
-from pipeline.tools.profile.trial import Spread, Trial
+from pipeline.tools.profile.trial import Ratio, Trial
 from pipeline.train.params import TrainParams
 
 CONFIGURED = "as configured"
-SAME = Spread(1.0, 1.0, 1.0)
+SAME = Ratio(1.0, 1.0, 1.0)
 """The speed of the training that others are compared with."""
 ROUNDS, WARMUP_STEPS, CALIBRATION_STEPS = 5, 5, 3
 BLOCK_S = 0.5
@@ -46,7 +47,7 @@ class Row:
 
     name: str
     step_s: float | None = None
-    speed: Spread | None = None
+    speed: Ratio | None = None
     peak_bytes: int | None = None
     obstacle: str | None = None
 
@@ -121,7 +122,7 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
     """
     with begun(Option(CONFIGURED), params, prepared, machine, steps) as (configured, count):
         seconds = [configured.run(count) for _ in range(ROUNDS)]
-        yield Row(CONFIGURED, trials.spread(seconds).median, SAME, configured.taken_bytes())
+        yield Row(CONFIGURED, statistics.median(seconds), SAME, configured.taken_bytes())
         for option in options(params, prepared, machine, channels_last=configured.trial.state.model.channels_last):
             yield row(option, configured, count, params, prepared, steps=steps)
     set_determinism(params.train.deterministic, training=True)
@@ -161,7 +162,7 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
             if candidate.trial.progress.micro_batch_changes:
                 return Row(option.name, obstacle="out of memory")
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
-            return Row(option.name, trials.spread(seconds[option.name]).median, speed, candidate.taken_bytes())
+            return Row(option.name, statistics.median(seconds[option.name]), speed, candidate.taken_bytes())
     except Exception as error:  # an option that torch cannot do here must not end the comparison
         return Row(option.name, obstacle=obstacle_of(error))
 

@@ -164,8 +164,8 @@ def steps_for(budget_s: float, step_s: float, *, least: int = 1, most: int = 200
     return max(least, min(most, round(budget_s / step_s)))
 
 
-class Spread(NamedTuple):
-    """The median, minimum and maximum of a value that was measured several times."""
+class Ratio(NamedTuple):
+    """The median, minimum and maximum of a ratio of values that were measured in several rounds."""
 
     median: float
     least: float
@@ -206,13 +206,10 @@ def interleaved(
     return seconds
 
 
-def spread(values: list[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
-
-
-def ratios(numerators: list[float], denominators: list[float]) -> Spread:
-    """Return the spread of the ratios of values that were measured in the same rounds."""
-    return spread([one / other for one, other in zip(numerators, denominators, strict=True)])
+def ratios(numerators: list[float], denominators: list[float]) -> Ratio:
+    """Return the ratio of values that were measured in the same rounds."""
+    found = [one / other for one, other in zip(numerators, denominators, strict=True)]
+    return Ratio(statistics.median(found), min(found), max(found))
 
 
 def cpu_wait_s() -> float:

@@ -19,7 +19,7 @@ from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
 from pipeline.tools.params import lasting
-from pipeline.tools.training_time import Cost
+from pipeline.tools.training_time import StepTime
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
@@ -321,7 +321,7 @@ def test_what_is_replaced_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
-    monkeypatch.setattr(training_time, "measured", lambda *given: Cost(4 * given[2].sample_s, given[2].step_s))
+    monkeypatch.setattr(training_time, "measured", lambda *given: StepTime(4 * given[2].sample_s, given[2].step_s))
 
     def chosen(*words: str) -> tuple[str, int]:
         assert main(["set", "data=data/folder", *words]) == 0
