@@ -61,9 +61,11 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
     If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used.
     """
     splits = {name: SplitRecord.model_validate(record) for name, record in prepared["splits"].items()}
+    # a model can be evaluated again with other settings, and MLflow can change tags but not params
+    settings = {name: formatted(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
     return RunInfo(
         params=params_of(document),
-        tags={**evaluation_tags(document), SHARED_TAG: "; ".join(shared_samples(splits)) or "none"},
+        tags={**settings, SHARED_TAG: "; ".join(shared_samples(splits)) or "none"},
         provenance=provenance.gather(environment),
         datasets=datasets_of(document, prepared, ("test",)),
         subject=subject(document),
@@ -96,14 +98,6 @@ def summarized(value: Any) -> Any:
 def params_of(document: Mapping[str, Any]) -> dict[str, Scalar]:
     """Return the parameters of the stages prepare and train, by dotted key."""
     return flatten({name: document[name] for name in PARAMS if name in document})
-
-
-def evaluation_tags(document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of the stage evaluate as tags.
-
-    A model can be evaluated again with other settings, and MLflow can change tags but not params.
-    """
-    return {name: formatted(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
 
 
 def subject(document: Mapping[str, Any]) -> str:

@@ -91,14 +91,28 @@ class Delivery:
         return Sender(self._store.client, self._run.info.run_id, self._folder)
 
     def _send_new(self, name: str) -> None:
-        """Send the new lines of the journal's file `name`. Raises MLflow's exceptions.
+        """Send the new lines of the journal's file `name`. After each batch, set the position in the file, and save it if no event before it
+        has failed. Raises MLflow's exceptions.
 
         Only lines that fsync has put on disk are sent. Otherwise a power cut could remove a line that was already sent. The resumed training
         would write it again with another timestamp, and MLflow would have a second metric point.
         """
         for batch in batches(events.read_durable(self._folder / name, self._positions[name])):
             self._send(batch)
-            self._advance(name, batch[-1])
+            last = batch[-1]
+            self._positions[name] = last.end
+            if name == EVENTS:
+                self._has_ended, self.cursor.has_ended = last.kind == "end", False
+                self.cursor.time_ms = last.time_ms
+                self._has_metrics |= last.kind == "metrics"
+            # Only `_finish` saves the position after the `end` event.
+            if not self.cursor.has_failed and last.kind != "end":
+                self.cursor.offsets[name] = last.end
+            self.cursor.save(self._folder, self._store.address.key)
+            if last.kind in ("start", "reopen"):
+                self.stage = last.fields["stage"]
+            if last.kind == "start":
+                self._compare()
 
     def _send(self, batch: list[Event]) -> None:
         """Send a batch of events. If MLflow rejects a batch of several events, send each of its events alone.
@@ -123,28 +137,12 @@ class Delivery:
                 self.cursor.has_failed, self._retry_s = True, time.monotonic() + self._retry_after_s
                 self._retry_after_s *= 2
 
-    def _advance(self, name: str, last: Event) -> None:
-        """Set the position in the file `name` to the end of the event `last`, and save the position if no event before it has failed."""
-        self._positions[name] = last.end
-        if name == EVENTS:
-            self._has_ended, self.cursor.has_ended = last.kind == "end", False
-            self.cursor.time_ms = last.time_ms
-            self._has_metrics |= last.kind == "metrics"
-        # Only `_finish` saves the position after the `end` event.
-        if not self.cursor.has_failed and last.kind != "end":
-            self.cursor.offsets[name] = last.end
-        self.cursor.save(self._folder, self._store.address.key)
-        if last.kind in ("start", "reopen"):
-            self.stage = last.fields["stage"]
-        if last.kind == "start":
-            self._compare()
-
     def _finish(self) -> None:
         """Finish the delivery after the stage has exited. If there was no `end` event, set the run's status to KILLED.
 
-        If no event has failed, then remove the tag `pipeline.delayed`
-        and the journal's copies of files, and only after that save that the run is complete. If this process is killed earlier, the next
-        delivery does all of this again.
+        If no event has failed, then remove the tag `pipeline.delayed` and the journal's copies of the model and other files, and only after
+        that save that the run is complete. If this process is killed earlier, the next delivery does all of this again. If the journal has
+        unsent events, keep the copies. Raises BlockingIOError if a stage has the journal open for writing.
         """
         client, run_id = self._store.client, self._run.info.run_id
         if not self._has_ended:
@@ -154,21 +152,13 @@ class Delivery:
             return
         if DELAYED in self._run.data.tags:
             client.delete_tag(run_id, DELAYED)
-        if self._remove_copies():
-            self.cursor.offsets, self.cursor.has_ended = dict(self._positions), True
-            self.cursor.save(self._folder, self._store.address.key)
-
-    def _remove_copies(self) -> bool:
-        """Remove the journal's copies of the model and other files, and return True. If the journal has unsent events, return False instead.
-
-        Raises BlockingIOError if a stage has the journal open for writing.
-        """
         with exclusive(self._folder):
             if events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
-                return False
+                return
             (self._folder / MODEL).unlink(missing_ok=True)
             shutil.rmtree(self._folder / COPIES, ignore_errors=True)
-        return True
+        self.cursor.offsets, self.cursor.has_ended = dict(self._positions), True
+        self.cursor.save(self._folder, self._store.address.key)
 
     def _compare(self) -> None:
         """Make the run a child of its parent run, if its journal names one and MLflow has it, and update the view in the MLflow UI that

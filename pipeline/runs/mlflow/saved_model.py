@@ -157,17 +157,13 @@ def described(spec: Spec) -> dict[str, Any]:
 def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
     """Return two inputs as they are sent to a logged model: texts, rows of a table, or else `stored`, two stored inputs."""
     if isinstance(inputs, TextInputs | TextPairInputs):
-        return [example_text(inputs)] * 2
+        tokenizer = Tokenizer(inputs.tokenizer)
+        return [tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))] * 2
     if isinstance(inputs, TableInputs):
         return [
             {str(column.name): column.cell(number) for column, number in zip(inputs.columns, row, strict=True)} for row in stored.tolist()
         ]
     return stored
-
-
-def example_text(inputs: TextInputs | TextPairInputs) -> str:
-    tokenizer = Tokenizer(inputs.tokenizer)
-    return tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))
 
 
 def copy_tokenizer(folder: Path) -> Path:
