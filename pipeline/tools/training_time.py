@@ -1,8 +1,8 @@
 """How long a training takes: counted at the speed of a nominal CPU, and measured for about a second on this machine."""
 
 import math
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,7 @@ WEIGHTS, STEP_S = 1e9, 3e-3
 """The weights that it updates in a second, and the seconds that a step takes at least."""
 BACKWARD = 2
 """A backward pass takes so many times as long as a forward pass."""
-MEASURED_S, MEASURED_STEP_S, MOST_S = 1.0, 1.2, 3.0
-FEWEST_STEPS = 2
+MEASURED_S, MEASURED_STEP_S = 1.0, 1.2
 SHORT_S = 5.0
 """A training that is counted shorter is not measured: it takes less than MINUTE_S on slow machines, too."""
 MINUTE_S = 45.0
@@ -82,25 +81,15 @@ def measured(params: TrainParams, spec: Spec, cost: StepTime, environment: Envir
         random_weights = from_data({**data, "model": model}, TrainParams, "params.yaml")
         trial = trials.Trial.of(random_weights, random_data(spec, 4 * size), machine, changes=changes)
         with trials.stepping(trial) as steps:
-            took_s = min(durations_s(steps))  # other processes may delay a step many times over
+            timed = partial(trials.time_block, partial(next, steps), 1, partial(trials.synchronize, machine.device))
+            timed()  # the first step allocates memory
+            first_s = timed()
+            others_s = (timed() for _ in range(trials.steps_for(MEASURED_S, first_s, least=0)))
+            took_s = min(first_s, *others_s)  # other processes may delay a step many times over
     except Refusal:
         return cost
     step_s = cost.step_s if size < batch_size else took_s * cost.step_s / (cost.step_s + size * cost.sample_s)
     return StepTime(max(0.0, took_s - step_s) / size, step_s)
-
-
-def durations_s(steps: Iterator[Any]) -> list[float]:
-    """Return how long each of the steps in MEASURED_S seconds takes, after the first, which allocates memory.
-
-    There are at least FEWEST_STEPS, unless these take MOST_S.
-    """
-    found: list[float] = []
-    next(steps)
-    while sum(found) < MEASURED_S or (len(found) < FEWEST_STEPS and sum(found) < MOST_S):
-        start_s = time.perf_counter()
-        next(steps)
-        found.append(time.perf_counter() - start_s)
-    return found
 
 
 def in_words(seconds: float) -> str:
