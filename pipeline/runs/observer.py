@@ -7,7 +7,6 @@ from typing import Any
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
-from pipeline.core.prepared import read_record
 from pipeline.inference.model_file import Manifest
 from pipeline.runs import model_size, run_description
 from pipeline.runs import run as tracking
@@ -24,10 +23,9 @@ class StageObserver(Observer):
 
     def training_begins(self, training: Training, inputs: Mapping[str, Any]) -> None:
         self.training, self.reported = training, (time.perf_counter(), training.state.step)
-        described = read_record(self.paths.prepared).model_dump(mode="json")
         graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
-        self.info = run_description.of_training(self.document, self.paths, self.environment, prepared=described, more=more)
+        self.info = run_description.of_training(self.document, self.paths, self.environment, more)
         print(f"train: {model_size.described(training)}", flush=True)
         resume_file = training.saver.checkpoints.folder / "run"
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
-from pipeline.core.prepared import SplitRecord, read_record, shared_samples
+from pipeline.core.prepared import PreparedRecord, read_record, shared_samples
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import parse
@@ -35,56 +35,52 @@ MOST_LISTED = 100
 LONGEST_VALUE = 24
 
 
-def of_training(
-    document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any], more: Mapping[str, Any]
-) -> RunInfo:
+def of_training(document: Mapping[str, Any], paths: Paths, environment: Environment, more: Mapping[str, Any]) -> RunInfo:
     """Return the metadata of a training run.
 
-    `document` is the content of params.yaml, and `prepared` is the content of `data/prepared/spec.json`. `more` has further entries for the
-    provenance, which otherwise has facts about code, libraries and machine.
+    `document` is the content of params.yaml. `more` has further entries for the provenance, which otherwise has facts about code, libraries
+    and machine.
     """
-    info, context = of_evaluation(document, paths, environment, prepared=prepared), dict(environment.mlflow_run_context or {})
+    info = of_evaluation(document, paths, environment, ("train", "valid"))
+    context = dict(environment.mlflow_run_context or {})
     name = context.pop("mlflow.runName", None) or info.name
     return replace(
         info,
         tags={**SOURCE, **provenance.tags(info.provenance), **info.tags, **context},
         provenance={**info.provenance, **more},
-        datasets=datasets_of(document, prepared, ("train", "valid")),
         description=f"in training, {info.subject}",
         name=name,
     )
 
 
-def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, *, prepared: Mapping[str, Any]) -> RunInfo:
-    """Return the metadata of an evaluation. Tracking adds it to the run that trained the model.
+def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Environment, splits: Sequence[str] = ("test",)) -> RunInfo:
+    """Return the metadata of an evaluation, with a dataset for each of `splits` that was prepared. Tracking adds it to the run that trained the
+    model.
 
     If tracking does not find that run, it creates a run with this metadata; only then are `name` and `description` used.
     """
-    splits = {name: SplitRecord.model_validate(record) for name, record in prepared["splits"].items()}
+    record = read_record(paths.prepared)
     # a model can be evaluated again with other settings, and MLflow can change tags but not params
     settings = {name: formatted(value) for name, value in flatten({"evaluate": document.get("evaluate", {})}).items()}
     return RunInfo(
         params=params_of(document),
-        tags={**settings, SHARED_TAG: "; ".join(shared_samples(splits)) or "none"},
+        tags={**settings, SHARED_TAG: "; ".join(shared_samples(record.splits)) or "none"},
         provenance=provenance.gather(environment),
-        datasets=datasets_of(document, prepared, ("test",)),
+        datasets=[dataset_of(document, record, split) for split in splits if split in record.splits],
         subject=subject(document),
         description=f"{subject(document)}; trained elsewhere",
         name=name_of(document, paths, environment),
     )
 
 
-def datasets_of(document: Mapping[str, Any], prepared: Mapping[str, Any], splits: tuple[str, ...]) -> tuple[Dataset, ...]:
-    """Return a `Dataset` for MLflow for each of `splits` that was prepared. Its digest covers the inputs and the targets of the split."""
-    records = {split: prepared["splits"][split] for split in splits if split in prepared["splits"]}
-    return tuple(
-        Dataset(
-            name=f"{data_name(params_of(document))} {split}",
-            digest=files.digest_of([record["inputs_digest"], record["targets_digest"]]),
-            context=CONTEXTS[split],
-            profile={**summarized(prepared["spec"]), "samples": record["samples"], "also_in": record["also_in"]},
-        )
-        for split, record in records.items()
+def dataset_of(document: Mapping[str, Any], prepared: PreparedRecord, split: str) -> Dataset:
+    """Return a split for MLflow. Its digest covers the inputs and the targets."""
+    record = prepared.splits[split]
+    return Dataset(
+        name=f"{data_name(params_of(document))} {split}",
+        digest=files.digest_of([record.inputs_digest, record.targets_digest]),
+        context=CONTEXTS[split],
+        profile={**summarized(prepared.spec.model_dump(mode="json")), "samples": record.samples, "also_in": record.also_in},
     )
 
 
@@ -198,7 +194,7 @@ def record_evaluation(
     """
     if not environment.tracking:
         return
-    info = of_evaluation(document, paths, environment, prepared=read_record(paths.prepared).model_dump(mode="json"))
+    info = of_evaluation(document, paths, environment)
     trained = restored_training(document, paths, environment, manifest)
     if trained:
         inputs = {**manifest.inputs, "fingerprint": manifest.fingerprint}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.environment import Environment, Paths
+from pipeline.core.prepared import PreparedRecord, SplitRecord
 from pipeline.core.registry import MODELS
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import data_name
@@ -15,6 +16,8 @@ from pipeline.runs import events, provenance, run, run_description
 from pipeline.tools.params.editing import edited
 from tests import project
 from tests.repository import GIT, call
+from tests.runs import tiny
+from tests.specs import text_spec
 
 NEVER_MISSING = {
     "git.commit",
@@ -34,13 +37,11 @@ NEVER_MISSING = {
     "inputs",
     *(f"version.{library}" for library in provenance.LIBRARIES),
 }
-PREPARED = {
-    "spec": {"shape": [8, 8, 1]},
-    "splits": {
-        name: {"samples": 3, "left_out": 0, "also_in": also_in, "inputs_digest": name, "targets_digest": "t"}
-        for name, also_in in {"train": {}, "valid": {}, "test": {"train": 2}}.items()
-    },
+SPLITS = {
+    name: SplitRecord(samples=3, left_out=0, also_in=also_in, inputs_digest=name, targets_digest="t")
+    for name, also_in in {"train": {}, "valid": {}, "test": {"train": 2}}.items()
 }
+PREPARED = PreparedRecord(format="pipeline-prepared-4", spec=tiny.SPEC, splits=SPLITS)
 SCORES = {
     "loss": 0.25,
     "accuracy": 0.75,
@@ -49,6 +50,11 @@ SCORES = {
     "per_class": {"cat": {"f1": 1.0, "support": 2}, "a/b, c": {"f1": 0.5, "support": 2}},
 }
 Changed = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_description, "read_record", lambda _: PREPARED)
 
 
 @pytest.fixture
@@ -77,7 +83,7 @@ def params() -> dict[str, Any]:
 
 
 def info(environment: Environment) -> run_description.RunInfo:
-    return run_description.of_training(params(), Paths(), environment, prepared=PREPARED, more={"inputs": {"data": "d"}})
+    return run_description.of_training(params(), Paths(), environment, {"inputs": {"data": "d"}})
 
 
 def test_the_start_of_a_training_records_its_provenance(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
@@ -94,10 +100,7 @@ def test_the_start_of_a_training_records_its_provenance(without_mirror: Environm
 
 def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project.make(tmp_path))
-    trained, evaluated = (
-        info(without_mirror).datasets,
-        run_description.of_evaluation(params(), Paths(), without_mirror, prepared=PREPARED).datasets,
-    )
+    trained, evaluated = info(without_mirror).datasets, run_description.of_evaluation(params(), Paths(), without_mirror).datasets
     assert [(used.name, used.context) for used in trained] == [("digits train", "training"), ("digits valid", "validation")]
     assert [(used.name, used.context) for used in evaluated] == [("digits test", "test")]
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
@@ -185,12 +188,8 @@ def test_the_result_becomes_the_description(without_mirror: Environment, tmp_pat
 
 
 def test_a_dataset_is_described_without_its_vocabulary() -> None:
-    tokenizer = {"kind": "word", "vocabulary": [str(number) for number in range(101)], "merges": []}
-    spec = {"inputs": {"kind": "text", "tokenizer": tokenizer}, "targets": {"classes": ["a"] * 100}}
-    (dataset,) = run_description.datasets_of({"source": {"name": "text"}}, {**PREPARED, "spec": spec}, ("test",))
-    assert dataset.profile == {
-        "inputs": {"kind": "text", "tokenizer": {**tokenizer, "vocabulary": "101 entries"}},
-        "targets": {"classes": ["a"] * 100},
-        "samples": 3,
-        "also_in": {"train": 2},
-    }
+    spec = text_spec(letters="".join(map(chr, range(500, 601))), classes=[str(number) for number in range(100)])
+    dataset = run_description.dataset_of({"source": {"name": "text"}}, PREPARED.model_copy(update={"spec": spec}), "test")
+    described = spec.model_dump(mode="json")
+    described["inputs"]["tokenizer"]["vocabulary"] = "101 entries"
+    assert dataset.profile == {**described, "samples": 3, "also_in": {"train": 2}}
