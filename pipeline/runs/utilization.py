@@ -44,7 +44,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The version of the NVIDIA driver, or None without a driver; the CUDA version of its libcuda; and its GPUs by NVML's index."""
+    """The version of the NVIDIA driver, or None without a driver; the CUDA version of the libcuda that programs load; and the GPUs by NVML's
+    index.
+
+    The libcuda may be newer than that of the driver: NVIDIA's images bring such a libcuda (cuda-compat), which works with some older drivers of
+    datacenter GPUs.
+    """
 
     driver: str | None
     cuda: str | None
@@ -55,24 +60,15 @@ def read_gpus(system: Path) -> Gpus:
     """Return the driver and the GPUs that NVML reports. Without NVML, return no GPUs, and the driver version that the kernel reports, if any."""
     import pynvml
 
-    try:
+    driver = cuda = None
+    with contextlib.suppress(pynvml.NVMLError):
         driver = driver_version()
-    except pynvml.NVMLError:
-        driver = None
-    return Gpus(driver, cuda_of_driver(), list(map(gpu, gpus()))) if driver else Gpus(gpu_diagnostics.driver_version(system), None, [])
-
-
-def cuda_of_driver() -> str | None:
-    """Return the CUDA version of the libcuda that programs load, or None without one. It may be newer than that of the driver: NVIDIA's
-    images bring such a libcuda (cuda-compat), which works with some older drivers of datacenter GPUs.
-    """
-    import pynvml
-
-    try:
+    if driver is None:
+        return Gpus(gpu_diagnostics.driver_version(system), None, [])
+    with contextlib.suppress(pynvml.NVMLError):
         version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-    except pynvml.NVMLError:
-        return None
-    return f"{version // 1000}.{version % 1000 // 10}"
+        cuda = f"{version // 1000}.{version % 1000 // 10}"
+    return Gpus(driver, cuda, [gpu(handle) for handle in gpus()])
 
 
 def gpu(handle: object) -> Gpu:
