@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -53,6 +54,23 @@ def campaign(module: str, *arguments: str, **variables: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=TOP, env=os.environ | variables, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def is_alive(pid: int) -> bool:
+    """Return True if the process exists; for a negative number, if a process of its group does."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(is_done: Callable[[], object], within_s: float = 60) -> None:
+    """Wait until `is_done` returns a true value, and fail if it does not within so many seconds."""
+    end_s = time.monotonic() + within_s
+    while not is_done():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
 
 
 def free_port() -> int:

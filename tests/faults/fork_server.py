@@ -29,14 +29,6 @@ class FaultServer(ForkServer):
         return int(self.ask(target=target, variables=variables, arguments=arguments))
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 class ForkedMirror(subprocess.Popen[bytes]):
     """In place of `python -m pipeline sync --follow`, started by a stage that has imported everything already."""
 

@@ -4,13 +4,12 @@ import http.client
 import os
 import signal
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
 from tests.faults.fork_server import FaultServer
-from tests.forking import free_port
+from tests.forking import free_port, wait_until
 
 Fault = Literal["well", "refusing", "erring", "flaky", "hanging", "cutting", "one artifact"]
 SPOILED = "spoiled.txt"
@@ -31,11 +30,7 @@ class Server:
 
     def start(self) -> None:
         self._pid = self._fork_server.fork("serve", {}, folder=str(self.folder), port=self.port)
-        for _ in range(600):
-            if self._answers():
-                return
-            time.sleep(0.1)
-        raise AssertionError("the server does not answer")
+        wait_until(self._answers)
 
     def kill(self) -> None:
         os.kill(self._pid, signal.SIGKILL)

@@ -6,16 +6,9 @@ from pathlib import Path
 from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import run
-from pipeline.runs.journal import Dataset, RunInfo
 from tests.faults.servers import SPOILED
+from tests.runs.conftest import RUN_INFO
 
-FACTS = RunInfo(
-    params={"seed": 1, "model.name": "tiny", "train.clip": None},
-    tags={"mlflow.source.git.commit": "c0ffee", "mlflow.user": "someone"},
-    datasets=(Dataset("digits train", "d" * 64, "training", {"classes": 3}),),
-    description="A run for the tests of **faults**.",
-    name="tiny-digits",
-)
 HELD, TIMES = "held", "times.json"
 
 
@@ -24,7 +17,7 @@ def main(*, first: int, last: int) -> None:
     environment = Environment.read()
     root = environment.root
     begin = time.monotonic()
-    with run.training(environment, resume_file=root / "work/run", info=FACTS) as reports:
+    with run.training(environment, resume_file=root / "work/run", info=RUN_INFO) as reports:
         for step in range(first, last + 1):
             reports.metrics(step, {"train/loss": 1 / step, "train/scale": float("inf"), "valid/loss": float("nan")})
         reported = time.monotonic()

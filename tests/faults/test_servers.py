@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,12 @@ from pipeline.runs.events import EVENTS, Cursor, is_pending, read_stores
 from pipeline.runs.mlflow import mirror
 from tests import project
 from tests.faults import comparison
-from tests.faults.fork_server import FaultServer, is_alive
+from tests.faults.fork_server import FaultServer
 from tests.faults.servers import Fault, Proxy, Server
 from tests.faults.stage import HELD, TIMES
+from tests.forking import is_alive, wait_until
 from tests.runs import tiny
+from tests.runs.conftest import opened
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -53,14 +54,6 @@ def begin(fork_server: FaultServer, root: Path, address: str, first: int = 1, la
     return fork_server.fork("stage", {"DVC_ROOT": str(root), "MLFLOW_TRACKING_URI": address}, first=first, last=last)
 
 
-def await_end(pid: int) -> None:
-    for _ in range(1200):
-        if not is_alive(pid):
-            return
-        time.sleep(0.05)
-    raise AssertionError("the stage does not end")
-
-
 def sync(root: Path, address: str) -> int:
     return mirror.sync(Environment.model_validate({"DVC_ROOT": root, "MLFLOW_TRACKING_URI": address}))
 
@@ -75,8 +68,8 @@ def disturbed(fork_server: FaultServer, server: Server, tmp_path_factory: pytest
         root.mkdir()
         if fault in WITH_MODEL:
             tiny.write(root / "model.safetensors")
-    for pid in [begin(fork_server, root, proxies[fault].address) for fault, root in roots.items()]:
-        await_end(pid)
+    pids = [begin(fork_server, root, proxies[fault].address) for fault, root in roots.items()]
+    wait_until(lambda: not any(map(is_alive, pids)), 120)
     for fault, proxy in proxies.items():
         if fault != "cutting":  # it cuts the first answer of every endpoint, and so heals by being asked
             proxy.heal()
@@ -87,13 +80,7 @@ def disturbed(fork_server: FaultServer, server: Server, tmp_path_factory: pytest
 
 @pytest.fixture(scope="module")
 def client(server: Server) -> "MlflowClient":
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns about its own libraries while it is imported
-        from mlflow import MlflowClient, pyfunc
-
-        assert pyfunc.load_model  # it is imported when it is first touched
-
-    return MlflowClient(server.address)
+    return opened(Environment.model_validate({"MLFLOW_TRACKING_URI": server.address}))
 
 
 def test_no_server_slows_a_step_or_holds_an_end_for_long(disturbed: dict[Fault, Disturbed]) -> None:
@@ -141,7 +128,7 @@ def test_once_the_server_is_well_the_run_is_that_of_an_undisturbed_one(
         }
     assert found.without_times == (points, rest)
     assert rest["status"] == "FINISHED"
-    assert len(rest["artifacts"]) == 2
+    assert len(rest["artifacts"]) == 3
 
 
 def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(fork_server, server, client, tmp_path) -> None:
@@ -163,7 +150,7 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
     (tmp_path / HELD).unlink()
     time.sleep(1)
     server.start()
-    await_end(second)
+    wait_until(lambda: not is_alive(second))
     assert sync(tmp_path, server.address) == 0
     found = comparison.held(client, folder.name, tmp_path / "found")
     assert found.points == comparison.journalled(folder)
@@ -173,12 +160,11 @@ def test_a_server_that_is_killed_and_a_stage_that_is_killed_leave_one_whole_run(
 
 
 def await_delivery(root: Path, offset: int) -> None:
-    for _ in range(1200):
+    def offsets() -> Iterator[int]:
         for folder in journal.journals(root):
-            if any(Cursor.load(folder, store).offsets[EVENTS] > offset for store in read_stores(folder)):
-                return
-        time.sleep(0.05)
-    raise AssertionError("nothing is delivered")
+            yield from (Cursor.load(folder, store).offsets[EVENTS] for store in read_stores(folder))
+
+    wait_until(lambda: any(each > offset for each in offsets()))
 
 
 def leaks(places: list[Path], output: str) -> list[str]:

@@ -15,6 +15,7 @@ from pipeline.runs.journal import Dataset, Journal, RunInfo, journals
 from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import Store
 from pipeline.runs.utilization import Sampler
+from tests.faults import comparison
 from tests.runs import tiny
 
 if TYPE_CHECKING:
@@ -49,11 +50,7 @@ class Tracked:
         return mirror.deliver(journal, Store(self.environment))
 
     def run_of(self, journal: str) -> "Run":
-        runs = self.client.search_runs(
-            [each.experiment_id for each in self.client.search_experiments()], f"tags.`pipeline.journal` = '{journal}'"
-        )
-        assert len(runs) == 1, runs
-        return self.client.get_run(runs[0].info.run_id)
+        return comparison.only_run(self.client, journal)
 
 
 def finish(*journals: Journal) -> None:

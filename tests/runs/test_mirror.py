@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror, mirror_process, saved_model
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.store import JOURNAL_TAG, Store
+from tests.forking import wait_until
 from tests.runs import tiny
 from tests.runs.conftest import NUM_STEPS, RUN_INFO, Tracked, finish
 
@@ -292,10 +292,3 @@ def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_
     assert mirror_process.STARTED[-1].wait(60) == 0
     steps = [event.fields["step"] for event in events.read(folder / SYSTEM)]
     assert steps == list(range(len(steps)))
-
-
-def wait_until(is_done: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_done():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.forking import is_alive, wait_until
 from tests.imports import TOP
 
 FIRST = """
@@ -80,14 +80,8 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 def end(process: subprocess.Popen[str]) -> str:
     output, _ = process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
-            return output
-        time.sleep(0.05)
-    raise AssertionError("a process outlived the first one")
+    wait_until(lambda: not is_alive(-process.pid), 30)  # no process outlives the first one
+    return output
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
