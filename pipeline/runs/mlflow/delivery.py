@@ -42,7 +42,7 @@ class Delivery:
         self._positions = dict(self.cursor.offsets)
         self._has_ended = self.cursor.has_ended
         self.cursor.has_failed = False
-        self._retry_s, self._retry_after_s = math.inf, RETRY_AFTER_S
+        self._retry_at_s, self._retry_after_s = math.inf, RETRY_AFTER_S
         self._has_metrics = False
         self.stage = ""
         """The stage of the last event `start` or `reopen` that this delivery has sent; "" if it has sent none."""
@@ -55,9 +55,9 @@ class Delivery:
         """
         # Check for a writing stage before reading: otherwise events that it appends just before it exits would be missed.
         has_writer = is_written(self._folder)
-        if time.monotonic() > self._retry_s:
-            self._positions, self.cursor.has_failed, self._retry_s = dict(self.cursor.offsets), False, math.inf
-        _ = self._run  # it sets the positions
+        if time.monotonic() > self._retry_at_s:
+            self._positions, self.cursor.has_failed, self._retry_at_s = dict(self.cursor.offsets), False, math.inf
+        _ = self._run  # finding the run can set the positions
         self._send_new(EVENTS)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
@@ -134,7 +134,7 @@ class Delivery:
             say(f"{self._folder.name}: an event {consequence}: {reason}")
             self._sender.tag({DELAYED if is_delayed else REFUSED: reason})
             if is_delayed and not self.cursor.has_failed:
-                self.cursor.has_failed, self._retry_s = True, time.monotonic() + self._retry_after_s
+                self.cursor.has_failed, self._retry_at_s = True, time.monotonic() + self._retry_after_s
                 self._retry_after_s *= 2
 
     def _finish(self) -> None:

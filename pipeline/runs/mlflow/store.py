@@ -191,7 +191,7 @@ def locked_database(address: Address) -> Iterator[None]:
     Raises Refusal if the SQLite file cannot be opened, for example because it is damaged. Passes on OSError, the error of a database that
     is locked by another process, and all errors of databases other than SQLite.
     """
-    from sqlalchemy import create_engine, make_url
+    from sqlalchemy import NullPool, create_engine, make_url
 
     url = make_url(address.for_mlflow)
     database = Path(url.database) if url.get_backend_name() == "sqlite" and url.database else None
@@ -200,8 +200,7 @@ def locked_database(address: Address) -> Iterator[None]:
     with files.locked(lock, wait=True), contextlib.chdir(address.root):
         try:
             if database is None:
-                with contextlib.closing(create_engine(url).connect()):
-                    pass
+                create_engine(url, poolclass=NullPool).connect().close()
             elif not database.exists():
                 create(database, artifacts=address.root / "mlruns")
             yield
