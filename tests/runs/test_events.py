@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs import events
+from pipeline.runs.journal import Journal, RunInfo
 
 
 @pytest.fixture
@@ -67,3 +68,25 @@ def test_a_text_that_is_no_unicode_is_written_with_question_marks(path: Path) ->
 def test_nan_and_infinity_survive_json() -> None:
     assert [float(events.number(value)) for value in (1.5, float("inf"), float("-inf"))] == [1.5, float("inf"), float("-inf")]
     assert events.number(float("nan")) == "nan"
+
+
+@pytest.mark.parametrize("name", [events.EVENTS, events.SYSTEM])
+def test_a_restored_journal_is_delivered_from_its_beginning_even_if_it_has_grown_past_the_old_position(tmp_path: Path, name: str) -> None:
+    writing = Journal.create(tmp_path, stage="train", info=RunInfo())
+    writing.close()
+    path = writing.folder / name
+    path.touch()
+    other = {events.EVENTS: events.SYSTEM, events.SYSTEM: events.EVENTS}[name]
+    backup_size = path.stat().st_size
+    for num_lines in (2, 3):  # the lines after the backup are as long as those that it lacks, so a line ends at the old position
+        lines = events.Writer(path, end=backup_size)
+        for time_ms in range(num_lines):
+            lines.append({"kind": "metrics", "time_ms": num_lines * 10 + time_ms, "step": 1, "values": {"a": 1.0}})
+        lines.close()
+        if num_lines == 2:
+            events.Cursor("a run", "1", {name: path.stat().st_size, other: 0}, has_ended=True).save(writing.folder, "a store")
+            assert events.Cursor.load(writing.folder, "a store").has_ended
+    for content in (path.read_bytes(), path.read_bytes()[:backup_size]):
+        path.write_bytes(content)
+        assert events.Cursor.load(writing.folder, "a store") == events.Cursor("a run", "1")
+        assert events.is_pending(writing.folder)

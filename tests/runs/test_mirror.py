@@ -17,6 +17,8 @@ from pipeline.runs.events import DELIVERED, EVENTS, SYSTEM, Cursor, is_pending
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror, mirror_process, saved_model
 from pipeline.runs.mlflow.address import Address
+from pipeline.runs.mlflow.delivery import Delivery
+from pipeline.runs.mlflow.sender import Sender
 from pipeline.runs.mlflow.store import JOURNAL_TAG, Store
 from tests.forking import wait_until
 from tests.runs import tiny
@@ -292,3 +294,66 @@ def test_one_mirror_delivers_the_training_and_its_resumption_and_the_evaluation_
     assert mirror_process.STARTED[-1].wait(60) == 0
     steps = [event.fields["step"] for event in events.read(folder / SYSTEM)]
     assert steps == list(range(len(steps)))
+
+
+def test_a_line_is_delivered_only_after_it_was_fsynced(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line written while the journal is forced to the disk waits for the next time."""
+    writing = tracked.begin()
+    writing.metrics(1, {"a": 1.0})
+    path, durable, fsync, sent = writing.folder / EVENTS, [0], files.sync, []
+
+    def sync(target: Path) -> None:
+        size = path.stat().st_size
+        writing.metrics(2 + len(durable), {"a": 2.0})
+        fsync(target)
+        if target == path:
+            durable.append(size)
+
+    def send(_: Sender, batch: list[events.Event]) -> None:
+        sent.append(batch[-1].end)
+        assert batch[-1].end <= durable[-1]
+
+    monkeypatch.setattr(files, "sync", sync)
+    monkeypatch.setattr(Sender, "send", send)
+    delivered = Delivery(writing.folder, Store(tracked.environment))
+    delivered.catch_up()
+    assert sent
+    assert sent[-1] < path.stat().st_size
+    finish(writing)
+
+
+def test_params_are_compared_and_not_logged_again(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tracked.begin(RUN_INFO)
+    first.close()
+    tracked.deliver(first.folder)
+    client_type = type(tracked.client)
+    log_batch, logged = client_type.log_batch, []
+
+    def watched(self: object, run_id: str, metrics: tuple = (), params: tuple = (), tags: tuple = (), **more: object) -> None:
+        logged.append(list(params))
+        log_batch(self, run_id, metrics=metrics, params=params, tags=tags, **more)
+
+    monkeypatch.setattr(client_type, "log_batch", watched)
+    for _ in range(2):
+        Journal.reopen(first.folder, stage="train", info=RUN_INFO).close()
+        tracked.deliver(first.folder)
+    assert logged
+    assert not any(logged)
+    assert not [name for name in tracked.run_of(first.folder.name).data.tags if name.startswith("pipeline.changed")]
+
+
+def test_file_copies_are_deleted_after_a_complete_delivery_and_events_are_kept(tracked: Tracked, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("some text")
+    writing = tracked.begin()
+    writing.artifact(text)
+    tracked.deliver(writing.folder)
+    assert list(writing.folder.glob("files/*/*")), "a journal that is written keeps them"
+    finish(writing)
+    tracked.deliver(writing.folder)
+    assert not (writing.folder / "files").exists()
+    before = (writing.folder / EVENTS).read_bytes()
+    (writing.folder / DELIVERED).write_text("torn {")
+    assert tracked.deliver(writing.folder)
+    assert (writing.folder / EVENTS).read_bytes() == before
+    assert "pipeline.refused" not in tracked.run_of(writing.folder.name).data.tags, "it is the same run, and the only one"
