@@ -2,9 +2,9 @@
 
 import os
 import shlex
-from configparser import ConfigParser, Error
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
@@ -13,24 +13,12 @@ from pipeline.runs.provenance import Unknown
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 
-def read_dvc_config(top: Path) -> ConfigParser:
-    """Return DVC's settings from the files of the system, the user, the checkout, and the checkout's local file; later files override earlier.
+def dvc_config(top: Path) -> dict[str, Any]:
+    """Return DVC's settings of the checkout `top`, with those of the user and of the system. Paths in them are absolute."""
+    from dvc.config import Config
 
-    A file with an error is skipped, because DVC reports it.
-    """
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    settings = ConfigParser(interpolation=None, strict=False)
-    for path in (Path("/etc/xdg/dvc/config"), home / "dvc/config", top / ".dvc/config", top / ".dvc/config.local"):
-        try:
-            settings.read(path, encoding="utf-8")
-        except (Error, OSError, UnicodeDecodeError):
-            continue
+    settings: dict[str, Any] = Config(top / ".dvc")
     return settings
-
-
-def dvc_cache(top: Path) -> Path:
-    """Return the folder of DVC's cache. A relative path in the settings starts at the folder of the settings, `.dvc`."""
-    return top / ".dvc" / read_dvc_config(top).get("cache", "dir", fallback="cache")
 
 
 RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")
@@ -69,28 +57,19 @@ def ownership(context: Context) -> Finding:
 def git(context: Context) -> Finding:
     """Check that Git can read the commit of the checkout. Without a repository, DVC refuses to run unless `core.no_scm` is set."""
     try:
-        commit = provenance.git("-C", str(context.top), "rev-parse", "HEAD")[:12]
+        return ok(f"commit {provenance.git('-C', str(context.top), 'rev-parse', 'HEAD')[:12]}")
     except Unknown as error:
-        return without_commit(context, str(error))
-    return ok(f"commit {commit}")
-
-
-def without_commit(context: Context, reason: str) -> Finding:
-    """Return the finding for a checkout whose commit Git cannot read. `reason` is the text of Git's error."""
-    no_scm = read_dvc_config(context.top).get("core", "no_scm", fallback="").lower() in ("true", "1", "yes", "on")
+        reason = str(error)
+    without_commit = f"{reason}, so runs are recorded without their commit"
     if "dubious ownership" in reason:
-        remedy = f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`"
-        return warning(f"{reason}, so runs are recorded without their commit", remedy)
-    if no_scm:
+        return warning(without_commit, f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`")
+    if dvc_config(context.top)["core"].get("no_scm"):
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
         return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
-    if "not installed" in reason and any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):
-        return warning(f"{reason}, so runs are recorded without their commit", "install git")  # DVC reads the repository without it
-    if "no commit yet" in reason:
-        return warning(f"{reason}, so runs are recorded without one", "`git add --all; git commit`")
-    without_git = "`dvc config --local core.no_scm true`"
-    remedy = f"install git, or {without_git}" if "not installed" in reason else f"`git init; git add --all; git commit`, or {without_git}"
-    return problem(f"{reason}: DVC does not run without Git", remedy)
+    if any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):  # DVC reads it without Git
+        return warning(without_commit, "install git" if "not installed" in reason else "`git add --all; git commit`")
+    remedy = "install git, and `git init; git add --all; git commit`, or `dvc config --local core.no_scm true`"
+    return problem(f"{reason}: DVC does not run without a repository", remedy)
 
 
 def dvc_files(context: Context) -> Finding:

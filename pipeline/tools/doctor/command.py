@@ -12,10 +12,6 @@ from pipeline.tools.doctor.finding import Context, Finding, as_json, ok, problem
 if TYPE_CHECKING:
     from pipeline.core.environment import Environment
 
-COLORS = {"ok": "green", "warning": "yellow", "problem": "bold red"}
-WIDTH = 160
-"""The width of the table if stdout is not a terminal."""
-
 
 def run(complete: bool, json: bool) -> int:
     """Print the findings as a table or as JSON. Return 1 if a training would fail, else 0.
@@ -58,19 +54,9 @@ def of_environment(environment: "Environment") -> Finding:
 
 
 def print_findings(findings: Sequence[Finding], *, complete: bool) -> None:
-    shown = [finding for finding in findings if complete or finding.status != "ok"]
-    try:
-        from rich.text import Text
-
-        from pipeline.runs import table
-
-        rows = [
-            (Text(each.status, COLORS[each.status]), each.name, Text(each.text).append(each.remedy and f"\n→ {each.remedy}", "cyan"))
-            for each in shown
-        ]
-        table.show(rows, width=WIDTH)
-    except ModuleNotFoundError:
-        print(*(f"{finding.status}: {finding}" for finding in shown), sep="\n", end="\n" if shown else "")
+    for each in findings:
+        if complete or each.status != "ok":
+            print(f"{each.status:8} {each.name:14} {each.text}" + (f"\n{'':23} → {each.remedy}" if each.remedy else ""))
     print(summary(findings))
 
 

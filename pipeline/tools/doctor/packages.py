@@ -1,14 +1,15 @@
-"""Checks Python and the installed packages, without importing the packages."""
+"""Checks Python and the installed packages, without importing them."""
 
 import re
 import sys
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import listed
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
-OLDEST_PYTHON = (3, 11)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
 ONLY_ON_GPUS = ("nvidia-", "cuda-", "triton")
 MOST_NAMED = 3
@@ -17,10 +18,8 @@ INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
 
 
 def python(context: Context) -> Finding:
-    """Check the version of Python, and that this Python is that of the checkout's virtual environment, if there is one."""
+    """Check that this Python is that of the checkout's virtual environment, if there is one."""
     text = f"{'.'.join(map(str, sys.version_info[:3]))} in {sys.prefix}"
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        return problem(f"{text} is older than 3.11", "`rm -r .venv; make setup BASE_PYTHON=python3.12`")
     if is_outside_venv(context.top):
         return warning(f"{text} is not the virtual environment of this checkout", ACTIVATE)
     return ok(text)
@@ -34,7 +33,8 @@ def lock(context: Context) -> Finding:
     path, remedy = Paths(context.top).lock, ACTIVATE if is_outside_venv(context.top) else INSTALL
     if not path.is_file():
         return problem(f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
-    wanted, missing, different = compared(path)
+    wanted = locked(path)
+    missing, different = compared(wanted)
     needed = [name for name in missing if not name.startswith(ONLY_ON_GPUS)]
     parts = [f"{listed(missing, MOST_NAMED)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
     parts += [f"{listed(different, MOST_NAMED)} differ{'s' if len(different) == 1 else ''} from it"] if different else []
@@ -49,20 +49,17 @@ def is_outside_venv(top: Path) -> bool:
     return (top / ".venv/bin/python").exists() and (top / ".venv").resolve() != Path(sys.prefix).resolve()
 
 
-def compared(lock: Path) -> tuple[dict[str, str], list[str], list[str]]:
-    """Compare the installed packages with the lock file `lock`.
-
-    Return the locked versions for this Python and platform by name, the names of missing packages, and a text about each package that is
-    installed in another version.
-    """
-    wanted, installed = locked(lock), installed_versions()
-    missing = [name for name in wanted if normalized(name) not in installed]
-    different = [
-        f"{name} {installed[normalized(name)]} (not {version})"
-        for name, version in wanted.items()
-        if installed.get(normalized(name), version) != version
-    ]
-    return wanted, missing, different
+def compared(wanted: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the names of the packages of `wanted` that are missing, and a text about each that is installed in another version."""
+    missing, different = list[str](), list[str]()
+    for name, version in wanted.items():
+        try:
+            installed = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+        else:
+            different += [f"{name} {installed} (not {version})"] if installed != version else []
+    return missing, different
 
 
 def locked(lock: Path) -> dict[str, str]:
@@ -71,21 +68,3 @@ def locked(lock: Path) -> dict[str, str]:
 
     entries = ENTRY.findall(lock.read_text(encoding="utf-8"))
     return {name: version for name, version, marker in entries if not marker or Marker(marker.strip()).evaluate()}
-
-
-def installed_versions() -> dict[str, str]:
-    """Return the versions of all installed packages by normalized name, from the names of their `.dist-info` folders, or of their
-    `.egg-info` if a package was built from its source by an old setuptools.
-
-    `importlib.metadata.version` would read and parse a file of each package, which takes twenty times as long.
-    """
-    found: dict[str, str] = {}
-    for folder in filter(Path.is_dir, map(Path, dict.fromkeys(sys.path))):
-        for path in (*folder.glob("*.dist-info"), *folder.glob("*.egg-info")):
-            name, _, rest = path.stem.partition("-")
-            found.setdefault(normalized(name), rest.partition("-")[0])  # an .egg-info may end in the version of Python
-    return found
-
-
-def normalized(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()

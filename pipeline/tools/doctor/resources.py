@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.core import limits
-from pipeline.tools.doctor import checkout
-from pipeline.tools.doctor.checkout import WRITTEN
+from pipeline.tools.doctor.checkout import WRITTEN, dvc_config
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 MIB, GIB = 2**20, 2**30
@@ -94,7 +93,8 @@ def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.
     """
     written = [context.top / name for name in WRITTEN]
     seen = set()
-    for path in (*written, context.environment.root / ".pipeline", checkout.dvc_cache(context.top)):
+    cache = dvc_config(context.top)["cache"].get("dir") or context.top / ".dvc/cache"
+    for path in (*written, context.environment.root / ".pipeline", Path(cache)):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:
             seen.add(device)
@@ -115,17 +115,9 @@ def file_locks(context: Context) -> Finding:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT):  # other checks report these errors
             return warning(f"not examined, because {folder} cannot be written ({error.strerror})")
-        text = f"{folder}: the file system ({file_system_type(folder)}) does not support file locks ({error.strerror})"
+        text = f"{folder}: the file system does not support file locks ({error.strerror})"
         return problem(text, "move the checkout to a local disk, or mount its file system with locks (Lustre: `-o flock`)")
     return ok(f"flock works in {folder}")
-
-
-def file_system_type(folder: Path) -> str:
-    """Return the type of the file system of an absolute path, such as ext4 or nfs4."""
-    import psutil
-
-    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
-    return next((mounts[path] for path in (folder, *folder.parents) if path in mounts), "unknown")
 
 
 def in_units(size_bytes: int) -> str:

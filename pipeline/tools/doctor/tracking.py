@@ -2,7 +2,6 @@
 
 import os
 import re
-import sqlite3
 import time
 from contextlib import closing
 from importlib import metadata
@@ -37,8 +36,7 @@ def tracking(context: Context) -> Finding:
     signed = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4", "").lower() in ("true", "1")
     if address.given.startswith("databricks") or (address.is_server and signed):  # only MLflow's client can send such requests
         return ok(f"{address.shown}, which was not examined")
-    check = of_server if address.is_server else of_sqlite if address.given.startswith("sqlite") else of_database
-    return check(address, context.environment)
+    return (of_server if address.is_server else of_database)(address, context.environment)
 
 
 def of_server(address: Address, environment: "Environment") -> Finding:
@@ -136,51 +134,34 @@ def of_version(address: Address, version: str) -> Finding:
     return ok(text)
 
 
-DELETED = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND "
-
-
-def deleted(environment: "Environment") -> tuple[str, dict[str, str]]:
-    """Return a query for the experiment that runs go to, which has a row if the experiment was deleted, and the arguments of the query."""
-    if environment.mlflow_experiment_id:
-        return DELETED + "experiment_id = :value", {"value": environment.mlflow_experiment_id}
-    return DELETED + "name = :value", {"value": environment.mlflow_experiment_name}
-
-
 def of_deleted(address: Address, environment: "Environment", number: str | int, name: str) -> Finding:
     return warning(f"{deleted_message(address, name)}; {LATER}", restoring(environment, number))
 
 
-def of_sqlite(address: Address, environment: "Environment") -> Finding:
-    """Read from a SQLite file whether the experiment was deleted, without changing the file."""
-    database = Path(address.for_mlflow.partition(":///")[2])
-    if not database.exists():
-        return ok(f"{database}, which the first run will make")
-    try:
-        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=LOCKED_S)) as connection:
-            row = connection.execute(*deleted(environment)).fetchone()
-    except sqlite3.Error as error:
-        if "locked" in str(error):
-            return warning(f"{database} is locked by another process", f"`fuser {database}` names the process")
-        remedy = f"`mv {database} {database}.damaged`, then restore a backup, or `python -m pipeline sync` to write a new one"
-        return warning(f"{database} cannot be read ({error}); {LATER}", remedy)
-    return of_deleted(address, environment, *row) if row else ok(str(database))
-
-
 def of_database(address: Address, environment: "Environment") -> Finding:
-    """Read from the database on a database server whether the experiment was deleted."""
+    """Read from the database whether the experiment that runs go to was deleted. A SQLite file is not changed."""
     from sqlalchemy import create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
-    query, arguments = deleted(environment)
+    url, place, remedy = address.for_mlflow, address.shown, f"start the database, {UNSET}"
+    options: dict[str, float] = {"connect_timeout": 2}
+    if address.given.startswith("sqlite"):
+        database = Path(url.partition(":///")[2])
+        if not database.exists():
+            return ok(f"{database}, which the first run will make")
+        url, place, options = f"sqlite:///{database.as_uri()}?mode=ro&uri=true", str(database), {"timeout": LOCKED_S}
+        remedy = f"`fuser {database}` if a process locks it, else `mv {database} {database}.damaged`, and restore a backup or `python -m pipeline sync`"
+    number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
+    query = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND (experiment_id = :number OR name = :name)"
     try:
-        with closing(create_engine(address.for_mlflow, connect_args={"connect_timeout": 2}).connect()) as connection:
-            row = connection.execute(text(query), arguments).fetchone()
+        with closing(create_engine(url, connect_args=options).connect()) as connection:
+            row = connection.execute(text(query), {"number": number, "name": None if number else name}).fetchone()
     except ImportError as error:
-        remedy = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
-        return warning(f"{address.shown} needs the package {error.name}; {LATER}", remedy)
+        driver = "name an installed driver in MLFLOW_TRACKING_URI, as in postgresql+psycopg2://, or install this one"
+        return warning(f"{address.shown} needs the package {error.name}; {LATER}", driver)
     except SQLAlchemyError as error:
-        return warning(f"{address.shown}: {shown(address.redacted(reason(error)), 160)}; {LATER}", f"start the database, {UNSET}")
-    return of_deleted(address, environment, *row) if row else ok(address.shown)
+        return warning(f"{place}: {shown(address.redacted(reason(error)), 160)}; {LATER}", remedy)
+    return of_deleted(address, environment, *row) if row else ok(place)
 
 
 def reason(error: BaseException) -> str:

@@ -1,11 +1,8 @@
 """Python and packages against the lock files."""
 
-import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-
-import pytest
 
 from pipeline.tools.doctor import packages
 from pipeline.tools.doctor.finding import Context
@@ -24,11 +21,6 @@ def test_this_environment_is_that_of_the_lock(make_context: MakeContext) -> None
     finding = packages.lock(make_context(top=TOP))
     assert finding.status == "ok", finding
     assert len(packages.locked(TOP / "requirements.lock")) > 150
-
-
-def test_the_names_of_folders_tell_the_same_as_the_metadata() -> None:
-    found = packages.installed_versions()
-    assert found == {packages.normalized(each.metadata["Name"]): each.version for each in metadata.distributions()}
 
 
 def test_a_package_of_another_version_is_a_warning(make_context: MakeContext, tmp_path: Path) -> None:
@@ -50,7 +42,7 @@ def test_a_lock_that_is_missing_is_a_problem(make_context: MakeContext) -> None:
     assert packages.lock(make_context()).status == "problem"
 
 
-def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp_path: Path) -> None:
     assert packages.python(make_context()).status == "ok"
     (tmp_path / ".venv/bin").mkdir(parents=True)
     (tmp_path / ".venv/bin/python").touch()
@@ -58,5 +50,3 @@ def test_another_python_than_that_of_the_checkout(make_context: MakeContext, tmp
         write_lock(tmp_path, "not-there==1.0\n")
         finding = check(make_context())
         assert (finding.status, finding.remedy) == ("problem" if check is packages.lock else "warning", "`source .venv/bin/activate`")
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    assert packages.python(make_context()).status == "problem"

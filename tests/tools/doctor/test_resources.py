@@ -91,7 +91,3 @@ def test_a_file_system_without_locks_is_a_problem(make_context: MakeContext, tmp
     monkeypatch.setattr("fcntl.flock", flock)
     finding = resources.file_locks(make_context())
     assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
-
-
-def test_the_type_of_a_file_system_is_that_of_its_mount() -> None:
-    assert resources.file_system_type(Path("/proc/self")) == "proc"
