@@ -5,20 +5,26 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.core import files
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
 from pipeline.prepare.progress import Advance, progress
 from pipeline.prepare.reading import encodings
-from pipeline.tools.predict import output_file
 
 if TYPE_CHECKING:
-    from pipeline.tools.predict.protocols import Prediction, Predictor
+    from pipeline.tools.predict.protocols import Prediction
 
 TABLE_ROWS = 64
-"""Rows that are printed at once; the widths of the columns are fixed, so that the parts form one table."""
+"""Rows that are printed at once. The widths of the columns are those of the first rows, so that the parts form one table."""
+WIDEST = 40
+"""The width of the widest column, in characters. Columns of longer texts share the rest of the line."""
+FILE_ROWS = 65_536
+"""The rows of a file that are in memory at once, and those of a row group of Parquet."""
+SUFFIXES = (".csv", ".parquet")
 
 
 def run(  # noqa: PLR0913, PLR0917  # the options of the command line
@@ -43,13 +49,13 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     target = None if output is None else Path(output)
     refuse_invalid({"--batch-size": batch_size, "--top-k": top_k}, encoding)
     if target:
-        output_file.refuse_unusable(target, inputs)
+        refuse_unusable(target, inputs)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.protocols import LineReader, RowReader
+    from pipeline.tools.predict.protocols import RowReader
     from pipeline.tools.predict.table_column import parsed
 
     machine = Machine.set_up(Environment.read())
@@ -64,27 +70,25 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
         problems.append(message)
         print(f"error: {message}", file=sys.stderr, flush=True)
 
-    # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
-    is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
-    predictor = loaded.predictor(top_k)
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
         for name in given.unused:
-            print(
-                f"note: {shown(name)} is {'no table' if isinstance(loaded.reader, RowReader) else 'a table, and no input by itself'}",
-                file=sys.stderr,
-            )
+            is_no_input = "no table" if isinstance(loaded.reader, RowReader) else "a table, and no input by itself"
+            print(f"note: {shown(name)} is {is_no_input}", file=sys.stderr)
+        # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
+        is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
-            predictions = loaded.predictions(given.read(advance), predictor, batch_size=batch_size, on_problem=on_problem)
+            readings = given.read(advance)
+            predictions = loaded.predictions(readings, loaded.predictor(top_k), batch_size=batch_size, on_problem=on_problem)
             if target:
-                count = output_file.write(target, predictions)
+                count = write_file(target, predictions)
             elif is_table:
-                print_table(predictions, predictor)
+                print_table(predictions)
             else:
                 print_lines(predictions, lambda line: print(line, file=stdout, flush=True))
     if target:
         print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
-    if isinstance(loaded.reader, LineReader | RowReader) and (note := loaded.reader.note()):
+    if note := loaded.reader.note():
         print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems else 0
 
@@ -106,19 +110,54 @@ def print_lines(predictions: "Iterable[Prediction]", write: Callable[[str], None
         write(json.dumps(prediction.record()))  # ASCII only: names may contain control characters and invalid UTF-8
 
 
-def print_table(predictions: "Iterable[Prediction]", predictor: "Predictor") -> None:
+def print_table(predictions: "Iterable[Prediction]") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console, rows = Console(), iter(predictions)
-    is_first = True
-    while part := [prediction.cells() for prediction, _ in zip(rows, range(TABLE_ROWS), strict=False)]:
+    console, rows, widths = Console(), (prediction.cells() for prediction in predictions), dict[str, int]()
+    while part := list(islice(rows, TABLE_ROWS)):
+        is_first = not widths
+        widths = widths or {title: max(len(title), *(len(cells[title]) for cells in part)) for title in part[0]}
         table = Table(box=SIMPLE_HEAD if is_first else None, show_header=is_first, expand=True)
-        for title, width in predictor.columns().items():
-            table.add_column(title, width=width, ratio=None if width else 1, overflow="fold")
+        for title, width in widths.items():
+            shares = title == "input" or width > WIDEST
+            table.add_column(title, width=None if shares else width, ratio=1 if shares else None, overflow="fold")
         for cells in part:
-            table.add_row(*map(Text, cells))  # `Text`: square brackets in a name are no markup
+            table.add_row(*map(Text, cells.values()))  # `Text`: square brackets in a name are no markup
         console.print(table)
-        is_first = False
+
+
+def refuse_unusable(path: Path, inputs: Sequence[str]) -> None:
+    """Raise Refusal if the name of `path` does not say the format, or if writing it would replace one of the inputs."""
+    if path.suffix not in SUFFIXES or path.is_dir():
+        raise Refusal(f"--output: {shown(path)}: should be a file whose name ends in {' or '.join(SUFFIXES)}")
+    if path.exists() and any(Path(name).exists() and path.samefile(name) for name in inputs):
+        raise Refusal(f"--output: {shown(path)}: is one of the inputs, which it would replace: write another path")
+    if path.exists() and any(Path(name).is_dir() and path.resolve().is_relative_to(Path(name).resolve()) for name in inputs):
+        raise Refusal(f"--output: {shown(path)}: is in a folder that is read, and would be replaced: write another path")
+
+
+def write_file(path: Path, predictions: "Iterable[Prediction]") -> int:
+    """Write a row for each prediction, as a whole file or not at all, and return their number. Raises Refusal if there are none."""
+    import pyarrow as pa  # late: it takes 0.2 s
+    from pyarrow import csv, parquet
+
+    rows = (prediction.row() for prediction in predictions)
+    total, schema, writer = 0, None, None
+    with files.replacing(path) as draft, draft.open("wb") as file:
+        try:
+            while part := list(islice(rows, FILE_ROWS)):
+                table = pa.Table.from_pylist(part, schema=schema)
+                if writer is None:
+                    schema = table.schema
+                    writer = (csv.CSVWriter if path.suffix == ".csv" else parquet.ParquetWriter)(file, schema)
+                writer.write_table(table)
+                total += len(part)
+        finally:
+            if writer:
+                writer.close()
+        if not total:
+            raise Refusal(f"--output: {shown(path)}: is not written, because there is no prediction")
+    return total

@@ -110,7 +110,7 @@ class LoadedModel:
         that train does not have, after the last prediction.
         """
         self.use_beam(beam)
-        before = self.reader.note() if isinstance(self.reader, RowReader) else ""
+        before = self.reader.note()
         if isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
             inputs = inputs.to_dict("records")
         is_single = isinstance(inputs, str | Path | Mapping) or not hasattr(inputs, "__iter__")
@@ -156,12 +156,19 @@ class LoadedModel:
     ) -> Iterator[Prediction]:
         """Yield a prediction for each input that can be read, computed in batches. Call `on_problem` with a message for each other input.
 
-        `readings` are the inputs, as `self.readings` yields them. `predictor` is the result of `self.predictor`.
+        `readings` are the inputs, as `self.readings` yields them. `predictor` is the result of `self.predictor`. Raises Refusal if an output
+        is not finite.
         """
         samples = readable(readings, on_problem)
         while batch := list(islice(samples, batch_size)):
             names, rows = zip(*batch, strict=True)
-            yield from predictor.predictions(names, self.outputs(rows))
+            outputs = self.outputs(rows)
+            for name, row in zip(names, outputs, strict=True):
+                if not np.isfinite(row).all():
+                    raise Refusal(
+                        f"{shown(name)}: the model's outputs are not finite: its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                    )
+            yield from predictor.predictions(names, outputs)
 
     def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
         """Return the model's outputs for one batch, a float32 array; of a model that writes texts, their tokens (n, length).

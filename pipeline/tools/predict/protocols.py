@@ -1,6 +1,6 @@
 """The interfaces that a prediction needs from a kind of inputs and from a task."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, ClassVar, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -44,6 +44,10 @@ class Reader(Protocol):
         """Return one batch, the input of one forward pass, on the CPU. `rows` are the stored samples of the batch."""
         ...
 
+    def note(self) -> str:
+        """Return a remark about all inputs so far, such as how many were truncated; "" if there is none."""
+        ...
+
 
 @runtime_checkable
 class LineReader(Reader, Protocol):
@@ -59,10 +63,6 @@ class LineReader(Reader, Protocol):
         """Return a field of a table as a stored sample, or the reason why it cannot be read. `place` is its name."""
         ...
 
-    def note(self) -> str:
-        """Return a remark about all inputs so far, such as how many were truncated; "" if there is none."""
-        ...
-
 
 @runtime_checkable
 class RowReader(Reader, Protocol):
@@ -75,10 +75,6 @@ class RowReader(Reader, Protocol):
 
     def rows(self, name: str, records: Iterable[Numbered], /) -> Iterator[Reading]:
         """Yield the rows in `records`, the lines of a table with their cells by column, called `name:LINE`."""
-        ...
-
-    def note(self) -> str:
-        """Return a remark about all inputs so far, as `LineReader.note` does."""
         ...
 
 
@@ -98,8 +94,8 @@ class Prediction(Protocol):
         """Return the prediction as a row of a CSV or Parquet file: the same columns for all, each with a text (valid as UTF-8) or a number."""
         ...
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the prediction as the printable cells of one row of the table, in the order of `Predictor.columns`."""
+    def cells(self) -> dict[str, str]:
+        """Return the prediction as the printable cells of one row of the table on the terminal, by the titles of the columns."""
         ...
 
 
@@ -109,13 +105,9 @@ class Predictor(Protocol):
     It is built from the model's spec, which describes inputs and targets, and from `top_k`, the number of classes in a prediction.
     """
 
-    def columns(self) -> Mapping[str, int | None]:
-        """Return a dict from the name of each column of the table to its width in characters; None means the rest of the line."""
-        ...
-
     def predictions(self, names: Sequence[str], outputs: NDArray[Any], /) -> Iterator[Prediction]:
-        """Yield a prediction for each input, in order. Raises Refusal if an output is not finite.
+        """Yield a prediction for each input, in order.
 
-        `names` are the names of the inputs. `outputs` are the model's outputs for them, such as logits (n, classes).
+        `names` are the names of the inputs. `outputs` are the model's outputs for them, such as logits (n, classes), which are finite.
         """
         ...

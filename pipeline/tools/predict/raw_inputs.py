@@ -1,11 +1,11 @@
 """Reads the inputs that a user names: files, tables, folders, archives, arrays and standard input. Of images, only names are held in memory."""
 
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +30,6 @@ from pipeline.tools.predict.table_column import TableColumn
 STANDARD_INPUT = "-"
 STREAM = Path("/dev/stdin")
 """Stands for standard input that is read as it arrives."""
-MAX_STANDARD_INPUT_BYTES = 4 * 2**30
 BLOCK_BYTES = 1 << 20
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 TAR_MARK = slice(257, 262)
@@ -49,16 +48,18 @@ class Source(NamedTuple):
     read: Callable[[Advance], Iterator[Reading]]
 
 
-@dataclass(frozen=True)
 class RawInputs:
-    """All inputs that a user named. `sources` read the inputs. `problems` are the names that could not be opened, each with a Refusal.
+    """All inputs that a user named, for a model whose inputs `reader` reads. `sources` read them.
 
-    `unused` are the names of files that are no inputs.
+    `column` is the column of the inputs in tables, and `workers` the number of threads that decode files. `problems` are the names that
+    could not be opened, each with a Refusal. `unused` are the names of files that are no inputs.
     """
 
-    sources: list[Source] = field(default_factory=list)
-    problems: list[Reading] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
+    def __init__(self, reader: Reader, column: TableColumn, workers: int) -> None:
+        self.reader, self.column, self.workers = reader, column, workers
+        self.sources: list[Source] = []
+        self.problems: list[Reading] = []
+        self.unused: list[str] = []
 
     @property
     def num_units(self) -> int:
@@ -71,54 +72,155 @@ class RawInputs:
         for source in self.sources:
             yield from source.read(advance)
 
+    def add_files(self, named: Sequence[tuple[str, Path]]) -> None:
+        """Add neighbouring files. They are one source, so that they are decoded side by side, unless they are read line by line."""
+        if isinstance(self.reader, LineReader):
+            self.sources.extend(Source(1, partial(read_lines, name, path, self.reader)) for name, path in named)
+            return
+        members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in named]
+        self.sources.append(Source(len(members), partial(self.read_files, members)))
+
+    def read_files(self, members: Iterable[Member], advance: Advance) -> Iterator[Reading]:
+        """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
+
+        def readings_of(member: Member) -> Iterator[Reading]:
+            return without_failure(member.name, partial(self.reader.read, member))
+
+        read_all = (
+            map(readings_of, members)
+            if isinstance(self.reader, LineReader)
+            else (found for _, found in on_threads(lambda member: list(readings_of(member)), members, workers=self.workers))
+        )
+        for readings in read_all:
+            yield from readings
+            advance(1)
+
+    def add_table(self, name: str, path: Path) -> None:
+        self.sources.append(Source(1, partial(self.read_table, name, path)))
+
+    def read_table(self, name: str, path: Path, advance: Advance) -> Iterator[Reading]:
+        """Yield the rows of a table, its fields in the column, or the files that they list or hold, as the reader needs."""
+        if isinstance(self.reader, RowReader):
+            read = partial(rows, name, path, self.reader, self.column.encoding)
+        else:
+            read = partial(self.fields if isinstance(self.reader, LineReader) else self.listed_files, name, path)
+        yield from without_failure(name, read)
+        advance(1)
+
+    def fields(self, name: str, path: Path) -> Iterator[Reading]:
+        """Yield the field of each row in the column, called `name:LINE`."""
+        assert isinstance(self.reader, LineReader)
+        for line, value in self.column.values(path):
+            yield f"{name}:{line}", self.reader.field(f"{name}:{line}", value)
+
+    def listed_files(self, name: str, path: Path) -> Iterator[Reading]:
+        """Yield the inputs in the files that a table lists in the column, by their paths, or holds, called `name:ROW`."""
+        tree: Tree
+        if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(self.column.chosen(path))):
+            tree, prefix = ParquetImages(path, str(self.column.chosen(path))), f"{name}:"
+            found = tree.listing().files
+        else:
+            tree, prefix = archives.Folder(path.parent), name.removesuffix(path.name)
+            listed = [LabelledRow(path, line, str(value), "", "") for line, value in self.column.values(path)]
+            found = located(listed, tree.listing().files, path.parent)
+        with tree.contents(found) as members:
+            yield from self.read_files(renamed(members, prefix), lambda _: None)
+
+    def add_tree(self, name: str, path: Path) -> None:
+        """Add the files of the folder or archive at `path`, without hidden files. The name of each will begin with `name`.
+
+        A table that lists images is added to `unused`, because its images are in the folder, too; in an archive, Parquet files are not
+        read. Raises Refusal if the folder or archive cannot be listed, or if it has no files.
+        """
+        reads_lines, reads_rows = isinstance(self.reader, LineReader), isinstance(self.reader, RowReader)
+        if reads_lines and not path.is_dir() and path.suffix and not path.name.lower().endswith(archives.SUFFIXES):
+            raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
+        tree = archives.open_tree(path)
+        found = [each for each in tree.listing().files if visible_parts(each)]
+        if not found:
+            raise Refusal("has no files")
+        prefix = f"{name.rstrip('/')}/"
+
+        def read(files: list[str], advance: Advance) -> Iterator[Reading]:
+            try:
+                with tree.contents(files) as members:
+                    yield from self.read_files(renamed(members, prefix), advance)
+            except Refusal as error:  # the archive is damaged from here on
+                yield name, problem(error, path)
+
+        for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
+            files = list(group)
+            is_in_archive = suffix == parquet.SUFFIX and not path.is_dir()
+            if not suffix and not reads_rows:
+                self.sources.append(Source(len(files), partial(read, files)))
+            elif not suffix or (not (reads_lines or reads_rows) and (is_in_archive or suffix != parquet.SUFFIX)):
+                self.unused.extend(prefix + each for each in files)
+            elif is_in_archive:
+                remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
+                self.problems.extend((prefix + each, Refusal(remedy)) for each in files)
+            else:
+                for each in files:
+                    self.add_table(prefix + each, path / each)
+
+    def add_array(self, name: str, path: Path) -> None:
+        """Add an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
+        array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
+        if not array.shape or not array.shape[0]:
+            raise Refusal(f"has shape {array.shape}, so it has no rows")
+        row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says
+        try:
+            self.reader.row(row)
+        except Refusal as refusal:
+            raise Refusal(f"each row {refusal}") from None
+
+        def read(advance: Advance) -> Iterator[Reading]:
+            number = 0
+            try:
+                for block in array.blocks(max(1, BLOCK_BYTES // max(1, row.nbytes))):
+                    for each in block:
+                        yield f"{name}[{number}]", self.reader.row(each)
+                        number += 1
+                    advance(len(block))
+            except Refusal as error:
+                yield name, problem(error, path)
+
+        self.sources.append(Source(array.shape[0], read))
+
 
 @contextmanager
 def opened(names: Iterable[str | Path], reader: Reader, column: TableColumn, *, workers: int) -> Iterator[RawInputs]:
     """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
 
     The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
-    `RawInputs.problems`. `column` is the column of the inputs in tables, and `workers` the number of threads that will decode files.
+    `RawInputs.problems`.
     """
-    raw_inputs = RawInputs()
-    table = partial(table_source, reader=reader, column=column, workers=workers)
+    inputs = RawInputs(reader, column, workers)
     with ExitStack() as stack:
         located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
         for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
-            if kind == "file" and isinstance(reader, LineReader):
-                raw_inputs.sources.extend(Source(1, partial(read_lines, name, path, reader)) for name, path in group)
-            elif kind == "file":  # neighbouring files are one source, so that they are decoded side by side
-                members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in group]
-                raw_inputs.sources.append(Source(len(members), partial(read_files, members, reader, workers)))
-            elif kind == "table":
-                raw_inputs.sources.extend(table(name, path) for name, path in group)
-            else:
-                for name, path in group:
-                    try:
-                        if kind == "array":
-                            raw_inputs.sources.append(open_array(name, path, reader))
-                        else:
-                            open_tree(name, path, reader, workers, table, raw_inputs)
-                    except (Refusal, OSError) as error:
-                        raw_inputs.problems.append((name, problem(error, path)))
-        yield raw_inputs
+            if kind == "file":
+                inputs.add_files(list(group))
+                continue
+            add = {"table": inputs.add_table, "array": inputs.add_array}.get(kind, inputs.add_tree)
+            for name, path in group:
+                try:
+                    add(name, path)
+                except (Refusal, OSError) as error:
+                    inputs.problems.append((name, problem(error, path)))
+        yield inputs
 
 
 @contextmanager
 def standard_input(reader: Reader) -> Iterator[Path]:
     """Within this context, give the path of a temporary file with a copy of standard input. An archive is read twice, so it needs a file.
 
-    If `reader` reads lines, nothing is copied, and the path is that of standard input itself. Raises Refusal if standard input has more
-    than MAX_STANDARD_INPUT_BYTES bytes.
+    If `reader` reads lines, nothing is copied, and the path is that of standard input itself.
     """
     if isinstance(reader, LineReader):
         yield STREAM
         return
     with tempfile.NamedTemporaryFile(prefix="predict-") as file:
-        copied = 0
-        while block := sys.stdin.buffer.read(BLOCK_BYTES):
-            copied += file.write(block)
-            if copied > MAX_STANDARD_INPUT_BYTES:
-                raise Refusal(f"standard input: has more than {MAX_STANDARD_INPUT_BYTES} bytes: give files by their names")
+        shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         yield Path(file.name)
 
@@ -157,65 +259,9 @@ class Content(NamedTuple):
         return self.load()
 
 
-def open_tree(name: str, path: Path, reader: Reader, workers: int, table: Callable[[str, Path], Source], raw_inputs: RawInputs) -> None:
-    """Add to `raw_inputs` the files of the folder or archive at `path`, without hidden files. The name of each will begin with `name`.
-
-    `table` makes the Source of a table in a folder. A table that lists images is added to `unused`, because its images are in the folder,
-    too; in an archive, Parquet files are not read. Raises Refusal if the folder or archive cannot be listed, or if it has no files.
-    """
-    if isinstance(reader, LineReader) and not path.is_dir() and path.suffix and not path.name.lower().endswith(archives.SUFFIXES):
-        raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
-    tree = archives.open_tree(path)
-    found = [each for each in tree.listing().files if visible_parts(each)]
-    if not found:
-        raise Refusal("has no files")
-    prefix = f"{name.rstrip('/')}/"
-
-    def read(files: list[str], advance: Advance) -> Iterator[Reading]:
-        try:
-            with tree.contents(files) as members:
-                yield from read_files(renamed(members, prefix), reader, workers, advance)
-        except Refusal as error:  # the archive is damaged from here on
-            yield name, problem(error, path)
-
-    lists_images = not isinstance(reader, LineReader | RowReader)
-    if not path.is_dir():
-        readable = () if lists_images else tables.PARSERS
-        packed = [each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable]
-        raw_inputs.unused.extend(prefix + each for each in packed if lists_images)
-        remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
-        raw_inputs.problems.extend((prefix + each, Refusal(remedy)) for each in packed if not lists_images)
-        found = [each for each in found if each not in packed]
-    for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
-        files = list(group)
-        if not suffix and isinstance(reader, RowReader):
-            raw_inputs.unused.extend(prefix + each for each in files)
-        elif not suffix:
-            raw_inputs.sources.append(Source(len(files), partial(read, files)))
-        elif lists_images and suffix != parquet.SUFFIX:
-            raw_inputs.unused.extend(prefix + each for each in files)
-        else:
-            raw_inputs.sources.extend(table(prefix + each, path / each) for each in files)
-
-
 def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
     """Yield each file with `prefix` before its name."""
     return (Member(prefix + member.name, Content(member.read)) for member in members)
-
-
-def table_source(name: str, path: Path, *, reader: Reader, column: TableColumn, workers: int) -> Source:
-    """Return the inputs of a table as a Source: its rows, its fields in `column`, or the files that they list or hold, as the reader needs."""
-
-    def read(advance: Advance) -> Iterator[Reading]:
-        if isinstance(reader, RowReader):
-            yield from without_failure(name, partial(rows, name, path, reader, column.encoding))
-        elif isinstance(reader, LineReader):
-            yield from without_failure(name, partial(fields, name, path, reader, column))
-        else:
-            yield from without_failure(name, partial(listed_files, name, path, reader, column, workers))
-        advance(1)
-
-    return Source(1, read)
 
 
 def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Reading]:
@@ -228,43 +274,6 @@ def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Re
         yield from reader.rows(name, read())
     except encodings.NotDecoded as error:
         raise Refusal(error.advising("--encoding ")) from None
-
-
-def fields(name: str, path: Path, reader: LineReader, column: TableColumn) -> Iterator[Reading]:
-    """Yield the field of each row in `column`, called `name:LINE`."""
-    for line, value in column.values(path):
-        place = f"{name}:{line}"
-        yield place, reader.field(place, value)
-
-
-def listed_files(name: str, path: Path, reader: Reader, column: TableColumn, workers: int) -> Iterator[Reading]:
-    """Yield the inputs in the files that a table lists in `column`, by their paths, or holds, called `name:ROW`."""
-    tree: Tree
-    if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(column.chosen(path))):
-        tree, prefix = ParquetImages(path, str(column.chosen(path))), f"{name}:"
-        found = tree.listing().files
-    else:
-        tree, prefix = archives.Folder(path.parent), name.removesuffix(path.name)
-        rows = [LabelledRow(path, line, str(value), "", "") for line, value in column.values(path)]
-        found = located(rows, tree.listing().files, path.parent)
-    with tree.contents(found) as members:
-        yield from read_files(renamed(members, prefix), reader, workers, lambda _: None)
-
-
-def read_files(members: Iterable[Member], reader: Reader, workers: int, advance: Advance) -> Iterator[Reading]:
-    """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
-    if isinstance(reader, LineReader):
-        for member in members:
-            yield from without_failure(member.name, partial(reader.read, member))
-            advance(1)
-        return
-
-    def readings_of(member: Member) -> list[Reading]:
-        return list(without_failure(member.name, partial(reader.read, member)))
-
-    for _, readings in on_threads(readings_of, members, workers=workers):
-        yield from readings
-        advance(1)
 
 
 def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading]:
@@ -294,31 +303,6 @@ def without_failure(name: str, read: Callable[[], Iterable[Reading]]) -> Iterato
         yield name, Refusal(f"cannot be read: {error.strerror or reason(error)}")
     except (*READ_ERRORS, MemoryError) as error:
         yield name, Refusal(f"cannot be read: {reason(error)}")
-
-
-def open_array(name: str, path: Path, reader: Reader) -> Source:
-    """Open an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
-    array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
-    if not array.shape or not array.shape[0]:
-        raise Refusal(f"has shape {array.shape}, so it has no rows")
-    row: Any = np.broadcast_to(np.zeros((), array.dtype), array.shape[1:])  # one element in memory, whatever the header says
-    try:
-        reader.row(row)
-    except Refusal as refusal:
-        raise Refusal(f"each row {refusal}") from None
-
-    def read(advance: Advance) -> Iterator[Reading]:
-        number = 0
-        try:
-            for block in array.blocks(max(1, BLOCK_BYTES // max(1, row.nbytes))):
-                for each in block:
-                    yield f"{name}[{number}]", reader.row(each)
-                    number += 1
-                advance(len(block))
-        except Refusal as error:
-            yield name, problem(error, path)
-
-    return Source(array.shape[0], read)
 
 
 def problem(error: Exception, path: Path) -> Refusal:

@@ -26,7 +26,7 @@ from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
-from pipeline.tools.predict import command, output_file
+from pipeline.tools.predict import command
 from pipeline.tools.predict.inputs.image import Reader
 from pipeline.tools.predict.model import load_model
 from tests.conftest import preset
@@ -72,7 +72,7 @@ def test_predictions_are_written_to_a_file_whole_or_not_at_all(write_model: Writ
     for name, path in zip(names, save(random_images(4, (8, 8, 1))), strict=True):
         path.rename(path.parent / name)
     records = {record["input"]: record for record in predict("images").records}
-    monkeypatch.setattr(output_file, "ROWS", 3)
+    monkeypatch.setattr(command, "FILE_ROWS", 3)
     for name in ("x.csv", "x.parquet"):
         assert main(["predict", "model.safetensors", "images", "--output", name]) == 0
     rows = parquet.read_table("x.parquet").to_pylist()
@@ -239,7 +239,7 @@ def test_diverged_weights_are_refused(write_model: WriteModel, predict: Predict)
     Image.new("L", (8, 8)).save("image.png")
     done = predict("image.png")
     assert (done.code, done.records) == (2, [])
-    assert "logits are not finite" in done.errors[0]
+    assert done.errors[0].startswith("error: image.png: the model's outputs are not finite: its training diverged")
 
 
 def test_a_model_trained_in_bf16_predicts_in_float32_on_a_cpu_without_a_word(write_model: WriteModel, predict: Predict) -> None:

@@ -70,6 +70,9 @@ class Reader:
         """Return the samples as the input of a forward pass, (n, height, width, channels)."""
         return Batch(torch.from_numpy(np.stack(rows)))
 
+    def note(self) -> str:
+        return ""
+
     @property
     def size(self) -> dict[str, Any]:
         """Return the height, width, channels and white of the model's images, as keyword arguments for the functions that decode images.

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.untrusted import shown, storable
 
-WIDEST_CLASS, WIDEST_NEXT = 30, 32
+WIDEST_CLASS = 30
 DIGITS = 7
 """Significant digits of a probability in a record: those of float32."""
 
@@ -39,10 +38,10 @@ class Prediction:
             row |= {f"class{ending}": label, f"probability{ending}": rounded(probability)}
         return row
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
-        others = ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in self.top[1:])
-        return shown(self.input), shown(self.label, WIDEST_CLASS), f"{self.probability:.4f}", *([others] if others else [])
+    def cells(self) -> dict[str, str]:
+        """Return the prediction for a row of a table on the terminal."""
+        others = {"next": listed(self.top[1:])} if len(self.top) > 1 else {}
+        return {"input": shown(self.input), "class": shown(self.label, WIDEST_CLASS), "probability": f"{self.probability:.4f}"} | others
 
 
 class Predictor:
@@ -53,30 +52,21 @@ class Predictor:
         self.classes = spec.targets.classes
         self.top_k = min(top_k, len(self.classes))
 
-    def columns(self) -> dict[str, int | None]:
-        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
-        widest = max(len(shown(label, WIDEST_CLASS)) for label in self.classes)
-        columns: dict[str, int | None] = {"input": None, "class": max(widest, len("class")), "probability": len("probability")}
-        if self.top_k > 1:
-            columns["next"] = min((self.top_k - 1) * (widest + len(" 0.1234, ")), WIDEST_NEXT)
-        return columns
-
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
         """Yield the prediction for each input. `names` has the name of each input, and `logits` (n, classes) has its logits.
 
-        Of two classes with equal logits, the one with the lower number counts as more likely. Raises Refusal if a logit is not finite.
+        Of two classes with equal logits, the one with the lower number counts as more likely.
         """
         for name, row in zip(names, logits.astype(np.float64), strict=True):
-            if not np.isfinite(row).all():
-                raise Refusal(
-                    f"{shown(name)}: the model's logits are not finite: its training diverged; "
-                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-                )
             exponentials = np.exp(row - row.max())
             probabilities = exponentials / exponentials.sum()
             best = np.argsort(-row, kind="stable")[: self.top_k]
             top = tuple((self.classes[number], float(probabilities[number])) for number in best)
             yield Prediction(name, *top[0], top)
+
+
+def listed(top: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in top)
 
 
 def rounded(probability: float) -> float:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.untrusted import shown, storable
-from pipeline.tools.predict.tasks.classification import WIDEST_CLASS, WIDEST_NEXT, rounded
+from pipeline.tools.predict.tasks.classification import listed, rounded
 
 DELIMITER = ";"
 """Separates labels in a table."""
@@ -37,10 +36,9 @@ class Prediction:
             row |= {f"label_{place}": label, f"probability_{place}": rounded(probability)}
         return row
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
-        top = ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in self.top)
-        return shown(self.input), shown(DELIMITER.join(self.labels), WIDEST_NEXT), top
+    def cells(self) -> dict[str, str]:
+        """Return the prediction for a row of a table on the terminal."""
+        return {"input": shown(self.input), "labels": shown(DELIMITER.join(self.labels)), "most likely": listed(self.top)}
 
 
 class Predictor:
@@ -50,21 +48,9 @@ class Predictor:
         assert isinstance(spec.targets, LabelTargets)
         self.targets, self.labels, self.top_k = spec.targets, spec.targets.labels, min(top_k, len(spec.targets.labels))
 
-    def columns(self) -> dict[str, int | None]:
-        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
-        return {"input": None, "labels": WIDEST_NEXT, "most likely": 2 * WIDEST_NEXT}
-
     def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
-        """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, labels) has its probabilities.
-
-        Raises Refusal if a probability is NaN.
-        """
+        """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, labels) has its probabilities."""
         for name, row in zip(names, outputs, strict=True):
-            if not np.isfinite(row).all():
-                raise Refusal(
-                    f"{shown(name)}: the model's outputs are not finite: its training diverged; "
-                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-                )
             order, chosen = np.argsort(-row, kind="stable"), self.targets.predicted(row)
             top = tuple((self.labels[number], float(row[number])) for number in order[: self.top_k])
             yield Prediction(name, tuple(self.labels[number] for number in order if chosen[number]), top)

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.untrusted import shown, storable
 
-WIDEST_COLUMN = 16
 DIGITS = 7
 """Significant digits of a number: those of float32."""
 
@@ -32,9 +30,9 @@ class Prediction:
         """Return the prediction for a row of a file."""
         return {"input": storable(self.input), **self.numbers}
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
-        return shown(self.input), *(f"{number:.{DIGITS}g}" for number in self.numbers.values())
+    def cells(self) -> dict[str, str]:
+        """Return the prediction for a row of a table on the terminal."""
+        return {"input": shown(self.input)} | {name: f"{number:.{DIGITS}g}" for name, number in self.numbers.items()}
 
 
 class Predictor:
@@ -45,19 +43,7 @@ class Predictor:
         # a column called `input` must not take the place of the sample's name
         self.names = ["predicted input" if column == "input" else column for column in spec.targets.columns]
 
-    def columns(self) -> dict[str, int | None]:
-        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
-        return {"input": None} | dict.fromkeys(self.names, WIDEST_COLUMN)
-
     def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
-        """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, columns) has its numbers.
-
-        Raises Refusal if an output is not finite.
-        """
+        """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, columns) has its numbers."""
         for name, row in zip(names, outputs, strict=True):
-            if not np.isfinite(row).all():
-                raise Refusal(
-                    f"{shown(name)}: the model's outputs are not finite: its training diverged; "
-                    "lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-                )
             yield Prediction(name, {column: float(f"{number:.{DIGITS}g}") for column, number in zip(self.names, row.tolist(), strict=True)})

@@ -28,9 +28,9 @@ class Prediction:
         """Return the prediction for a row of a file."""
         return {"input": storable(self.input), "text": storable(self.text)}
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the prediction for a row of a table with the columns `Predictor.columns`."""
-        return shown(self.input), shown(self.text)
+    def cells(self) -> dict[str, str]:
+        """Return the prediction for a row of a table on the terminal."""
+        return {"input": shown(self.input), "text": shown(self.text)}
 
 
 class Predictor:
@@ -39,10 +39,6 @@ class Predictor:
     def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
         assert isinstance(spec.inputs, TextPairInputs)
         self.tokenizer = Tokenizer(spec.inputs.tokenizer)
-
-    def columns(self) -> dict[str, int | None]:
-        """Return a dict from the name of each column to its width in characters; None means the rest of the line."""
-        return {"input": None, "text": None}
 
     def predictions(self, names: Sequence[str], outputs: NDArray[np.int64]) -> Iterator[Prediction]:
         """Yield the prediction for each input. `outputs` (n, length) are the tokens of the texts, filled with special tokens."""
