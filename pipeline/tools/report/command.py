@@ -85,16 +85,16 @@ def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -
 
 def report(evidence: "Evidence") -> ModelReport:
     """Return the report of one model, without the sections that do not apply to it."""
-    from pipeline.tools.report import before, columns, model, results, samples  # late: they import torch
+    from pipeline.tools.report import model, results, samples  # late: they import torch
 
     errors, training = results.errors(evidence), results.training(evidence)
-    overview = (results.result(evidence), before.compared(evidence), errors or training)
+    overview = (results.result(evidence), results.before(evidence), errors or training)
     measured = (results.all_scores(evidence), training if errors else None, samples.mistakes(evidence), results.calibration(evidence))
     written = (samples.generated_texts(evidence), samples.passages(evidence), samples.written_texts(evidence))
     origin = (
         model.summary(evidence),
         samples.data(evidence),
-        columns.section(evidence),
+        samples.columns(evidence),
         results.cost(evidence),
         model.provenance_section(evidence),
     )

@@ -23,9 +23,8 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.runs import find
-from pipeline.runs.record import Record, run_of_model, runs_of
-from pipeline.tools.compare import models
+from pipeline.runs.record import Record, runs_of
+from pipeline.tools.compare.models import Facts, located_data, read
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,11 @@ class Evidence:
     model was trained on, and `run` the record in the journal. Each is None if this checkout does not have it for this model.
     """
 
-    path: Path
     digest: str
     model: Model
     manifest: Manifest
+    facts: Facts
+    """What its run or its git revision recorded, as for `compare`."""
     evaluation: Evaluation
     trained: Mapping[str, Any] | None
     history: Sequence[recorded.Row] | None
@@ -82,23 +82,23 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
     it must be evaluated but `data/prepared/` is not the data that it was trained on.
     """
     with ExitStack() as stack:
-        found = stack.enter_context(find.located(name, paths, environment))
-        path = found.path
+        of = read(name, paths, environment)
+        manifest, run = of.manifest, of.run
         folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
-        model, manifest = model_file.load(path)
-        digest = files.digest(path)
-        run = found.run or run_of_model(environment.root, digest)
-        of_checkout = paths.model.is_file() and files.digest(paths.model) == digest
-        is_own = partial(is_data_of, manifest)
-        data = stack.enter_context(models.located_data(paths.prepared, paths.top, is_own))
+        model = model_file.rebuild(of.weights, manifest, Path(name))
+        of_checkout = paths.model.is_file() and files.digest(paths.model) == of.digest
+        data = stack.enter_context(located_data(paths.prepared, paths.top, partial(is_data_of, manifest)))
         prepared = data_of(manifest, data)
-        evaluation = recorded_evaluation(digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, Path(folder))
+        evaluation = recorded_evaluation(of.digest, paths) or evaluate_anew(
+            model, manifest, prepared, environment, name, paths, Path(folder)
+        )
         trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
+        source = flatten({"source": read_record(data).source or {}}) if prepared else {}
         yield Evidence(
-            path=path,
-            digest=digest,
+            digest=of.digest,
             model=model,
             manifest=manifest,
+            facts=of.facts,
             evaluation=evaluation,
             trained=trained,
             history=recorded.read_table(paths.history, "train") if trained is not None else run.history if run else None,
@@ -106,9 +106,14 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
             data=data,
             run=run,
             before=previous(run, environment.root) if run else None,
-            params=params_of(manifest, run, paths, of_checkout=of_checkout),
+            params={**source, **source_of(run), **flatten(manifest.params)},
             paths=paths,
         )
+
+
+def source_of(run: Record | None) -> dict[str, Scalar]:
+    """Return the parameters of the source by dotted key, as the run recorded them."""
+    return {name: value for name, value in (run.last.get("params", {}) if run else {}).items() if name.startswith("source.")}
 
 
 def previous(run: Record, root: Path) -> Record | None:
@@ -172,17 +177,3 @@ def evaluate_anew(
     model.cpu()
     rows = predictions.table(evaluator.sample_scores(), None).to_pylist() if "per_class" in scores else []
     return Evaluation(scores, folder, "", rows)
-
-
-def params_of(manifest: Manifest, run: Record | None, paths: Paths, *, of_checkout: bool) -> dict[str, Scalar]:
-    """Return the parameters of the training by dotted key, with those of the source first if they are known.
-
-    The parameters of the source come from the journal `run`. Without a journal, they come from `params.yaml`, if the model is that of this
-    checkout (`of_checkout`). They are left out if the other parameters there differ from those of the model.
-    """
-    trained = flatten(manifest.params)
-    known = (
-        run.last.get("params", {}) if run else flatten(Document.read(paths.params).data) if of_checkout and paths.params.is_file() else {}
-    )
-    is_same = trained.items() <= known.items()
-    return {name: value for name, value in known.items() if is_same and name.startswith("source.")} | trained

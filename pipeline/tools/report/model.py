@@ -15,8 +15,6 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
-from pipeline.runs import provenance
-from pipeline.runs.provenance import Unknown
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Cell, Excerpt, Number, Pairs, Section, Table
 
@@ -45,7 +43,10 @@ def summary(evidence: Evidence) -> Section:
         ("input", describe_inputs(manifest.spec)),
         ("outputs", Number(manifest.spec.num_outputs)),
         ("parameters", Number(sum(parameter.numel() for parameter in evidence.model.network.parameters()))),
-        ("model file", f"{evidence.path.stat().st_size / 1e6:.2f} MB, safetensors, trained in {manifest.precision}"),
+        (
+            "weights",
+            f"{sum(each.nbytes for each in evidence.model.network.state_dict().values()) / 1e6:.2f} MB, trained in {manifest.precision}",
+        ),
         ("weights of step", Number(manifest.step)),
         ("SHA-256", evidence.digest),
     ]
@@ -129,8 +130,6 @@ UNKNOWN = "unknown"
 RECORDED = {"python": "Python", "driver": "NVIDIA driver", "image.digest": "image"}
 NAMELESS = ("none", UNKNOWN)
 PARAMS, CODE = "params.yaml", "pipeline/"
-COMMIT, DIFFERENCE = "git.commit", "git.difference"
-"""The names in the journal of the training's commit and of the uncommitted changes."""
 LONGEST_CHANGES = 400
 
 
@@ -146,37 +145,23 @@ def provenance_section(evidence: Evidence) -> Section:
 
 
 def commit_line(evidence: Evidence) -> str:
-    commit, changes = code_of(evidence)
-    if commit is None:
-        return recorded(evidence, COMMIT) if evidence.run else "unknown: no journal of the training is here"
-    origin = "" if evidence.run else " (that of this checkout, whose code the model was trained with)"
-    return f"{commit}{origin}, with uncommitted changes: {listed(changes)}" if changes else f"{commit}{origin}"
+    if not evidence.facts.provenance:
+        return "unknown: no journal of the training is here"
+    commit, changes = recorded(evidence, "git.commit"), changes_of(evidence)
+    return f"{commit}, with uncommitted changes: {listed(changes)}" if changes else commit
 
 
 def listed(changes: list[str]) -> str:
     return untrusted.shown(", ".join(changes), LONGEST_CHANGES)
 
 
-def code_of(evidence: Evidence) -> tuple[str | None, list[str]]:
-    """Return the commit of the training, and the uncommitted changes, one line of `git status` for each file.
-
-    They come from the journal. Without a journal, they are those of this checkout if the model was trained with its code, else (None, []).
-    """
-    if evidence.run:
-        commit = recorded(evidence, COMMIT)
-        return None if commit.startswith(UNKNOWN) else commit, recorded(evidence, DIFFERENCE).splitlines()[1:]
-    top = evidence.paths.top
-    try:
-        code = identity.code_digest(identity.dependencies("train", evidence.manifest.params, top), top)
-        if code != evidence.manifest.inputs.get("code"):
-            return None, []
-        return provenance.git("rev-parse", "HEAD"), provenance.difference().splitlines()[1:]
-    except (Unknown, Refusal, OSError, LookupError):  # LookupError: the model file of an earlier version lacks a parameter
-        return None, []
+def changes_of(evidence: Evidence) -> list[str]:
+    """Return the uncommitted changes of the training, one line of `git status` for each file."""
+    return recorded(evidence, "git.difference").splitlines()[1:]
 
 
 def recorded(evidence: Evidence, name: str) -> str:
-    return str(evidence.run.last.get("provenance", {}).get(name, UNKNOWN)) if evidence.run else UNKNOWN
+    return evidence.facts.provenance.get(name, UNKNOWN)
 
 
 def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
@@ -199,7 +184,7 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
 
 def reproduction(evidence: Evidence) -> Section:
     """Return the commands that train the model again, and the digest of the model file that they must produce."""
-    fingerprint, (commit, changes) = evidence.manifest.fingerprint, code_of(evidence)
+    fingerprint, commit = evidence.manifest.fingerprint, recorded(evidence, "git.commit")
     settings = {"PIPELINE_DEVICE": "device", "PIPELINE_THREADS": "threads", "PIPELINE_PROCESSES": "processes"}
     # quoted: the fingerprint of an untrusted model file may contain anything
     variables = [f"{name}={shlex.quote(str(fingerprint[field]))}" for name, field in settings.items() if field in fingerprint]
@@ -207,9 +192,9 @@ def reproduction(evidence: Evidence) -> Section:
     set_flags = {name: value for name, value in flags.items() if value} if isinstance(flags, dict) else {}
     variables += [f"{shlex.quote(name)}={shlex.quote(str(value))}" for name, value in set_flags.items()]
     lines = [
-        f"git checkout {shlex.quote(commit)}" if commit else "# check out the commit with the code of this model",
+        "# check out the commit with the code of this model" if commit.startswith(UNKNOWN) else f"git checkout {shlex.quote(commit)}",
         "make setup",
-        *setting_parameters(evidence, changes),
+        *setting_parameters(evidence),
         " ".join([*variables, "dvc repro"]),
         "sha256sum models/model.safetensors",
     ]
@@ -217,15 +202,12 @@ def reproduction(evidence: Evidence) -> Section:
     return Section("Reproduce", (Excerpt("", "\n".join(lines)), result))
 
 
-def setting_parameters(evidence: Evidence, changes: list[str]) -> list[str]:
-    """Return the commands that write the model's parameters to `params.yaml`; [] if the `params.yaml` of the commit has them.
-
-    `changes` are the uncommitted changes of the training.
-    """
-    if recorded(evidence, DIFFERENCE) == "none":
+def setting_parameters(evidence: Evidence) -> list[str]:
+    """Return the commands that write the model's parameters to `params.yaml`; [] if the `params.yaml` of the commit has them."""
+    if recorded(evidence, "git.difference") == "none":
         return []
     # untracked files outside the code, such as a report, decide no result
-    others = [line for line in changes if not line.endswith(PARAMS) and (CODE in line or not line.startswith("??"))]
+    others = [line for line in changes_of(evidence) if not line.endswith(PARAMS) and (CODE in line or not line.startswith("??"))]
     lost = [f"# the uncommitted changes are needed too: {listed(others)}"] if others else []
     if "source.name" not in evidence.params:
         lost.append(f"# the source of the data is not known here: write its section into {PARAMS}")

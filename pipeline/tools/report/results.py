@@ -1,4 +1,4 @@
-"""The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier and its calibration."""
+"""The sections on what was measured: the scores, the curves and the cost of the training, the errors of a classifier, its calibration, and the run before."""
 
 import math
 from collections import Counter, defaultdict
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.identity import DIGESTS, differences
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import counted
@@ -15,8 +16,11 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.recorded import Row
-from pipeline.runs.record import Cost
+from pipeline.runs import journal
+from pipeline.runs.record import Cost, Record
 from pipeline.runs.terminal import duration
+from pipeline.tools.compare.comparing import signed
+from pipeline.tools.compare.differences import Value, as_one, differing, flat
 from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
@@ -250,3 +254,54 @@ def calibration(evidence: Evidence) -> Section | None:
     facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
     meaning = "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
     return Section("Calibration", (Figures((figures.reliability(rows),)), facts, meaning))
+
+
+BEFORE = "Compared with the run before"
+COMPARED = ("exact_match", "chrf", *recorded.HEADLINES, "macro_f1")
+"""The test scores whose change is shown."""
+INPUTS = {**DIGESTS, "fingerprint": "machine"}
+MOST_CHANGED, LONGEST_VALUE = 6, 24
+NOTHING = "-"
+
+
+def before(evidence: Evidence) -> Section | None:
+    """Return what differs from the previous run of the same architecture and data; None without a journal of the training."""
+    run, before = evidence.run, evidence.before
+    if run is None or not run.last.get("subject"):  # the line of a damaged journal is missing
+        return None
+    if before is None:
+        return Section(BEFORE, (f"This checkout has no earlier run of {run.last['subject']}.",))
+    changed = list(parameter_rows(before, run))
+    more = [f"{len(changed) - MOST_CHANGED} more parameters differ."] if len(changed) > MOST_CHANGED else []
+    table = Table(("", "before", "now", "change"), (*score_rows(before, evidence), *changed[:MOST_CHANGED]))
+    names = " ".join(journal.short_name(each.name) for each in (before, run))
+    command = f"To test whether the change is more than chance: python -m pipeline compare {names}"
+    return Section(BEFORE, (table, *more, also_different(before, run), command))
+
+
+def score_rows(before: Record, evidence: Evidence) -> Iterator[tuple[Cell, ...]]:
+    earlier, scores = before.metrics("test/"), evidence.evaluation.scores
+    for name in COMPARED:
+        if name in scores and (value := earlier.get(f"test/{name}")) is not None:
+            yield spoken(name), Number(value), Number(scores[name], key(evidence, name)), signed(scores[name] - value)
+
+
+def parameter_rows(before: Record, run: Record) -> Iterator[tuple[Cell, ...]]:
+    params = [params_of(each) for each in (before, run)]
+    for row in differing("parameters", [as_one(each, params) for each in params]):
+        yield row.name, *(NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values), ""
+
+
+def params_of(run: Record) -> dict[str, Value]:
+    """Return the parameters of a run by dotted key. Those of the evaluation are tags."""
+    tags = {name: value for fields in run.begun for name, value in fields["tags"].items() if name.startswith("evaluate.")}
+    return {**flat(run.last["params"]), **tags}
+
+
+def also_different(before: Record, run: Record) -> str:
+    """Return a sentence on what else differs and can affect the result: data, code, lock file and machine."""
+    first, second = (each.provenance.get("inputs", {}) for each in (before, run))
+    if not (first and second):
+        return "Whether data, code and machine differ is not recorded."
+    names = [INPUTS[name] for name, _ in differences(first, second) if name in INPUTS]
+    return f"Also different: {', '.join(names)}." if names else "Data, code, requirements.lock and machine are the same."

@@ -1,4 +1,4 @@
-"""The sections that show samples: the data, wrong samples, and what a language model writes and expects least."""
+"""The sections that show samples: the data, its columns, wrong samples, and what a language model writes and expects least."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -9,14 +9,16 @@ import PIL.Image
 from numpy.typing import NDArray
 
 from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.table import TableInputs
+from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.prepared import Prepared, Split, read_record, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.untrusted import shown
+from pipeline.evaluate.columns import FILE as IMPORTANCES
 from pipeline.prepare.params import data_name
-from pipeline.tools.report import columns, figures
+from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
 from pipeline.tools.report.page import Block, Cell, Excerpt, Figures, Gallery, Number, Picture, Section, Table
 
@@ -84,7 +86,7 @@ def first_samples(prepared: Prepared) -> tuple[Block, ...]:
     if isinstance(inputs, TableInputs):
         chosen = first_of_classes(split, len(names), MOST_TEXTS)
         labels = [named(names, split, number) for number in chosen]
-        return (columns.rows(inputs, split.inputs[chosen], ("class",) if names else (), labels),)
+        return (table_rows(inputs, split.inputs[chosen], ("class",) if names else (), labels),)
     if isinstance(inputs, TextPairInputs):
         chosen, tokenizer = first_of_classes(split, 0, MOST_TEXTS), Tokenizer(inputs.tokenizer)
         pairs = zip(*(side.tolist() for side in inputs.texts(split.inputs[chosen])), strict=True)
@@ -201,3 +203,47 @@ def passages(evidence: Evidence) -> Section | None:
             heading = f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token"
             blocks.append(Excerpt(heading, f"{row['before']}\u2502{row['passage']}"))
     return Section("Least expected passages", tuple(blocks)) if blocks else None
+
+
+MOST_COLUMNS, MOST_VALUES, LONGEST = 10, 8, 40
+IMPORTANCE = (
+    "The importance of a column is by how much the loss of the test split rises if its cells are shuffled among the rows. "
+    "Columns that tell the same share it."
+)
+
+
+def columns(evidence: Evidence) -> Section | None:
+    """Return the columns that the model reads, the most important first; None for other inputs than tables."""
+    inputs = evidence.manifest.spec.inputs
+    if not isinstance(inputs, TableInputs):
+        return None
+    measured = {row["column"]: Number(float(row["importance"])) for row in evidence.evaluation.table(IMPORTANCES) or ()}
+    described = {str(column.name): column for column in inputs.columns}
+    order = sorted(described, key=[*measured, *described].index)
+    rows = tuple((shown(name, LONGEST), described[name].kind, values_of(described[name]), measured.get(name, "")) for name in order)
+    table = Table(("column", "kind", "in train", "importance"), rows).without_empty_columns()
+    return Section("Columns", (table, *([IMPORTANCE] if measured else [])))
+
+
+def values_of(column: NumberColumn | CategoryColumn) -> str:
+    """Return a text about the values of a column in train."""
+    if isinstance(column, NumberColumn):
+        middle = column.cell(column.mean if column.kind == "number" else round(column.mean))
+        text = f"{middle:.4g} on average, deviation {column.std:.4g}" if isinstance(middle, float) else f"{middle} on average"
+    else:
+        text = ", ".join(shown(value, LONGEST) for value in column.values[:MOST_VALUES])
+        text += " and others" if column.others or len(column.values) > MOST_VALUES else ""
+    return f"{text}; some missing" if column.missing else text
+
+
+def table_rows(inputs: TableInputs, stored: Floats, header: tuple[str, ...], labels: Sequence[tuple[Cell, ...]]) -> Table:
+    """Return stored rows with their labels, and the cells of their first columns. `header` names the labels."""
+    chosen = inputs.columns[:MOST_COLUMNS]
+    cells = [[spoken(column.cell(number)) for column, number in zip(chosen, row, strict=False)] for row in stored.tolist()]
+    caption = f"The first {len(chosen)} of {len(inputs.columns)} columns" if len(inputs.columns) > len(chosen) else ""
+    names = [shown(column.name, LONGEST) for column in chosen]
+    return Table((*header, *names), tuple((*label, *each) for label, each in zip(labels, cells, strict=True)), caption)
+
+
+def spoken(cell: float | str | None) -> Cell:
+    return Number(cell) if isinstance(cell, float) else shown(cell or "", LONGEST)

@@ -20,7 +20,7 @@ from pipeline.core.section import leaves
 from pipeline.evaluate.reports import predictions
 from pipeline.inference import model_file, networks
 from pipeline.runs.journal import Journal, RunInfo
-from pipeline.tools.report import before, samples
+from pipeline.tools.report import results, samples
 from tests import project
 from tests.project import TABLE
 from tests.tools.report.pages import Read, card_parts, plain_text
@@ -162,7 +162,7 @@ def test_all_sections_of_a_tracked_classifier_are_there(digits: Path, page: Read
 def test_of_written_texts_the_chrf_of_the_run_before_is_compared_too() -> None:
     record: Any = SimpleNamespace(metrics=lambda _: {"test/exact_match": 0.0, "test/chrf": 10.0})
     evidence: Any = SimpleNamespace(evaluation=SimpleNamespace(scores={"exact_match": 0.0, "chrf": 12.5}, origin=None))
-    assert [row[0] for row in before.score_rows(record, evidence)] == ["exact match", "chrf"]
+    assert [row[0] for row in results.score_rows(record, evidence)] == ["exact match", "chrf"]
 
 
 def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,24 +284,30 @@ def test_the_level_of_the_interval_is_not_rounded_to_a_certainty(checkout: Path)
     assert "99.5% interval" in report().text
 
 
-def test_without_a_journal_there_is_no_cost_and_commit_and_source_are_those_of_the_checkout(checkout: Path, page: Read) -> None:
+def test_without_a_journal_there_is_no_cost_and_no_commit_and_the_source_is_that_of_the_data(checkout: Path, page: Read) -> None:
     assert "no journal" not in page.text  # the journal is there, but git could not tell it the commit
     shutil.rmtree(".pipeline")
-    Path(".gitignore").write_text("reports/\n")
-    commit = commit_all(checkout)
     found = report()
     assert "Cost" not in found.titles
-    text = found.text
-    assert "mlp on digits" in text
-    assert "source.name" in text
-    assert f"{commit} (that of this checkout" in text
-    assert "with uncommitted changes" not in text
+    assert "mlp on digits" in found.text
+    assert "source.name" in found.text
+    assert "unknown: no journal of the training is here" in found.text
+    assert "# check out the commit with the code of this model" in found.text
+
+
+def test_uncommitted_changes_of_code_are_named_and_those_of_parameters_are_commands(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(".gitignore").write_text("reports/\n")
+    commit = commit_all(checkout)
     (checkout / "requirements.lock").write_text("changed")
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
+    assert main(["train"]) == main(["evaluate"]) == 0
     text = report().text
-    assert (
-        f"{commit} (that of this checkout, whose code the model was trained with), with uncommitted changes:  M requirements.lock" in text
-    )
+    assert f"{commit}, with uncommitted changes:  M requirements.lock" in text
     assert "# the uncommitted changes are needed too:  M requirements.lock" in text
+    assert f"git checkout {commit}" in text
 
 
 FLAGS = {"MKL_CBWR": "$(rm z)", "NVIDIA_TF32_OVERRIDE": "", ";rm": "z"}
