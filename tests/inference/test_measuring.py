@@ -22,7 +22,7 @@ from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.measuring import Measured, metric_named, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
-from pipeline.tools.check.command import refuse_unmeasurable
+from pipeline.tools.check.misfits import refuse_unmeasurable
 from tests import project
 from tests.imports import TOP
 from tests.specs import image_spec, text_spec

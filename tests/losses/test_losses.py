@@ -20,7 +20,7 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.params import LossSettings
-from pipeline.tools.check.command import refuse_unfit_loss
+from pipeline.tools.check.misfits import refuse_unfit_loss
 from pipeline.train.engine import update
 from pipeline.train.loss_trial import refuse_unfit
 from tests import project

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import NamedTuple
@@ -13,7 +13,6 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs import table
-from pipeline.tools.compare import ensemble
 from pipeline.tools.compare.differences import SHORT, Differences, differences
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
@@ -27,8 +26,8 @@ class Comparison:
     """
 
     differences: Differences
-    tests: tuple[Paired, ...]
-    left_out: tuple[str, ...]
+    tests: list[Paired]
+    left_out: list[str]
 
 
 def compare(names: Sequence[str], paths: Paths, environment: Environment, *, with_ensemble: bool = False) -> Comparison:
@@ -40,54 +39,44 @@ def compare(names: Sequence[str], paths: Paths, environment: Environment, *, wit
         raise Refusal(f"{len(names)} models are named: name {MOST_MODELS} at most")
     with redirect_stdout(sys.stderr):  # stdout holds the comparison alone; warnings go to stderr
         models = [read(name, paths, environment) for name in names]
-        tests, left_out = test(models, paths, Machine.set_up(environment), with_ensemble=with_ensemble)
-    return Comparison(differences(models), tests, left_out)
+        return Comparison(differences(models), *test(models, paths, Machine.set_up(environment), with_ensemble=with_ensemble))
 
 
-def test(
-    models: Sequence[ComparedModel], paths: Paths, machine: Machine, *, with_ensemble: bool
-) -> tuple[tuple[Paired, ...], tuple[str, ...]]:
+def test(models: Sequence[ComparedModel], paths: Paths, machine: Machine, *, with_ensemble: bool) -> tuple[list[Paired], list[str]]:
     """Test each model against the first on the prepared test split. Return the tests, and the reasons for tests that could not be made.
 
     Of models with equal files, only the first is tested, because their predictions are equal.
     """
-    first, comparable, left_out = models[0], list[ComparedModel](), list[str]()
+    first, comparable, left_out, scored = models[0], list[ComparedModel](), list[str](), dict[str, Scored]()
     for model in reversed({model.digest: model for model in reversed(models)}.values()):
         if reason := incomparability(first.manifest.spec, model.manifest.spec):
             left_out.append(f"{model.name}: cannot be compared with {first.name}: {reason}")
         else:
             comparable.append(model)
-    scored: dict[str, Scored] = {}
     if len(comparable) > 1:
-        try:
-            scored = scores(comparable, first, paths, machine, left_out, with_ensemble=with_ensemble)
-        except Refusal as refusal:
-            left_out.append(str(refusal))
+        reports = progress("compare", len(comparable), "models")
+        with noting(left_out), EvaluationSplit.of(first, paths, machine) as split, reports as advance:
+            for model in comparable:
+                with noting(left_out):
+                    scored[model.digest] = split.score(model)
+                advance()
+            if with_ensemble and first.digest in scored and len(scored) > 1:
+                with noting(left_out):
+                    together = split.score_together([each.model for each in scored.values()])
+                    scored[together.model.digest] = together
     if with_ensemble and (len(scored) < 2 or first.digest not in scored):
         left_out.append("an ensemble needs two different models that can be scored on one test split")
     baseline = scored.pop(first.digest, None)
-    return tuple(paired(baseline, each) for each in scored.values()) if baseline else (), tuple(left_out)
+    return [paired(baseline, each) for each in scored.values()] if baseline else [], left_out
 
 
-def scores(
-    models: Sequence[ComparedModel], owner: ComparedModel, paths: Paths, machine: Machine, left_out: list[str], *, with_ensemble: bool
-) -> dict[str, Scored]:
-    """Return the scores of the models, and of all together, on the test split of `owner`, by digest. Add the reasons for missing ones to `left_out`."""
-    scored: dict[str, Scored] = {}
-    with EvaluationSplit.of(owner, paths, machine) as split, progress("compare", len(models), "models") as advance:
-        for model in models:
-            try:
-                scored[model.digest] = split.score(model)
-            except Refusal as refusal:
-                left_out.append(str(refusal))
-            advance()
-        if with_ensemble and owner.digest in scored and len(scored) > 1:
-            try:
-                together = ensemble.score([each.model for each in scored.values()], split)
-                scored[together.model.digest] = together
-            except Refusal as refusal:
-                left_out.append(str(refusal))
-    return scored
+@contextmanager
+def noting(reasons: list[str]) -> Iterator[None]:
+    """Within this context, add a Refusal to `reasons`, and go on after the context."""
+    try:
+        yield
+    except Refusal as refusal:
+        reasons.append(str(refusal))
 
 
 MOST_MODELS = len(ascii_uppercase)
@@ -128,9 +117,8 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
     letters = {model.digest: labels[id(model)] for model in reversed(models)}
     for test in comparison.tests:
-        yield from test_blocks(
-            test, letters[test.first.digest], "+".join(sorted(letters[digest] for digest in test.second.digest.split("+")))
-        )
+        second = "+".join(sorted(letters[digest] for digest in test.second.digest.split("+")))
+        yield from test_blocks(test, letters[test.first.digest], second)
     if len(comparison.tests) > 1:
         yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
     for reason in comparison.left_out:
@@ -150,11 +138,8 @@ def what_differs(found: Differences, labels: tuple[str, ...]) -> Iterator[Block]
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
     origin = model.facts.origin or "no run in this checkout"
-    return (
-        shown(model.name, LONGEST_VALUE),
-        model.digest[:SHORT],
-        shown("this run" if origin == f"run {model.name}" else origin, LONGEST_VALUE),
-    )
+    recorded_by = "this run" if origin == f"run {model.name}" else origin
+    return shown(model.name, LONGEST_VALUE), model.digest[:SHORT], shown(recorded_by, LONGEST_VALUE)
 
 
 def differing_table(differences: Differences, labels: tuple[str, ...]) -> ComparisonTable:
@@ -205,12 +190,8 @@ def sentence(test: Paired, first: str, second: str) -> str:
     """Return the result of a paired test in words, with the numbers that support it."""
     loss = "higher" if test.loss.difference > 0 else "lower"
     if test.discordant is None or test.accuracy is None:
-        differs = (
-            f"{second} has a significantly {loss} {test.loss.metric} than {first}"
-            if test.loss.is_significant
-            else "No significant difference"
-        )
-        return f"{differs}, by the interval of the {test.loss.metric}."
+        differs = f"{second} has a significantly {loss} {test.loss.metric} than {first}"
+        return f"{differs if test.loss.is_significant else 'No significant difference'}, by the interval of the {test.loss.metric}."
     comparative = "worse" if test.accuracy.difference < 0 else "better"
     differs = f"{second} is significantly {comparative} than {first}" if test.differs_in_accuracy else "No significant difference"
     only = test.discordant

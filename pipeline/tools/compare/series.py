@@ -15,7 +15,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
 from pipeline.tools.compare.comparing import LEVEL_TEXT, Block, ComparisonTable, signed, what_differs
 from pipeline.tools.compare.differences import differences
-from pipeline.tools.compare.models import ComparedModel, read
+from pipeline.tools.compare.models import read
 from pipeline.tools.spread import REPEATED, REPEATING, spread
 
 MOST_NAMED = 5
@@ -52,14 +52,9 @@ class Series(NamedTuple):
                 f"{name}: this search also varies {listed(varied, MOST_NAMED)}: write a search file for each combination, and compare these searches"
             )
         places = {tuple(row.get(key, "") for key in REPEATING): row for row in complete}
-        return cls(
-            name,
-            {
-                place: {key: float(value) for key, value in row.items() if key.startswith((f"{VALID}/", f"{TEST}/")) and value}
-                for place, row in places.items()
-            },
-            {place: folder / f"trials/{int(row['trial']):04}" for place, row in places.items()},
-        )
+        scored = [key for key in header if key.startswith((f"{VALID}/", f"{TEST}/"))]
+        metrics = {place: {key: float(row[key]) for key in scored if row[key]} for place, row in places.items()}
+        return cls(name, metrics, {place: folder / f"trials/{int(row['trial']):04}" for place, row in places.items()})
 
 
 def compare(series: Sequence[Series], paths: Paths, environment: Environment) -> Iterator[Block]:
@@ -79,12 +74,8 @@ def compare(series: Sequence[Series], paths: Paths, environment: Environment) ->
     yield from what_differs(differences(models), tuple(labels.values()))
     folds = Document.read(Paths(trial=first.trials[places[0]]).params).data["source"]["folds"] if places[0][-1] else None
     for other, model in zip(others, models[1:], strict=True):
-        yield from tested(first, other, places, unlike=other_splits(models[0], model), folds=folds, labels=labels)
-
-
-def other_splits(one: ComparedModel, other: ComparedModel) -> list[str]:
-    """Return the splits that the models of one place were scored on, and that have other samples."""
-    return [split for split in (VALID, TEST) if one.facts.splits.get(split) != other.facts.splits.get(split)]
+        unlike = [split for split in (VALID, TEST) if models[0].facts.splits.get(split) != model.facts.splits.get(split)]
+        yield from tested(first, other, places, unlike=unlike, folds=folds, labels=labels)
 
 
 def tested(

@@ -24,7 +24,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.prepare.progress import progress
 from pipeline.runs import find
-from pipeline.tools.compare.ensemble import Member, averaged
+from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.export.formats import FORMATS, INPUT, OUTPUT, Format, Program
 
 FORMAT = "pipeline-export-1"

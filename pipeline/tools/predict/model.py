@@ -27,7 +27,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
-from pipeline.tools.compare.ensemble import Member, averaged
+from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, RowReader, Sample
 from pipeline.tools.predict.table_column import TableColumn

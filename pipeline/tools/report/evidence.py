@@ -84,16 +84,15 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
     with ExitStack() as stack:
         of = read(name, paths, environment)
         manifest, run = of.manifest, of.run
-        folder = stack.enter_context(TemporaryDirectory(prefix="report-"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="report-")))
         model = model_file.rebuild(of.weights, manifest, Path(name))
         of_checkout = paths.model.is_file() and files.digest(paths.model) == of.digest
         data = stack.enter_context(located_data(paths.prepared, paths.top, partial(is_data_of, manifest)))
         prepared = data_of(manifest, data)
-        evaluation = recorded_evaluation(of.digest, paths) or evaluate_anew(
-            model, manifest, prepared, environment, name, paths, Path(folder)
-        )
+        evaluation = recorded_evaluation(of.digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, folder)
         trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
-        source = flatten({"source": read_record(data).source or {}}) if prepared else {}
+        known = run.last.get("params", {}) if run else flatten({"source": read_record(data).source or {}}) if prepared else {}
+        source = {name: value for name, value in known.items() if name.startswith("source.")}
         yield Evidence(
             digest=of.digest,
             model=model,
@@ -106,14 +105,9 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
             data=data,
             run=run,
             before=previous(run, environment.root) if run else None,
-            params={**source, **source_of(run), **flatten(manifest.params)},
+            params=source | flatten(manifest.params),
             paths=paths,
         )
-
-
-def source_of(run: Record | None) -> dict[str, Scalar]:
-    """Return the parameters of the source by dotted key, as the run recorded them."""
-    return {name: value for name, value in (run.last.get("params", {}) if run else {}).items() if name.startswith("source.")}
 
 
 def previous(run: Record, root: Path) -> Record | None:

@@ -66,10 +66,6 @@ def unigram_perplexity(prepared: Prepared) -> float:
     return math.exp(-float(test @ np.log(train / train.sum())) / int(test.sum()))
 
 
-def all_scores(evidence: Evidence) -> Section:
-    return Section("All scores", (*scores_table(evidence), origin(evidence)))
-
-
 def key(evidence: Evidence, name: str) -> str:
     """Return the key of a test score for `Number`: the file of the scores and the dotted name; "" if no file has them."""
     return f"{evidence.evaluation.origin}#test.{name}" if evidence.evaluation.origin else ""
@@ -107,7 +103,7 @@ def confidence_level(evidence: Evidence) -> float | None:
     return level if is_same else None
 
 
-def scores_table(evidence: Evidence) -> list[Table]:
+def all_scores(evidence: Evidence) -> Section:
     """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
     numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
     for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name not in recorded.PARTS}):
@@ -121,7 +117,7 @@ def scores_table(evidence: Evidence) -> list[Table]:
         path, metric = evidence.paths.metrics / "train.json", evidence.params.get("train.metric", "metric")
         step, value = (Number(best[name], f"{path}#best.{name}") for name in ("step", "value"))
         tables.append(Table(("best validation", "step", "value"), ((str(metric), step, value),)))
-    return tables
+    return Section("All scores", (*tables, origin(evidence)))
 
 
 def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:

@@ -13,7 +13,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
-from pipeline.tools.search.repetition import print_spreads
 from pipeline.tools.search.runner import TABLE, SearchRunner
 from pipeline.tools.search.settings import Search
 
@@ -82,7 +81,7 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     best = runner.study.best()
     if runner.search.repeated:
         for repetition in runner.repetitions():
-            print_spreads(repetition, runner.search.repeated)
+            study.print_spreads(repetition, runner.search.repeated)
         print(
             f"`python -m pipeline compare {runner.search.settings.name} OTHER` tests whether another such search differs by more than chance"
         )

@@ -21,9 +21,8 @@ from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.run import Run
 from pipeline.runs.run_description import subject
 from pipeline.tools.search import study
-from pipeline.tools.search.repetition import Repetition, repetitions
 from pipeline.tools.search.settings import Search, identity_of
-from pipeline.tools.search.study import FILE, Study
+from pipeline.tools.search.study import FILE, Repetition, Study
 from pipeline.tools.search.tracked import STAGE, TrialRuns, of_search
 from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, Child, TrialFolder, devices
 from pipeline.tools.spread import REPEATING
@@ -73,9 +72,8 @@ class SearchRunner:
         self.active: dict[int, Active] = {}
         from pipeline.inference.measuring import directions  # late: metrics import torch
 
-        self.metric, self.direction = search.target(
-            {**record.spec.targets.metrics, **directions(params.data["train"]["metrics"])}, params.data["train"]["metric"]
-        )
+        metrics = {**record.spec.targets.metrics, **directions(params.data["train"]["metrics"])}
+        self.metric, self.direction = search.target(metrics, params.data["train"]["metric"])
         self.devices = devices(environment, search.settings.processes)
         num_validations = -(-self.num_steps(params.data) // int(params.data["train"]["validate_every_steps"]))
         self.study = Study(folder / FILE, search, self.direction, identity=self.identity(), num_validations=num_validations)
@@ -103,13 +101,10 @@ class SearchRunner:
         if not self.is_done:
             self.print_begin()
             info = of_search(self.search, self.params.data, self.environment, self.study.id, num_trials=self.num_trials)
-            with (
-                interruption.deferred() as interrupted,
-                tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE) as tracked,
-            ):
-                runs = TrialRuns(
-                    self.search.settings.name, self.study.id, tracked.folder.name if tracked.folder else None, self.environment
-                )
+            tracking_run = tracking.training(self.environment, resume_file=self.folder / "run", info=info, stage=STAGE)
+            with interruption.deferred() as interrupted, tracking_run as tracked:
+                parent = tracked.folder.name if tracked.folder else None
+                runs = TrialRuns(self.search.settings.name, self.study.id, parent, self.environment)
                 try:
                     self.run_trials(runs, tracked, interrupted)
                 except Interrupted:
@@ -290,9 +285,8 @@ class SearchRunner:
         if best and best.number != marked:
             runs.mark_best(self.trial(best.number), None if marked is None else self.trial(marked))
         if best:
-            tracked.describe(
-                f"best {self.metric} {best.value:.4f} of {counted(len(rows), 'trial')}: trial {best.number}, {study.described(best.params)}"
-            )
+            of = f"{counted(len(rows), 'trial')}: trial {best.number}, {study.described(best.params)}"
+            tracked.describe(f"best {self.metric} {best.value:.4f} of {of}")
         if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads()):
             for name, each in spreads.items():
                 tracked.metrics(len(rows), {name: each.mean, f"{name}_deviation": each.deviation})
@@ -305,7 +299,7 @@ class SearchRunner:
         return best.number if best else None
 
     def repetitions(self) -> list[Repetition]:
-        return repetitions(self.study.rows(), self.params.data["source"]["folds"])
+        return study.repetitions(self.study.rows(), self.params.data["source"]["folds"])
 
     def stop_all(self) -> None:
         """Stop the trials that still train, and wait until they have saved a checkpoint."""
@@ -323,7 +317,7 @@ class SearchRunner:
                 trial = self.trial(row.number)
                 trial.remove_checkpoints()
                 if not self.keep_models and not (best and best.number == row.number):
-                    trial.remove_model()
+                    trial.paths.model.unlink(missing_ok=True)
 
 
 def sizes_and_test(record: PreparedRecord) -> tuple[int, str]:

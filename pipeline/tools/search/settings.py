@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
@@ -19,10 +18,13 @@ from pipeline.core.refusal import Location, Problem, Refusal
 from pipeline.core.section import SECTIONS, Section, flatten, leaves, suggestion
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import Document
-from pipeline.tools.check.command import refuse_misfits
+from pipeline.tools.check.misfits import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
 from pipeline.tools.spread import REPEATED, REPEATING
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 Checked = TypeVar("Checked", bound=BaseModel)
 Value = str | int | float | bool | None
@@ -36,26 +38,12 @@ DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize
 
 
 class NumberRange(Section):
-    """The keys that `float` and `int` have in common."""
+    """The keys that `float` and `int` have in common. Optuna's distribution refuses what is no range."""
 
     type: str
     low: float
     high: float
     log: bool = False
-
-    @field_validator("high")
-    @classmethod
-    def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
-        if high <= info.data.get("low", -float("inf")):
-            raise ValueError(f"is not above `low`, which is {info.data['low']}: write a larger number")
-        return high
-
-    @field_validator("log")
-    @classmethod
-    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
-        if log and info.data.get("low", 1) <= 0:
-            raise ValueError("a logarithmic range needs `low` above 0: raise `low`, or write `log: false`")
-        return log
 
     @property
     def ends(self) -> Mapping[str, list[Value]]:
@@ -66,6 +54,12 @@ class FloatRange(NumberRange):
     type: Literal["float"]
     values: ClassVar[Sequence[Value]] = ()
 
+    @property
+    def distribution(self) -> "BaseDistribution":
+        from optuna.distributions import FloatDistribution  # late: Optuna is installed for this command only
+
+        return FloatDistribution(self.low, self.high, log=self.log)
+
 
 class IntRange(NumberRange):
     type: Literal["int"]
@@ -73,19 +67,15 @@ class IntRange(NumberRange):
     high: int
     step: PositiveInt = 1
 
-    @field_validator("step")
-    @classmethod
-    def refuse_unreachable_high(cls, step: int, info: ValidationInfo) -> int:
-        low, high = info.data.get("low", 0), info.data.get("high", 0)
-        if step > 1 and info.data.get("log"):
-            raise ValueError("cannot be combined with a logarithmic range: leave it out, or write `log: false`")
-        if (high - low) % step:
-            raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
-        return step
-
     @property
     def values(self) -> Sequence[Value]:
         return () if self.log else range(self.low, self.high + 1, self.step)
+
+    @property
+    def distribution(self) -> "BaseDistribution":
+        from optuna.distributions import IntDistribution  # late: Optuna is installed for this command only
+
+        return IntDistribution(self.low, self.high, log=self.log, step=self.step)
 
 
 class Choices(Section):
@@ -97,8 +87,6 @@ class Choices(Section):
     def refuse_lists_and_duplicates(cls, choices: tuple[Any, ...]) -> tuple[Any, ...]:
         if found := next((choice for choice in choices if isinstance(choice, list | dict)), None):
             raise ValueError(f"{on_one_line(found)} is not a single value: a choice is a number, a text, true, false or null")
-        if not all(isfinite(choice) for choice in choices if isinstance(choice, float)):
-            raise ValueError("a choice is not finite: write a finite number")
         if repeated := next((choice for place, choice in enumerate(choices) if choice in choices[:place]), None):
             raise ValueError(f"{on_one_line(repeated)} is listed twice: remove one")
         return choices
@@ -110,6 +98,12 @@ class Choices(Section):
     @property
     def values(self) -> Sequence[Value]:
         return self.choices
+
+    @property
+    def distribution(self) -> "BaseDistribution":
+        from optuna.distributions import CategoricalDistribution  # late: Optuna is installed for this command only
+
+        return CategoricalDistribution(self.choices)
 
 
 Range = FloatRange | IntRange | Choices
@@ -205,9 +199,7 @@ class Search:
         metric = self.settings.metric or default
         known = {f"{VALID}/{name}": direction for name, direction in metrics.items()}
         if metric not in known:
-            reason = (
-                "the test split must not select parameters" if metric.startswith("test/") else "a validation does not report this metric"
-            )
+            reason = "the test split must not select parameters" if metric.startswith("test/") else "no validation reports this metric"
             raise refusal(self.document, [Problem(f"{metric}: {reason}", f"choose one of {', '.join(known)}", ("metric",))])
         return metric, self.settings.direction or DIRECTIONS[known[metric]]
 
@@ -221,10 +213,8 @@ def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked 
         for problem in error.errors():
             found = explain(problem, kind)
             if problem["type"] == "missing":
-                is_older = found.remedy == UPGRADE
-                found = replace(
-                    found, remedy=UPGRADE.replace("--upgrade", "--upgrade FILE") if is_older else "docs/search.md lists the keys"
-                )
+                upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
+                found = replace(found, remedy=upgrade if found.remedy == UPGRADE else "docs/search.md lists the keys")
             problems.append(replace(found, location=(*at, *found.location)))
         return None, without_echoes(problems)
 
@@ -234,13 +224,13 @@ def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
     if not isinstance(entry, Mapping):
         return None, [Problem("should be a range, such as {type: float, low: 1e-4, high: 1e-1, log: true}", location=at)]
     if entry.get("type") not in [*RANGES]:  # a list, because the type in the file may not be hashable
-        problem = (
-            f"there is no type {on_one_line(entry['type'])}: choose one of {types}"
-            if "type" in entry
-            else f"is missing: choose one of {types}"
-        )
-        return None, [Problem(problem, location=(*at, "type"))]
-    return checked(entry, RANGES[entry["type"]], at)
+        problem = f"there is no type {on_one_line(entry['type'])}" if "type" in entry else "is missing"
+        return None, [Problem(problem, f"choose one of {types}", (*at, "type"))]
+    found, problems = checked(entry, RANGES[entry["type"]], at)
+    try:
+        return found if found and found.distribution else None, problems
+    except ValueError as error:  # Optuna's
+        return None, [Problem(str(error), location=at)]
 
 
 def unfit_keys(key: str, params: Document) -> list[Problem]:
@@ -296,7 +286,8 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
         code[f"the code of {model} with {loss}"] = identity.code_digest(listed, paths.top)
     if any(key.startswith("source.") for key in search.space):
         code["the code of prepare"] = identity.code_digest(identity.dependencies("prepare", document, paths.top), paths.top)
-    fixed = {key: value for key, value in flatten(document).items() if not is_searched(search, key)}
+    searched = tuple(f"{key}." for key in search.space)
+    fixed = {key: value for key, value in flatten(document).items() if not f"{key}.".startswith(searched)}
     if search.repeated:
         code["the code of evaluate"] = identity.code_digest(identity.dependencies("evaluate", document, paths.top), paths.top)
     else:
@@ -313,10 +304,6 @@ def identity_of(search: Search, params: Document, paths: Paths, *, metric: str, 
         paths.lock.name: files.digest(paths.lock),
         **code,
     }
-
-
-def is_searched(search: Search, key: str) -> bool:
-    return any(key == searched or key.startswith(f"{searched}.") for searched in search.space)
 
 
 def names_of(section: str, search: Search, params: Document) -> list[str]:

@@ -1,6 +1,6 @@
-"""The study of a search, and the ranked table of its trials. The trials are in SQLite; Optuna's sampler and pruner work on a copy in memory.
+"""The study of a search, the ranked table of its trials, and the means of those that repeat a training.
 
-Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
+The trials are in SQLite; Optuna's sampler and pruner work on a copy in memory. Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
 study is opened, so a search that was killed and repeated proposes and prunes like a search that was never killed.
 """
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pipeline.core import files
 from pipeline.core.identity import differences
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.seeding import derive
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
-from pipeline.tools.search.settings import Choices, FloatRange, IntRange, Range, Search, Value
+from pipeline.tools.search.settings import Search, Value
+from pipeline.tools.spread import LEVEL, REPEATED, Spread, spread
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
-    from optuna.distributions import BaseDistribution
     from optuna.pruners import BasePruner
     from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, Trial, TrialState
@@ -55,7 +55,7 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._seed, self._name, self._direction = search.settings.seed, search.settings.name, direction
-        self._distributions = {key: distribution(entry) for key, entry in search.space.items()}
+        self._distributions = {key: entry.distribution for key, entry in search.space.items()}
         self._grid, self._repeats = search.grid, bool(search.repeated)
         if not path.exists():
             create(path, self._name, direction, identity)
@@ -184,18 +184,6 @@ def opened(path: Path) -> "RDBStorage":
         raise Refusal(f"{path}: cannot be opened as a study ({reason}): restore it, or remove {path.parent} to begin anew") from None
 
 
-def distribution(entry: Range) -> "BaseDistribution":
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    match entry:
-        case FloatRange():
-            return FloatDistribution(entry.low, entry.high, log=entry.log)
-        case IntRange():
-            return IntDistribution(entry.low, entry.high, log=entry.log, step=entry.step)
-        case Choices():
-            return CategoricalDistribution(entry.choices)
-
-
 def pruner(name: str, num_validations: int) -> "BasePruner":
     """Return Optuna's pruner, which counts validations as steps.
 
@@ -283,3 +271,41 @@ def as_csv(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) -> st
         for row in rows
     )
     return files.as_csv(["trial", "outcome", metric, "step", *keys, "run", "reason", *more], cells)
+
+
+class Repetition(NamedTuple):
+    """The trials with equal `params`, apart from those that repeat a training. `scores` are the metrics of each complete one."""
+
+    params: Mapping[str, Value]
+    scores: list[Mapping[str, float]]
+    folds: int | None
+
+    def spreads(self) -> dict[str, Spread]:
+        """Return the spread of each metric that all of at least two trainings have, by its name."""
+        names = [name for name in self.scores[0] if all(name in each for each in self.scores)] if len(self.scores) > 1 else []
+        return {name: spread([each[name] for each in self.scores], folds=self.folds) for name in names}
+
+
+def repetitions(rows: Sequence[TrialSummary], folds: int | None) -> list[Repetition]:
+    """Return the repetitions among the trials. `folds` is the number of folds in params.yaml."""
+    found = dict[str, Repetition]()
+    for row in rows:
+        params = {key: value for key, value in row.params.items() if key not in REPEATED}
+        values: dict[str, Any] = {"source.folds": folds, **row.params}
+        of_row = values["source.folds"] if "source.fold" in values else None
+        repetition = found.setdefault(repr(params), Repetition(params, [], of_row))
+        if row.scores:
+            repetition.scores.append(row.scores)
+    return list(found.values())
+
+
+def print_spreads(repetition: Repetition, repeated: Sequence[str]) -> None:
+    """Print the mean and the deviation of each metric. `repeated` are the keys in which the trainings differ."""
+    of = f", {described(repetition.params)}" if repetition.params else ""
+    differ = f"which differ in {' and '.join(repeated)}:" if repetition.spreads() else "and a deviation needs two"
+    print(f"{counted(len(repetition.scores), 'complete training')}{of}, {differ}")
+    cells = [
+        (name, f"{found.mean:.4f}", f"{found.deviation:.4f}", f"{found.low:.4f} to {found.high:.4f}")
+        for name, found in repetition.spreads().items()
+    ]
+    show(cells, ("", "mean", "deviation", f"{LEVEL:.0%} interval of the mean"))

@@ -121,9 +121,6 @@ class TrialFolder:
         for record in self.folder.glob(".pipeline/work/*/inputs.json"):
             Work(record.parent).clear()
 
-    def remove_model(self) -> None:
-        self.paths.model.unlink(missing_ok=True)
-
 
 ERROR = "error: "
 

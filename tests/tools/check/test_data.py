@@ -10,6 +10,7 @@ from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.check import command as check
+from pipeline.tools.check import misfits
 from tests import project
 from tests.imports import TOP
 
@@ -81,4 +82,4 @@ def test_the_preset_of_image_folders_takes_every_layout_and_two_classes(tmp_path
 def test_a_source_of_an_unknown_task_is_refused() -> None:
     source = SimpleNamespace(name="plane", targets_kind="regresion")
     with pytest.raises(Refusal, match=r"source\.name: .*plane.*regresion.*classification"):
-        check.targets_of(source)
+        misfits.targets_of(source)

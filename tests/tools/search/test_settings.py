@@ -55,8 +55,7 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         (of_rate(type="real"), f"search.yaml:10: {RATE}.type: there is no type real: choose one of float"),
         (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
         (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
-        (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:12: {RATE}.high: is not above `low`, which is 1.0: write a larger number"),
-        (of_rate(type="float", low=0.0, high=0.5, log=True), f"search.yaml:13: {RATE}.log: a logarithmic range needs `low` above 0"),
+        (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:9: {RATE}: `low <= high` must hold, but got (low=1.0, high=0.5)"),
         (of_rate(type="float", low=0.1, high=0.5, logs=True), f"search.yaml:13: {RATE}.logs: is not a key here: did you mean `log`?"),
         (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
         (
@@ -67,10 +66,6 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"search.yaml:11: {RATE}.choices: optimizer.learning_rate=fast: should be a "),
-        (
-            {"space": {"model.width": {"type": "int", "low": 8, "high": 31, "step": 8}}},
-            "search.yaml:13: space.model.width.step: 31 cannot be reached from 8 in steps of 8: write `high: 24`",
-        ),
         (
             {"space": {"optimizer.learnin_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
             "search.yaml:9: space.optimizer.learnin_rate: is not a key of params.yaml: did you mean `optimizer.learning_rate`?",
@@ -146,7 +141,7 @@ def test_a_missing_key_and_a_missing_file_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "reason"),
-    [("test/accuracy", "the test split must not select parameters"), ("valid/f1", "a validation does not report this metric")],
+    [("test/accuracy", "the test split must not select parameters"), ("valid/f1", "no validation reports this metric")],
 )
 def test_the_metric_is_one_of_the_validation_split(metric: str, reason: str) -> None:
     search = read({"metric": metric})

@@ -21,7 +21,7 @@ from pipeline.evaluate.reports import recorded
 from pipeline.inference import machine, model_file, networks, tensor_file
 from pipeline.runs import find, provenance
 from pipeline.runs.mlflow.address import Address
-from pipeline.tools.verify import comparison
+from pipeline.tools.verify import command
 from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings, TrainParams
 from tests import project
@@ -343,7 +343,7 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(checkout: P
     found = machine.Machine.set_up(Environment.read())
     for changes, message in CONTRADICTIONS:
         manifest = model_file.describe(changed(copy.deepcopy(metadata), changes), MODEL)
-        difference = comparison.compare_manifest(manifest, params, prepared, found).difference
+        difference = command.compare_manifest(manifest, params, prepared, found).difference
         assert difference
         assert re.fullmatch(message, difference)
     reseal(lambda _, metadata: metadata.update(channels_last=True))
