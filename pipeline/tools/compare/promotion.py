@@ -106,9 +106,7 @@ def refuse_bad_names(registered: str, alias: str) -> None:
             f"{shown(registered)}: is not a valid name for a registered model: write one without spaces, quotes and / : . % @, such as digits"
         )
     if not ALIAS.fullmatch(alias):
-        raise Refusal(
-            f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, but not `latest` or a version such as v1"
-        )
+        raise Refusal(f"--alias {shown(alias)}: is not a valid alias: write letters, digits, - and _, not `latest` or a version such as v1")
 
 
 def refusing(name: str, store: Store) -> AbstractContextManager[None]:

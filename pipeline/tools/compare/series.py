@@ -96,8 +96,7 @@ def tested(
             significant.append(f"{'higher' if gain.mean > 0 else 'lower'} {name}")
     title = f"paired test of {one} and {two} over {len(places)} trainings of each, mean ± deviation"
     yield ComparisonTable(title, ("", one, two, f"{two} - {one}", f"{LEVEL_TEXT} interval"), rows)
-    yield (
-        f"{two} differs significantly from {one}: {listed(significant, len(significant))}." if significant else "No significant difference."
-    )
+    differs = f"{two} differs significantly from {one}: {listed(significant, len(significant))}"
+    yield f"{differs if significant else 'No significant difference'}."
     for split in unlike:
         yield f"Not compared: {split}, because its samples differ"

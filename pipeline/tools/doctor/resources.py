@@ -40,10 +40,9 @@ def shared_memory(context: Context, statvfs: Statvfs = os.statvfs) -> Finding:
 
 def uses_nccl(context: Context) -> bool:
     """Return True if a training in this environment has several processes on the GPUs of this machine."""
-    on_gpus = context.environment.device in ("auto", "cuda") and len(context.gpus.devices) > 1
-    return on_gpus and (
-        context.environment.processes == "auto" or max(context.environment.processes, context.environment.local_world_size) > 1
-    )
+    environment = context.environment
+    on_gpus = environment.device in ("auto", "cuda") and len(context.gpus.devices) > 1
+    return on_gpus and (environment.processes == "auto" or max(environment.processes, environment.local_world_size) > 1)
 
 
 def cpus(context: Context) -> Finding:

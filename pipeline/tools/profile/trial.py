@@ -224,9 +224,7 @@ def note(share: float) -> str | None:
     """Return a warning if `share`, the share of the time in which the main thread waited for a CPU, exceeds CROWDED. Else return None."""
     if share <= CROWDED:
         return None
-    return (
-        f"Other processes use the CPUs: for {share:.0%} of the time, this process had to wait for one. Measure again when they have ended."
-    )
+    return f"Other processes use the CPUs: for {share:.0%} of the time, this process had to wait for one. Measure again without them."
 
 
 def watch() -> Callable[[], str | None]:

@@ -37,14 +37,10 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
         load(params, stage_params, torch="never")
     search = Search.read(Path(file), params)
     if apply and search.repeated:
-        raise Refusal(
-            f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best one would be so by chance: leave it out"
-        )
+        raise Refusal(f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best would be so by chance: leave it out")
     record = read_record(paths.prepared)
     if VALID not in record.splits and "source.fold" not in search.space:
-        raise Refusal(
-            f"{paths.prepared}: has no validation split, which a search needs: set source.valid above 0, and run `dvc repro prepare`"
-        )
+        raise Refusal(f"{paths.prepared}: has no validation split, which a search needs: raise source.valid, and run `dvc repro prepare`")
     folder = (environment.dvc_root or Path()) / ".pipeline/search" / search.settings.name
     with claimed(folder):
         runner = SearchRunner(search, params, record, folder, environment, trials or search.settings.trials, keep_models)
@@ -62,9 +58,7 @@ def claimed(folder: Path) -> Iterator[None]:
     """Hold the lock of the search in `folder`. Raises Refusal if another process holds it."""
     with files.locked(folder / LOCK, wait=False) as taken:
         if not taken:
-            raise Refusal(
-                f"{folder}: another process is running this search: wait for it, stop it, or write another `name:` in the search file"
-            )
+            raise Refusal(f"{folder}: another process is running this search: wait for it, stop it, or write another `name:` into the file")
         files.sweep(folder)
         yield
 
@@ -82,9 +76,7 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     if runner.search.repeated:
         for repetition in runner.repetitions():
             study.print_spreads(repetition, runner.search.repeated)
-        print(
-            f"`python -m pipeline compare {runner.search.settings.name} OTHER` tests whether another such search differs by more than chance"
-        )
+        print(f"`python -m pipeline compare {runner.search.settings.name} OTHER` tests whether another search differs by more than chance")
         return 0 if any(row.scores for row in rows) else 1
     if best:
         print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")
@@ -93,9 +85,7 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
             print(f"`python -m pipeline search {file} --apply` writes its parameters to {target}; `dvc repro` then trains it again")
         return 0 if best else 1
     if not best:
-        raise Refusal(
-            "no trial is complete, so there are no parameters to apply: see above why the trials failed, or add trials by --trials"
-        )
+        raise Refusal("no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials")
     if target.read_text(encoding="utf-8") != runner.search.params:
         raise Refusal(f"{target}: has been edited while the search ran, and is left as it is: repeat the command with --apply")
     files.write_text(target, runner.search.text_of(best.params))

@@ -250,9 +250,7 @@ def unfit_space(space: Mapping[str, Range], text: str) -> Iterator[Problem]:
     """Yield the problems of the values in the space with `text`, that of `params.yaml`. A key with one value has it in all trials."""
     single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
     if (folds := REPEATING[1]) in space and folds not in single:
-        yield Problem(
-            "needs one number, because models of other folds validate other samples", "write a search for each", location=("space", folds)
-        )
+        yield Problem("needs one number, because models of other folds validate other samples", "write a search for each", ("space", folds))
         return
     try:
         text = edited(text, [f"{key}={on_one_line(value)}" for key, value in single.items()])

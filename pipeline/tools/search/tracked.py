@@ -103,9 +103,7 @@ class TrialRuns:
                 check=False,
             )
         if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
-            mirror_process.say(
-                self._environment, f"{len(pending)} trials are not completely in MLflow yet: `python -m pipeline sync` delivers them"
-            )
+            mirror_process.say(self._environment, f"{len(pending)} trials are not in MLflow yet: `python -m pipeline sync` sends them")
 
     def _quietly(self) -> Net:
         return Net(partial(mirror_process.say_failure, self._environment, "the search continues"))

@@ -118,10 +118,11 @@ def test_a_prompt_that_is_too_long_is_refused_and_not_printed(model: Model, caps
     assert capsys.readouterr() == ("", f"error: {message}\n")
 
 
-def test_a_classifier_is_refused(model: Model, refused: Callable[..., list[str]]) -> None:
+def test_a_classifier_is_refused_and_a_language_model_predicts_nothing(model: Model, refused: Callable[..., list[str]]) -> None:
     assert refused("generate", model(CLASSIFIERS[0])) == [
         "model.safetensors: is a model of the task classification, which generates no text: choose a language model"
     ]
+    assert "this is a language model" in refused("predict", model(RECURRENT), "-")[0]
 
 
 def test_weights_that_are_not_finite_are_refused(model: Model, refused: Callable[..., list[str]]) -> None:

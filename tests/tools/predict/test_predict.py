@@ -19,19 +19,14 @@ from scipy.special import softmax
 
 from pipeline.__main__ import main
 from pipeline.core.prepared import Split
-from pipeline.core.registry import MODELS
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks, tensor_file
 from pipeline.inference.batches import loader
-from pipeline.inference.model_file import Manifest
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
 from pipeline.tools.predict import command
 from pipeline.tools.predict.inputs.image import Reader
 from pipeline.tools.predict.model import load_model
-from tests.conftest import preset
-from tests.models.text_models import LANGUAGE_MODELS
-from tests.specs import text_spec
 from tests.tools.predict.conftest import CLASSES, Predict, Shape
 
 WriteModel = Callable[..., Path]
@@ -216,15 +211,6 @@ def test_a_damaged_image_in_a_folder_or_archive_is_named_and_hidden_files_are_le
     assert done.errors == [f"error: images/notes.txt: {reason}", f"error: a.zip/b.png: {reason}"]
 
 
-def test_a_model_that_cannot_be_used_is_refused(write_model: WriteModel, predict: Predict) -> None:
-    write_model()
-    done = predict("image.png", model="models:/digits@best")
-    assert (done.code, done.records) == (2, [])
-    place = f"{Path.cwd()}: set MLFLOW_TRACKING_URI, or give a model file"
-    assert done.errors == [f"error: models:/digits@best: there is no MLflow store in {place}"]
-    assert not Path("mlflow.db").exists()
-
-
 def test_options_below_one_and_no_input_are_refused(write_model: WriteModel, predict: Predict) -> None:
     write_model()
     assert predict("x.png", "--top-k", 0).errors == ["error: --top-k: is 0: write a number from 1 on"]
@@ -303,16 +289,3 @@ def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: Wr
     assert len(predict("images").records) == 20
     assert "predict" in terminal.shown
     assert "class" not in terminal.shown
-
-
-def test_a_language_model_is_refused_with_the_verb_that_it_has(tmp_path: Path, predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    spec, section = text_spec(), LANGUAGE_MODELS[0]
-    weights = MODELS.settings(section["name"])(**section).build(spec).state_dict()
-    params = preset({"model": section})
-    manifest = Manifest(params=params, spec=spec, precision="fp32", step=1, inputs={}, fingerprint={})
-    model_file.export(tmp_path / "model.safetensors", weights, manifest)
-    found = predict("-")
-    assert found.code == 2
-    assert "this is a language model" in found.errors[0]
-    assert "use `python -m pipeline generate`" in found.errors[0]

@@ -146,7 +146,7 @@ def test_a_file_with_a_nul_byte_is_refused_whole(text_model: Path, predict: Pred
     PIL.Image.new("RGB", (9, 9)).save("folder/a.png")
     Path("folder/late").write_bytes(b"the cat\n" * 100 + b"the\0cat\nwhen ?\n")
     Path("folder/text").write_text("the cat\n", encoding="utf-8")
-    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, such as by `--encoding utf-16-le`"
+    reason = "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, as by `--encoding utf-16-le`"
     done = predict("folder", "folder/late")
     assert [record["input"] for record in done.records] == ["folder/text:1"]
     assert (done.code, done.errors) == (1, [f"error: {name}: {reason}" for name in ("folder/a.png", "folder/late", "folder/late")])

@@ -1,4 +1,4 @@
-"""The page in a browser: it fits narrow and wide screens in both themes, keeps tables apart, loads nothing and logs no error."""
+"""The page in a browser: it fits narrow and wide screens in both themes, loads nothing and logs no error."""
 
 import os
 import shutil
@@ -13,9 +13,6 @@ from tests.tools.report.test_rendering import HOSTILE, everything
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 LONG = "an unbroken name " + "x" * 300
-SMALL = Table(("split", "samples"), (("train", Number(1295)),))
-GAP = 12
-"""Pixels between two tables, one beside or below the other."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")]
 
@@ -80,13 +77,3 @@ def test_a_narrow_screen_says_that_the_matrix_scrolls_and_keeps_the_names_of_its
         )
         page.evaluate("document.querySelector('.wide').scrollLeft = 1000")
         assert page.locator("tbody th >> nth=0").bounding_box()["x"] >= page.locator(".wide").bounding_box()["x"]
-
-
-def test_two_small_tables_do_not_touch(browser: Any, tmp_path: Path) -> None:
-    page_file = tmp_path / "page.html"
-    page_file.write_text(render_html(Page("two tables", (Section("Data", (SMALL, SMALL)),), ())), encoding="utf-8")
-    for width in (320, 560, 1280):
-        page = browser.new_page(viewport={"width": width, "height": 800})
-        page.goto(page_file.as_uri())
-        first, second = (each.bounding_box() for each in page.locator("table").all())
-        assert max(second["x"] - first["x"] - first["width"], second["y"] - first["y"] - first["height"]) >= GAP, width

@@ -5,7 +5,7 @@ on white, resized so that it just covers height and width, centre-cropped. An im
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -79,11 +79,9 @@ class Reader:
 
         Raises Refusal unless the number of channels is 1 or 3: image files are decoded to grey or RGB.
         """
-        if self.inputs.channels not in images.MODES:
-            raise Refusal(
-                f"the model takes images of {self.inputs.channels} channels, but image files give only 1 or 3: give an array or a .npy file"
-            )
-        channels = cast("Literal[1, 3]", self.inputs.channels)
+        channels = self.inputs.channels
+        if channels not in images.MODES:
+            raise Refusal(f"the model takes images of {channels} channels, but image files give only 1 or 3: give an array or a .npy file")
         return {"height": self.inputs.height, "width": self.inputs.width, "channels": channels, "white": self.inputs.white}
 
     def pixels(self, image: Image.Image) -> Row:

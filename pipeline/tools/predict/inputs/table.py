@@ -65,9 +65,7 @@ class Reader:
             return row
         if isinstance(value, np.ndarray) and value.shape == self.inputs.row_shape and value.dtype == self.inputs.dtype:
             return value
-        raise Refusal(
-            f"is of type {type(value).__name__}: give a dict with the columns {shown(', '.join(map(str, self.columns)))}, or a path"
-        )
+        raise Refusal(f"is of type {type(value).__name__}: give a dict with columns {shown(', '.join(map(str, self.columns)))}, or a path")
 
     def batch(self, rows: Sequence[Floats]) -> Batch:
         return Batch(torch.from_numpy(np.stack(rows)))

@@ -171,9 +171,7 @@ def refuse_binary(stream: IO[bytes]) -> None:
     start = stream.tell()
     while block := stream.read(MOST_LINE_BYTES):
         if b"\0" in block:
-            raise Refusal(
-                "has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, such as by `--encoding utf-16-le`"
-            )
+            raise Refusal("has a NUL byte, so it is no text in UTF-8: leave it out, or name its encoding, as by `--encoding utf-16-le`")
     stream.seek(start)
 
 
