@@ -2,9 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -43,44 +41,38 @@ def repair_record(path: Path) -> list[str]:
         if holders is None:
             aside = path.replace(path.with_name(f"{RECORD}.damaged-{time.time_ns()}"))
             return [f"{path}: was truncated by a DVC that was killed: moved to {aside.name}"]
-        if alive := [holder for holder in holders if is_alive(holder, path.stat().st_mtime)]:
-            return [f"another DVC is running here (process {alive[0]['pid']}) and locks its stages until it ends"]
+        if alive := [pid for pid, command in holders if is_alive(pid, command, path.stat().st_mtime)]:
+            return [f"another DVC is running here (process {alive[0]}) and locks its stages until it ends"]
         if not holders:
             return []
         path.unlink()
-        return [f"{path}: was left by process {holders[0]['pid']}, a DVC that was killed: removed"]
+        return [f"{path}: was left by process {holders[0][0]}, a DVC that was killed: removed"]
 
 
-def parse(content: bytes) -> list[dict[str, Any]] | None:
-    """Return the processes that hold a lock according to a record, each as a dict with its `pid` and its command `cmd`.
+def parse(content: bytes) -> list[tuple[int, str]] | None:
+    """Return the id and the command of each process that holds a lock according to a record with this content.
 
-    `content` is the content of the record. Return None if it does not have DVC's format.
+    Return None if it does not have DVC's format: one process for each path that is written, and a list for each that is read.
     """
     try:
-        record = json.loads(content)
-        return list(holders_of(record))
+        entries = [entry for kind in json.loads(content).values() for entry in kind.values()]
+        holders = [holder for entry in entries for holder in (entry if isinstance(entry, list) else [entry])]
+        return [(int(holder["pid"]), str(holder["cmd"])) for holder in holders]
     except (ValueError, TypeError, AttributeError, KeyError):
         return None
 
 
-def holders_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for kind in ("write", "read"):
-        for entry in record.get(kind, {}).values():
-            for holder in entry if kind == "read" else [entry]:
-                yield {"pid": int(holder["pid"]), "cmd": str(holder["cmd"])}
+def is_alive(pid: int, command: str, recorded_s: float) -> bool:
+    """Return True if the process that a lock record names by its id and its command may still be running.
 
-
-def is_alive(holder: Mapping[str, Any], recorded_s: float) -> bool:
-    """Return True if the process that a lock record names may still be running. `holder` has the `pid` and the `cmd` of this process.
-
-    Return True if a process with this id runs `dvc` or the command `cmd`, and started before `recorded_s`, the time when the record was
-    last changed. Also return True if the system does not allow reading the command of the process with this id.
+    Return True if a process with this id runs `dvc` or the command, and started before `recorded_s`, the time when the record was last
+    changed. Also return True if the system does not allow reading the command of the process with this id.
     """
     try:
-        process = psutil.Process(holder["pid"])
-        started_s, command = process.create_time(), " ".join(process.cmdline())
+        process = psutil.Process(pid)
+        started_s, running = process.create_time(), " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:
         return True
-    return started_s <= recorded_s + CLOCK_TOLERANCE_S and ("dvc" in command or holder["cmd"] in command)
+    return started_s <= recorded_s + CLOCK_TOLERANCE_S and ("dvc" in running or command in running)

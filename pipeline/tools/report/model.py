@@ -2,12 +2,13 @@
 
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import nn
 
-from pipeline.core import identity, untrusted
+from pipeline.core import identity, refusal, untrusted
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
@@ -20,7 +21,6 @@ from pipeline.tools.report.page import Cell, Excerpt, Number, Pairs, Section, Ta
 
 PRESETS = Path("presets")
 MOST_CHANGED = 12
-"""A preset that differs from the training in more values is not named."""
 MOST_LAYERS = 60
 LONGEST = 160
 TASKS = {"classification": "classification", "language_modeling": "language modeling", "sequence": "texts to texts"}
@@ -55,7 +55,7 @@ def summary(evidence: Evidence) -> Section:
     if settings.weights is not None:
         facts.append(("started from", f"{settings.weights} (SHA-256 {manifest.inputs.get('weights', 'unknown')})"))
     if preset:
-        others = f", with other values of {', '.join(preset.changed)}" if preset.changed else ""
+        others = f", with other values of {refusal.listed(preset.changed, MOST_CHANGED)}" if preset.changed else ""
         facts.append(("preset", f"{preset.name}{others}"))
     return Section("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
 
@@ -80,23 +80,17 @@ def describe_inputs(spec: Spec) -> str:
 
 
 def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
-    """Return the preset that differs from `params` in the fewest values.
+    """Return the preset of the same architecture that differs from `params` in the fewest values; None if there is none.
 
-    Return None if this preset differs in more than MOST_CHANGED values, or in `model.name`. Only sections that `params` has are compared.
+    Only sections that `params` has are compared.
     """
-    sections = {name.partition(".")[0] for name in params}
-    found = []
+    sections, found = {name.partition(".")[0] for name in params}, list[Preset]()
     for path in sorted(folder.glob("*.yaml")):
-        try:
-            document = flatten({name: value for name, value in Document.read(path).data.items() if name in sections})
-        except Refusal:  # the user's own file
-            continue
-        changed = tuple(name for name, _ in identity.differences(document, params))
-        found.append(Preset(path.stem, document, changed))
-    nearest = min(found, key=lambda preset: len(preset.changed), default=None)
-    if nearest is None or len(nearest.changed) > MOST_CHANGED or nearest.params.get("model.name") != params.get("model.name"):
-        return None
-    return nearest
+        with suppress(Refusal):  # the user's own file
+            preset = flatten({name: value for name, value in Document.read(path).data.items() if name in sections})
+            if preset.get("model.name") == params.get("model.name"):
+                found.append(Preset(path.stem, preset, tuple(name for name, _ in identity.differences(preset, params))))
+    return min(found, key=lambda preset: len(preset.changed), default=None)
 
 
 def parameters(params: Mapping[str, Scalar], preset: Preset | None) -> Table:

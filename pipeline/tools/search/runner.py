@@ -3,8 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +33,6 @@ CONCLUDED = "concluded.json"
 """The file with the count of trials when the search was last concluded, and the number of the best trial, whose run is marked as the best."""
 
 
-@dataclass
-class Active:
-    """A trial that has begun and not finished. `child` is None if no process trains it.
-
-    `last_step` is the length of its training. `validations` is the number of validations that have been reported to the study, and `step`
-    the step of the last of them. `pruned` is True after the study has decided to prune the trial. `invalid` is the reason if its parameters
-    do not fit each other, else "".
-    """
-
-    child: Child | None
-    trial: TrialFolder
-    last_step: int
-    validations: int = 0
-    step: int = 0
-    pruned: bool = False
-    invalid: str = ""
-
-
 class SearchRunner:
     """A search that runs in this process. The process holds the lock of the search."""
 
@@ -69,7 +50,7 @@ class SearchRunner:
         self.num_trials, self.keep_models = min(num_trials, len(search.grid) or num_trials), keep_models or bool(search.repeated)
         prepares = any(key.startswith("source.") for key in search.space)
         self.stages = [*([PREPARE] if prepares else []), TRAIN, *([EVALUATE] if search.repeated else [])]
-        self.active: dict[int, Active] = {}
+        self.children: dict[int, Child] = {}
         from pipeline.inference.measuring import directions  # late: metrics import torch
 
         metrics = {**record.spec.targets.metrics, **directions(params.data["train"]["metrics"])}
@@ -121,13 +102,10 @@ class SearchRunner:
 
     def skip(self, number: int) -> None:
         """Mark the unfinished trial `number` as failed. Raises Refusal if there is no unfinished trial with this number."""
-        from optuna.trial import TrialState
-
         if number not in self.study.running:
             left = ", ".join(map(str, self.study.running)) or "none"
             raise Refusal(f"--skip: {number} is not the number of an unfinished trial: the unfinished trials are {left}")
-        journal = self.trial(number).journal
-        self.study.finish(number, TrialState.FAIL, run=journal.name if journal else "", step=0, reason="skipped")
+        self.finish(number, self.trial(number), "FAIL", step=0, reason="skipped")
 
     def print_begin(self) -> None:
         settings, begun = self.search.settings, len(self.study.trials)
@@ -146,114 +124,113 @@ class SearchRunner:
             )
 
     def run_trials(self, runs: TrialRuns, tracked: Run, interrupted: Interruption) -> None:
-        """Begin, watch and finish trials until none is left. Trials that a killed search left come first."""
+        """Begin trials, and run them until none is left. Trials that a killed search left come first."""
         self.tidy()
-        left = self.study.running
-        while left or self.active or len(self.study.trials) < self.num_trials:
+        left, running = self.study.running, dict[int, Iterator[str]]()
+        while left or running or len(self.study.trials) < self.num_trials:
             interrupted.pause()
-            while len(self.active) < self.search.settings.processes and (left or len(self.study.trials) < self.num_trials):
+            while len(running) < self.search.settings.processes and (left or len(self.study.trials) < self.num_trials):
                 number = left.pop(0) if left else self.study.begin()
-                self.active[number] = self.begin(number, runs)
-            for number, active in list(self.active.items()):
-                if self.watch(number, active, runs):
-                    del self.active[number]
+                running[number] = self.run_trial(number, runs)
+            for number, trial in list(running.items()):
+                if not next(trial, ""):
+                    del running[number]
+                    self.children.pop(number, None)
                     self.report(number, tracked)
-            if self.active:
+            if running:
                 time.sleep(POLL_S)
 
-    def begin(self, number: int, runs: TrialRuns) -> Active:
-        """Start or resume the training of a trial. Start no process if its training has already ended, or if its parameters are invalid.
+    def run_trial(self, number: int, runs: TrialRuns) -> Iterator[str]:
+        """Run the stages of a trial that have not ended yet, and record its outcome in the study. Yield the stage while its process runs.
 
-        Raises Refusal if the data, the lock file or the code has changed since the search began.
+        A decision to prune the trial depends only on its validations, and not on the time at which this process reads them. A trial that
+        has made its last step is not pruned. Raises Refusal if the data, the lock file or the code has changed since the search began, or if
+        the process of a stage ended for another reason than the parameters of the trial.
         """
-        trial, params = self.trial(number), self.study.params(number)
+        trial, seen = self.trial(number), list[int]()
         try:
-            text = self.search.text_of(params)
+            text = self.search.text_of(self.study.params(number))
         except Refusal as refused:  # each value is valid by itself
-            return Active(None, trial, 0, invalid=refused.on_one_line)
+            self.finish(number, trial, "FAIL", step=0, reason=refused.on_one_line)
+            return
         trial.write(text, runs.journals)
-        active = Active(None, trial, self.num_steps(Document.of(text, trial.paths.params).data))
-        self.report_validations(number, active)
-        if not active.pruned and trial.left:
-            slot = min(set(range(len(self.active) + 1)) - {each.child.slot for each in self.active.values() if each.child})
-            active.child = self.child(number, trial, slot, runs)
-        return active
+        last_step = self.num_steps(Document.of(text, trial.paths.params).data)
+        is_pruned = self.should_prune(number, trial, last_step, seen)
+        while trial.left and not is_pruned:
+            stage, child = trial.left[0], self.child(number, trial, runs)
+            has_ended = False
+            while not has_ended:
+                has_ended = child.exit_code is not None  # before the journal is read to its end
+                runs.mirror(trial)
+                if not is_pruned and self.should_prune(number, trial, last_step, seen):
+                    is_pruned = True
+                    child.stop()
+                if not has_ended:
+                    yield stage
+            if trial.left[:1] == [stage] and not is_pruned:
+                self.finish_failed(number, trial, child, step=max(seen, default=0))
+                return
+        if is_pruned:
+            runs.mark_pruned(trial, len(seen), seen[-1])
+            self.finish(number, trial, "PRUNED", step=seen[-1])
+        else:
+            self.finish_complete(number, trial)
 
-    def child(self, number: int, trial: TrialFolder, slot: int, runs: TrialRuns) -> Child:
+    def should_prune(self, number: int, trial: TrialFolder, last_step: int, seen: list[int]) -> bool:
+        """Report the new validations of a trial to the study, one by one, until it asks to prune the trial. `seen` are the steps so far."""
+        for step, value in trial.reports(self.metric)[len(seen) :]:
+            seen.append(step)
+            if self.study.report(number, len(seen), value) and step < last_step:
+                return True
+        return False
+
+    def child(self, number: int, trial: TrialFolder, runs: TrialRuns) -> Child:
         """Start the next stage of a trial. Raises Refusal if the data, the lock file or the code has changed since the search began."""
         self.study.refuse_changed(self.identity())  # they may have been changed while the search runs
         if trial.left[0] != PREPARE and PREPARE in self.stages:
             prepared, own = (sizes_and_test(each) for each in (self.record, read_record(trial.paths.prepared)))
             if own != prepared:
                 raise Refusal(f"{Paths().prepared}: source.root has changed since it was made: undo the change, or run `dvc repro prepare`")
-        return Child(trial, slot, self.devices[slot % len(self.devices)], runs.tags(number, self.study.params(number)))
+        self.children.pop(number, None)
+        slot = min(set(range(len(self.children) + 1)) - {each.slot for each in self.children.values()})
+        device, tags = self.devices[slot % len(self.devices)], runs.tags(number, self.study.params(number))
+        self.children[number] = Child(trial, slot, device, tags)
+        return self.children[number]
 
-    def report_validations(self, number: int, active: Active) -> None:
-        """Report the new validations of a trial to the study, one by one, until it asks to prune the trial.
-
-        The decision thus depends only on the validations, and not on the time at which this process reads them. A trial that has made its
-        last step is not pruned.
-        """
-        for step, value in active.trial.reports(self.metric)[active.validations :]:
-            if active.pruned:
-                return
-            active.validations, active.step = active.validations + 1, step
-            should_prune = self.study.report(number, active.validations, value)
-            active.pruned = should_prune and step < active.last_step
-
-    def watch(self, number: int, active: Active, runs: TrialRuns) -> bool:
-        """Read the state of a trial, and prune it if the study decides so. Return True if it has finished; the study then has its outcome.
-
-        If it has ended a stage and another one is left, start that. Raises Refusal if its process ended for another reason than its
-        parameters.
-        """
-        child, was_pruned = active.child, active.pruned
-        has_ended = child is None or child.exit_code is not None  # before the journal is read to its end
-        runs.mirror(active.trial)
-        self.report_validations(number, active)
-        if child and active.pruned and not was_pruned:
-            child.stop()
-        if has_ended and child and child.exit_code == 0 and active.trial.left and not active.pruned:
-            active.child, has_ended = self.child(number, active.trial, child.slot, runs), False
-        if not has_ended:
-            return False
-        self.finish(number, active, runs)
-        return True
-
-    def finish(self, number: int, active: Active, runs: TrialRuns) -> None:
-        """Record the outcome of a trial in the study. Raises Refusal if its process ended for another reason than its parameters."""
+    def finish(self, number: int, trial: TrialFolder, state: str, value: float | None = None, **attributes: Any) -> None:
+        """Record the outcome of a trial in the study. `state` is the name of one of Optuna's."""
         from optuna.trial import TrialState
 
-        trial, child = active.trial, active.child
         journal = trial.journal
-        run = journal.name if journal else ""
-        if active.pruned:
-            runs.mark_pruned(trial, active.validations, active.step)
-            self.study.finish(number, TrialState.PRUNED, run=run, step=active.step)
-        elif not trial.left:
-            value, step = trial.result(self.metric)
-            if value is None:
-                reason = f"the validation after step {step} does not determine {self.metric}"
-                self.study.finish(number, TrialState.FAIL, run=run, step=step, reason=reason)
-            else:
-                more = {"scores": trial.scores()} if self.search.repeated else {}
-                self.study.finish(number, TrialState.COMPLETE, value, run=run, step=step, **more)
-        elif reason := active.invalid or ("" if child is None or self.concerns_all(child.parameter_error) else child.parameter_error):
-            self.study.finish(number, TrialState.FAIL, run=run, step=active.step, reason=reason)
+        self.study.finish(number, TrialState[state], value, run=journal.name if journal else "", **attributes)
+
+    def finish_complete(self, number: int, trial: TrialFolder) -> None:
+        """Record a trial whose stages have all ended. It failed if its metric is undetermined."""
+        value, step = trial.result(self.metric)
+        if value is None:
+            reason = f"the validation after step {step} does not determine {self.metric}"
+            self.finish(number, trial, "FAIL", step=step, reason=reason)
         else:
-            assert child
+            more = {"scores": trial.scores()} if self.search.repeated else {}
+            self.finish(number, trial, "COMPLETE", value, step=step, **more)
+
+    def finish_failed(self, number: int, trial: TrialFolder, child: Child, *, step: int) -> None:
+        """Record a trial whose process ended because of its parameters. Raises Refusal if it ended for another reason."""
+        reason = child.parameter_error
+        if not reason or self.concerns_all(reason):
             raise Refusal(
                 f"trial {number} ended with exit code {child.exit_code}{f' ({child.error})' if child.error else ''}: {child.log} has its "
                 "output: remove the cause, and repeat the command: it resumes this trial. "
                 f"If it cannot end, repeat the command with --skip {number}"
             )
+        self.finish(number, trial, "FAIL", step=step, reason=reason)
 
     def concerns_all(self, error: str) -> bool:
         """Return True if every trial would fail with this error message, which begins with a key of params.yaml.
 
         This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
         """
-        begun = any(row.run for row in self.study.rows()) or any(active.trial.journal for active in self.active.values())
+        begun = any(row.run for row in self.study.rows()) or any(child.trial.journal for child in self.children.values())
         section = re.split(r"[.:]", error)[0]
         return not begun and section not in {key.partition(".")[0] for key in self.search.space if key not in REPEATING}
 
@@ -303,10 +280,9 @@ class SearchRunner:
 
     def stop_all(self) -> None:
         """Stop the trials that still train, and wait until they have saved a checkpoint."""
-        children = [active.child for active in self.active.values() if active.child]
-        for child in children:
+        for child in self.children.values():
             child.stop()
-        for child in children:
+        for child in self.children.values():
             child.wait()
 
     def tidy(self) -> None:

@@ -23,6 +23,11 @@ def test_this_environment_is_that_of_the_lock(make_context: MakeContext) -> None
     assert len(packages.locked(TOP / "requirements.lock")) > 150
 
 
+def test_the_names_of_folders_tell_the_same_as_the_metadata() -> None:
+    found = packages.installed_versions()
+    assert found == {packages.normalized(each.metadata["Name"]): each.version for each in metadata.distributions()}
+
+
 def test_a_package_of_another_version_is_a_warning(make_context: MakeContext, tmp_path: Path) -> None:
     write_lock(tmp_path, "numpy==1.0 ; python_full_version >= '3.0' \\\n    --hash=sha256:00\n")
     finding = packages.lock(make_context())

@@ -13,8 +13,6 @@ import torch
 from pipeline.inference.batches import loader
 from pipeline.tools.profile import profile
 from pipeline.tools.profile.profile import Profile, profile_training
-from tests import texts
-from tests.models.text_models import ENCODING, RECURRENT
 from tests.tools.profile.conftest import CPU
 
 SLOW_S = 0.02
@@ -98,11 +96,3 @@ def test_the_profile_tells_everything_that_was_measured(train_params, prepared) 
     crowded, alone = (replace(result, timed=replace(result.timed, cpu_wait_s=share * result.timed.step_s)) for share in (0.5, 0.0))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
     assert "Other processes" not in "\n".join(alone.lines())
-
-
-def test_a_model_of_texts_is_profiled(train_params) -> None:
-    model = RECURRENT | ENCODING | {"bidirectional": True, "pooling": "mean"}
-    params = train_params({"model": model, "augment": None, "train.batch_size": 16, "train.micro_batch_size": 16})
-    result = profile_training(params, texts.texts(), CPU, steps=5)
-    assert "lstm on cpu" in result.title
-    assert result.title.endswith("16 samples")

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from pipeline.core.refusal import Refusal
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Trial, stepping
 from tests.train.engine import building
@@ -38,13 +37,6 @@ def test_weights_from_a_file_are_not_read(train_params, prepared) -> None:
     Trial.of(train_params({"model": model}), prepared, building.HERE)
 
 
-def test_changes_that_do_not_fit_are_refused(params, prepared) -> None:
-    with pytest.raises(Refusal, match=r"train\.lanes.*power of two"):
-        Trial.of(params, prepared, building.HERE, changes={"lanes": 3})
-    with pytest.raises(Refusal, match=r"train\.activation_checkpointing"):
-        Trial.of(params, prepared, building.HERE, changes={"activation_checkpointing": True, "compile": "default"})
-
-
 def test_the_reader_thread_of_a_streamed_split_ends_with_the_trial(params, prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.inference.batches.loader.RESIDENT_SHARE", 0.0)
     trial = Trial.of(params, prepared, building.HERE)
@@ -71,13 +63,3 @@ def test_seconds_are_those_of_a_step_and_ratios_those_of_a_round(monkeypatch) ->
     nothing = lambda: None  # noqa: E731
     assert trials.interleaved({"a": (nothing, 4), "b": (nothing, 1)}, rounds=1, synchronize=nothing) == {"a": [2.0], "b": [2.0]}
     assert trials.ratios([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
-
-
-def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_path) -> None:
-    assert trials.cpu_wait_s() >= 0
-    for text in (None, "", "not numbers at all"):
-        path = tmp_path / "schedstat"
-        if text is not None:
-            path.write_text(text)
-        monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
-        assert trials.cpu_wait_s() == 0

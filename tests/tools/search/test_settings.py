@@ -52,27 +52,20 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         ({"space": 3}, "search.yaml:8: space: should be a section"),
         ({"space": {"optimizer.learning_rate": 3}}, f"search.yaml:9: {RATE}: should be a range, such as"),
         (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
-        (of_rate(type="real"), f"search.yaml:10: {RATE}.type: there is no type real: choose one of float"),
         (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
         (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
         (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:9: {RATE}: `low <= high` must hold, but got (low=1.0, high=0.5)"),
-        (of_rate(type="float", low=0.1, high=0.5, logs=True), f"search.yaml:13: {RATE}.logs: is not a key here: did you mean `log`?"),
         (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
         (
             {"space": {"model": {"type": "categorical", "choices": ["mlp", "transformer"]}}},
             "search.yaml:11: space.model.choices: ",
         ),
-        (of_rate(type="categorical", choices=[]), f"search.yaml:11: {RATE}.choices: "),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"search.yaml:11: {RATE}.choices: optimizer.learning_rate=fast: should be a "),
         (
             {"space": {"optimizer.learnin_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
             "search.yaml:9: space.optimizer.learnin_rate: is not a key of params.yaml: did you mean `optimizer.learning_rate`?",
-        ),
-        (
-            {"space": {"optimiser.learning_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
-            "search.yaml:9: space.optimiser.learning_rate: is not a key of params.yaml: did you mean `optimizer`?",
         ),
         (
             {"space": {"source.valid": {"type": "float", "low": 0.1, "high": 0.2}}},
