@@ -68,7 +68,8 @@ def git(context: Context) -> Finding:
         return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
     if any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):  # DVC reads it without Git
         return warning(without_commit, "install git" if "not installed" in reason else "`git add --all; git commit`")
-    remedy = "install git, and `git init; git add --all; git commit`, or `dvc config --local core.no_scm true`"
+    first = "install git, and " if "not installed" in reason else ""
+    remedy = f"{first}`git init; git add --all; git commit`, or `dvc config --local core.no_scm true`"
     return problem(f"{reason}: DVC does not run without a repository", remedy)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from pipeline.core import identity, refusal, untrusted
+from pipeline.core import identity, untrusted
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
@@ -37,16 +37,14 @@ class Preset(NamedTuple):
 def summary(evidence: Evidence) -> Section:
     manifest, preset = evidence.manifest, nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     settings = manifest.inference.model
+    num_bytes = sum(each.nbytes for each in evidence.model.network.state_dict().values())
     facts: list[tuple[str, Cell]] = [
         ("architecture", f"{settings.title} ({type(evidence.model.network).__name__})"),
         ("task", task_name(manifest.spec)),
         ("input", describe_inputs(manifest.spec)),
         ("outputs", Number(manifest.spec.num_outputs)),
         ("parameters", Number(sum(parameter.numel() for parameter in evidence.model.network.parameters()))),
-        (
-            "weights",
-            f"{sum(each.nbytes for each in evidence.model.network.state_dict().values()) / 1e6:.2f} MB, trained in {manifest.precision}",
-        ),
+        ("weights", f"{num_bytes / 1e6:.2f} MB, trained in {manifest.precision}"),
         ("weights of step", Number(manifest.step)),
         ("SHA-256", evidence.digest),
     ]
@@ -55,7 +53,7 @@ def summary(evidence: Evidence) -> Section:
     if settings.weights is not None:
         facts.append(("started from", f"{settings.weights} (SHA-256 {manifest.inputs.get('weights', 'unknown')})"))
     if preset:
-        others = f", with other values of {refusal.listed(preset.changed, MOST_CHANGED)}" if preset.changed else ""
+        others = f", with other values of {', '.join(preset.changed)}" if preset.changed else ""
         facts.append(("preset", f"{preset.name}{others}"))
     return Section("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
 
@@ -80,7 +78,7 @@ def describe_inputs(spec: Spec) -> str:
 
 
 def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
-    """Return the preset of the same architecture that differs from `params` in the fewest values; None if there is none.
+    """Return the preset of the same architecture that differs from `params` in the fewest values; None if all differ in more than MOST_CHANGED.
 
     Only sections that `params` has are compared.
     """
@@ -88,8 +86,9 @@ def nearest_preset(params: Mapping[str, Scalar], folder: Path) -> Preset | None:
     for path in sorted(folder.glob("*.yaml")):
         with suppress(Refusal):  # the user's own file
             preset = flatten({name: value for name, value in Document.read(path).data.items() if name in sections})
-            if preset.get("model.name") == params.get("model.name"):
-                found.append(Preset(path.stem, preset, tuple(name for name, _ in identity.differences(preset, params))))
+            changed = tuple(name for name, _ in identity.differences(preset, params))
+            if len(changed) <= MOST_CHANGED and preset.get("model.name") == params.get("model.name"):
+                found.append(Preset(path.stem, preset, changed))
     return min(found, key=lambda preset: len(preset.changed), default=None)
 
 
