@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 LIMIT_S, LEAST_S, LOCKED_S = 1.6, 0.3, 1.0
 OF_PROXIES = (407, 502, 503, 504)
 """Statuses with which a proxy answers in place of the server."""
+OF_CLIENT = (
+    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_WORKSPACE", "MLFLOW_TRACKING_INSECURE_TLS"),
+    *("MLFLOW_TRACKING_SERVER_CERT_PATH", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
+)
+"""With one of these variables, only MLflow's client can send the requests that a server expects."""
 API = "/api/2.0/mlflow/experiments/search?max_results=1"
 VERSION = re.compile(r"(\d+)\.\d+(\.\w+)*")
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
@@ -33,8 +38,8 @@ def tracking(context: Context) -> Finding:
     if not context.environment.tracking:
         return ok("off (PIPELINE_TRACKING)")
     address = Address.of(context.environment)
-    signed = os.environ.get("MLFLOW_TRACKING_AUTH") or os.environ.get("MLFLOW_TRACKING_AWS_SIGV4", "").lower() in ("true", "1")
-    if address.given.startswith("databricks") or (address.is_server and signed):  # only MLflow's client can send such requests
+    is_clients = address.is_server and any(os.environ.get(name, "").lower() not in ("", "0", "false") for name in OF_CLIENT)
+    if address.given.startswith("databricks") or is_clients:
         return ok(f"{address.shown}, which was not examined")
     return (of_server if address.is_server else of_database)(address, context.environment)
 
@@ -85,23 +90,13 @@ def request(address: Address, path: str, end_s: float) -> "Response":
     """
     import requests
 
-    headers, auth, variables = {}, address.credentials, os.environ
-    if auth is None and variables.get("MLFLOW_TRACKING_USERNAME"):
-        auth = (variables["MLFLOW_TRACKING_USERNAME"], variables.get("MLFLOW_TRACKING_PASSWORD", ""))
-    if auth is None and (token := variables.get("MLFLOW_TRACKING_TOKEN")):
+    headers, auth = {}, address.credentials
+    if auth is None and (user := os.environ.get("MLFLOW_TRACKING_USERNAME")):
+        auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+    if auth is None and (token := os.environ.get("MLFLOW_TRACKING_TOKEN")):
         headers["Authorization"] = f"Bearer {token}"
-    if workspace := variables.get("MLFLOW_WORKSPACE"):
-        headers["X-MLFLOW-WORKSPACE"] = workspace
-    insecure = variables.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() in ("true", "1")
-    verify = variables.get("MLFLOW_TRACKING_SERVER_CERT_PATH") or not insecure
-    return requests.get(
-        address.for_mlflow.rstrip("/") + path,
-        headers=headers,
-        auth=auth,
-        verify=verify,
-        timeout=max(LEAST_S, end_s - time.monotonic()),
-        cert=variables.get("MLFLOW_TRACKING_CLIENT_CERT_PATH") or None,
-    )
+    remaining_s = max(LEAST_S, end_s - time.monotonic())
+    return requests.get(address.for_mlflow.rstrip("/") + path, headers=headers, auth=auth, timeout=remaining_s)
 
 
 def of_status(address: Address, answer: "Response") -> Finding:
