@@ -226,11 +226,7 @@ def checked_range(key: str, entry: Any) -> tuple[Range | None, list[Problem]]:
     if entry.get("type") not in [*RANGES]:  # a list, because the type in the file may not be hashable
         problem = f"there is no type {on_one_line(entry['type'])}" if "type" in entry else "is missing"
         return None, [Problem(problem, f"choose one of {types}", (*at, "type"))]
-    found, problems = checked(entry, RANGES[entry["type"]], at)
-    try:
-        return found if found and found.distribution else None, problems
-    except ValueError as error:  # Optuna's
-        return None, [Problem(str(error), location=at)]
+    return checked(entry, RANGES[entry["type"]], at)
 
 
 def unfit_keys(key: str, params: Document) -> list[Problem]:
@@ -262,7 +258,14 @@ def unfit_space(space: Mapping[str, Range], text: str) -> Iterator[Problem]:
 
 
 def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
-    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid or not fit together."""
+    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid or not fit together, or one
+    if it is no range for Optuna.
+    """
+    try:
+        _ = entry.distribution
+    except ValueError as error:
+        yield Problem(str(error), location=("space", key))
+        return
     for name, values in entry.ends.items():
         for value in values:
             try:
