@@ -27,7 +27,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate import stage
 from pipeline.evaluate.params import EvaluateParams
 from pipeline.evaluate.reports import predictions
-from pipeline.evaluate.reports.metrics import SampleScores
+from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval
 from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
@@ -48,13 +48,11 @@ def exact_interval(only_first: int, only_second: int, num_samples: int, level: f
     of Clopper and Pearson (1934) for the share of the second model in them, at the confidence level `level`, such as 0.95, scaled to the
     difference over all `num_samples` samples. It excludes 0 exactly if the exact test of McNemar has a p-value below 1 - `level`.
     """
-    from scipy.stats import binomtest  # late: the import takes a second
-
     discordant = only_first + only_second
     if discordant == 0:
         return 0.0, 0.0
-    share = binomtest(only_second, discordant).proportion_ci(level, method="exact")
-    low, high = (float(2 * bound - 1) * discordant / num_samples for bound in (share.low, share.high))
+    share = accuracy_interval(np.arange(discordant) < only_second, level)
+    low, high = ((2 * share[end] - 1) * discordant / num_samples for end in ("low", "high"))
     return low, high
 
 

@@ -15,6 +15,7 @@ from pipeline.core.section import leaves
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
+from pipeline.evaluate.reports.metrics import accuracy_interval
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.runs import journal
 from pipeline.runs.record import Cost, Record
@@ -90,17 +91,14 @@ def spoken(name: str) -> str:
 
 def confidence_level(evidence: Evidence) -> float | None:
     """Return `evaluate.confidence_level` of `params.yaml`, if the recorded interval has this level; else None."""
-    from scipy.stats import binomtest  # late: takes a second to import
-
     scores = evidence.evaluation.scores
     settings = Document.read(evidence.paths.params).data.get("evaluate") if evidence.paths.params.is_file() else None
     level = settings.get("confidence_level") if isinstance(settings, Mapping) else None
     if not isinstance(level, float) or not 0 < level < 1:
         return None
-    interval = binomtest(round(scores["accuracy"] * scores["samples"]), scores["samples"]).proportion_ci(level, method="exact")
-    recorded_interval = scores["accuracy_interval"]
-    is_same = all(abs(getattr(interval, end) - recorded_interval[end]) < 1e-9 for end in ("low", "high"))
-    return level if is_same else None
+    is_correct = np.arange(scores["samples"]) < round(scores["accuracy"] * scores["samples"])
+    interval = accuracy_interval(is_correct, level)
+    return level if all(abs(interval[end] - scores["accuracy_interval"][end]) < 1e-9 for end in interval) else None
 
 
 def all_scores(evidence: Evidence) -> Section:
