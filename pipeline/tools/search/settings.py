@@ -1,6 +1,7 @@
 """The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -262,9 +263,10 @@ def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
     if it is no range for Optuna.
     """
     try:
-        _ = entry.distribution
-    except ValueError as error:
-        yield Problem(str(error), location=("space", key))
+        with warnings.catch_warnings(action="error"):
+            _ = entry.distribution
+    except (ValueError, UserWarning) as error:  # Optuna's
+        yield Problem(str(error).partition(". ")[0].rstrip("."), "write other bounds", ("space", key))
         return
     for name, values in entry.ends.items():
         for value in values:

@@ -54,11 +54,18 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
         (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
         (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
-        (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:9: {RATE}: `low <= high` must hold, but got (low=1.0, high=0.5)"),
+        (
+            of_rate(type="float", low=1.0, high=0.5),
+            f"search.yaml:9: {RATE}: `low <= high` must hold, but got (low=1.0, high=0.5): write other",
+        ),
         (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
         (
             {"space": {"model": {"type": "categorical", "choices": ["mlp", "transformer"]}}},
             "search.yaml:11: space.model.choices: ",
+        ),
+        (
+            {"space": {"model.width": {"type": "int", "low": 8, "high": 31, "step": 8}}},
+            "search.yaml:9: space.model.width: The distribution is specified by [8, 31] and step=8, but the range is not divisible by `step`: write",
         ),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
