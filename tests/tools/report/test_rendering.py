@@ -121,14 +121,6 @@ def test_a_figure_is_plotted_for_whatever_points_there_are() -> None:
     assert (figure,) == figures.of_training(rows, "", "nats")
 
 
-def test_values_that_are_empty_or_not_finite_are_not_in_a_figure() -> None:
-    rows = [{"step": "1", "x/a": ""}, {"step": "2", "x/a": "nan"}, {"step": 3, "x/a": 0.5}, {"step": "4", "x/a": "inf"}, {"step": "5"}]
-    plotted = figures.scaled("x", rows, {"train": "x/a", "valid": "x/b"})
-    assert plotted
-    assert plotted.table == Table(("step", "train"), ((Number(3), Number(0.5)),), "x")
-    assert figures.scaled("x", rows, {"train": "x/b"}) is None
-
-
 def test_the_metric_beside_the_loss_is_that_of_the_training_or_the_main_score() -> None:
     rows = [{f"valid/{name}": "1" for name in ("loss", "perplexity", "bits_per_byte", "accuracy")}]
     for metric, shown in (("valid/bits_per_byte", "bits_per_byte"), ("valid/loss", "perplexity"), ("", "perplexity")):
