@@ -27,7 +27,7 @@ CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": DIGES
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferingRow:
     """One property whose values differ. `values` has a text for each model: None if the model lacks the property, UNKNOWN if it is not recorded.
 
     `remark` adds detail, such as the files that differ between two commits; it may be "".
@@ -48,7 +48,7 @@ class Differences:
     """
 
     models: tuple[ComparedModel, ...]
-    rows: tuple[Difference, ...]
+    rows: tuple[DifferingRow, ...]
     notes: tuple[str, ...]
 
     @property
@@ -95,7 +95,7 @@ def differences(models: Sequence[ComparedModel]) -> Differences:
     return Differences(tuple(models), tuple(rows), tuple(notes(models)))
 
 
-def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+def parameters(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     """Yield the parameters of the training, then those of `source` and `evaluate`, which are recorded outside of the model file.
 
     Keys that were added or moved since a file was written have the values that kept its result.
@@ -107,7 +107,7 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[Difference]:
         yield from differing("parameters", [each or None for each in found])
 
 
-def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+def data(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     """Yield the prepared data, with the splits that differ, and the file of `model.weights`."""
     whole = list(differing("data", [{DIGESTS["data"]: short(model.manifest.inputs.get("data"))} for model in models]))
     yield from whole
@@ -118,7 +118,7 @@ def data(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     yield from differing("data", [{DIGESTS["weights"]: short(model.manifest.inputs.get("weights"))} for model in models])
 
 
-def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     """Yield the code that `train` imported, the commit, the uncommitted changes, and the digest of requirements.lock.
 
     Commits that differ only in params.yaml and results count as equal. So do uncommitted changes of these files. Parameters and results are
@@ -127,7 +127,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     digests = [short(model.manifest.inputs.get("code")) for model in models]
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
     changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
-    remarks, rows = [files_between(commits[0], each) for each in commits[1:]], list[Difference]()
+    remarks, rows = [files_between(commits[0], each) for each in commits[1:]], list[DifferingRow]()
     if any(remark != "" for remark in remarks):
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
@@ -140,7 +140,7 @@ def code(models: Sequence[ComparedModel]) -> Iterator[Difference]:
     yield from differing("lock", [{DIGESTS["lock"]: short(model.manifest.inputs.get("lock"))} for model in models])
 
 
-def hardware(models: Sequence[ComparedModel]) -> Iterator[Difference]:
+def hardware(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     """Yield the machine properties that affect the bits of a result, the precision, the memory format, the micro-batch sizes after OOM, and `MACHINE_FACTS`."""
     machines = []
     for model in models:
@@ -167,7 +167,7 @@ def notes(models: Sequence[ComparedModel]) -> Iterator[str]:
             yield f"{model.name}: this checkout has no run of this model: its commit, uncommitted changes and source parameters are unknown"
 
 
-def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[Difference]:
+def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark: str = "") -> Iterator[DifferingRow]:
     """Yield a row for each key whose known values differ.
 
     `found` has one mapping for each model, or None if nothing is recorded; all values of this model are then UNKNOWN.
@@ -175,7 +175,7 @@ def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark
     unknown = {key: UNKNOWN for each in found if each for key in each}
     for key, values in identity.differences(*(unknown if each is None else each for each in found), missing=None):
         if len({*values} - {UNKNOWN}) > 1:
-            yield Difference(kind, key, values, remark)
+            yield DifferingRow(kind, key, values, remark)
 
 
 def as_one(params: Mapping[str, Value], of_models: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -40,7 +40,7 @@ class Unequal(Exception):
 
 
 @dataclass
-class Difference:
+class OutputDifference:
     """Describes how far the outputs of an exported program are from those of the model.
 
     `largest` is the largest absolute difference of an output, in units of `scale`: the standard deviations of numbers, or 1 for logits and probabilities.
@@ -176,7 +176,7 @@ def write(draft: Path, chosen: Format, model: Model, spec: Spec, metadata: str, 
 
 def run_exported(
     chosen: Format, draft: Path, model: Model, rows: NDArray[np.generic], *, threads: int, variable_length: bool
-) -> Difference:
+) -> OutputDifference:
     """Load the exported program from `draft`, run the program on `rows`, and return how much its outputs differ from those of `model`.
 
     `threads` is the number of CPU threads for the program. If `variable_length` is True, shortened samples are compared too. Raises Unequal
@@ -238,14 +238,14 @@ def metadata(manifest: Manifest, models: Sequence[Path]) -> str:
     return files.canonical(contents)
 
 
-def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> Difference:
+def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variable_length: bool) -> OutputDifference:
     """Run the model and the exported program on all `rows`, and return how much their outputs differ.
 
     `rows` has samples in the form in which `prepare` stores them. If `variable_length` is True, shortened samples are compared too. Raises
     ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
     """
     last = model.postprocessing
-    difference = Difference() if last is None else Difference(np.asarray(last.scale), None, unit=str(last.unit))
+    difference = OutputDifference() if last is None else OutputDifference(np.asarray(last.scale), None, unit=str(last.unit))
     with progress("export", len(rows), "samples") as advance:
         for batch in advance.each(batches(rows, variable_length=variable_length), len):
             with torch.inference_mode():

@@ -38,7 +38,7 @@ class Option(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class OptionSpeed:
     """The measurement of an option. `speed` is the ratio of its speed to that of the training as configured.
 
     `peak_bytes` is the peak memory of its tensors on the GPU; None on a CPU. If the option could not be measured, `obstacle` is the reason,
@@ -115,14 +115,14 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
             yield changed("micro_batch_size", size)
 
 
-def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[Row]:
+def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> Iterator[OptionSpeed]:
     """Yield a row for the training as configured, and then one for each option, as soon as it is measured.
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
     with begun(Option(CONFIGURED), params, prepared, machine, steps) as (configured, count):
         seconds = [configured.run(count) for _ in range(ROUNDS)]
-        yield Row(CONFIGURED, statistics.median(seconds), SAME, configured.taken_bytes())
+        yield OptionSpeed(CONFIGURED, statistics.median(seconds), SAME, configured.taken_bytes())
         for option in options(params, prepared, machine, channels_last=configured.trial.state.model.channels_last):
             yield row(option, configured, count, params, prepared, steps=steps)
     set_determinism(params.train.deterministic, training=True)
@@ -145,7 +145,7 @@ def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Mach
         yield candidate, trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
 
 
-def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> Row:
+def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> OptionSpeed:
     """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
 
     `steps` is the number of steps in the blocks of the option, as in `compare_options`.
@@ -160,11 +160,11 @@ def row(option: Option, configured: Candidate, count: int, params: TrainParams, 
                 before=lambda name: both[name].claim(),
             )
             if candidate.trial.progress.micro_batch_changes:
-                return Row(option.name, obstacle="out of memory")
+                return OptionSpeed(option.name, obstacle="out of memory")
             speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
-            return Row(option.name, statistics.median(seconds[option.name]), speed, candidate.taken_bytes())
+            return OptionSpeed(option.name, statistics.median(seconds[option.name]), speed, candidate.taken_bytes())
     except Exception as error:  # an option that torch cannot do here must not end the comparison
-        return Row(option.name, obstacle=obstacle_of(error))
+        return OptionSpeed(option.name, obstacle=obstacle_of(error))
 
 
 def obstacle_of(error: Exception) -> str:
@@ -183,7 +183,7 @@ def method(params: TrainParams, device: torch.device) -> str:
     )
 
 
-def cells(row: Row, samples: int) -> tuple[str, ...]:
+def cells(row: OptionSpeed, samples: int) -> tuple[str, ...]:
     """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
     if row.step_s is None or row.speed is None:
         return (row.name, "", "", f"not available: {row.obstacle}", "")
@@ -197,7 +197,7 @@ WIDTHS = (31, 10, 10, 22, 16)
 GPU_MEMORY = "GPU memory in MB"
 
 
-def table(memory: str | None, rows: Iterable[Row], samples: int) -> Iterator[str]:
+def table(memory: str | None, rows: Iterable[OptionSpeed], samples: int) -> Iterator[str]:
     """Yield the lines of a Markdown table of `rows`, with cells of fixed width. `samples` is the number of samples of a step.
 
     `memory` is the heading of the column of memory; without this column if it is None.
@@ -207,7 +207,7 @@ def table(memory: str | None, rows: Iterable[Row], samples: int) -> Iterator[str
         yield "| " + " | ".join(f"{cell:{width}}" for cell, width, _ in zip(each, WIDTHS, headings, strict=False)) + " |"
 
 
-def always_faster(rows: list[Row]) -> str:
+def always_faster(rows: list[OptionSpeed]) -> str:
     """Return the options that were faster than the training as configured in every round, the fastest first, as a text; "" if there is none."""
     faster = [(row.speed.median, row.name) for row in rows if row.speed and row.speed.least > 1.0]
     return ", ".join(f"{name} ({speed:.2f} times as fast)" for speed, name in sorted(faster, reverse=True))

@@ -12,7 +12,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.params import data_name
 from pipeline.tools.report import page
-from pipeline.tools.report.page import UNKNOWN_DATASET, ModelReport, Page, Section, Table
+from pipeline.tools.report.page import UNKNOWN_DATASET, ModelReport, Page, PageSection, Table
 
 if TYPE_CHECKING:
     from pipeline.tools.report.evidence import Evidence
@@ -61,7 +61,7 @@ HUB_METRICS = {"macro_f1": "f1"}
 NOT_OF_MODEL = ("samples", "tokens", "majority_labels_micro_f1", "majority_labels_exact_match")
 
 
-def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> tuple[Section, ...]:
+def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> tuple[PageSection, ...]:
     """Return the comparison of each model with the first, as `compare` prints it; () for one model. Raises Refusal if there are too many."""
     if len(names) < 2:
         return ()
@@ -71,10 +71,10 @@ def comparison(names: Sequence[str], paths: Paths, environment: Environment) -> 
         each if isinstance(each, str) else Table(each.header, tuple(each.rows), each.title).without_empty_columns(keep_titled=True)
         for each in comparing.blocks(comparing.compare(names, paths, environment))
     )
-    return (Section("What differs", tuple(blocks)),)
+    return (PageSection("What differs", tuple(blocks)),)
 
 
-def page_of(evidences: Sequence["Evidence"], compared: Sequence[Section] = ()) -> Page:
+def page_of(evidences: Sequence["Evidence"], compared: Sequence[PageSection] = ()) -> Page:
     """Return the page of one or more models. Several models are labelled A, B and so on, and `compared` has the sections that compare them."""
     reports = tuple(map(report, evidences))
     if len(reports) == 1:

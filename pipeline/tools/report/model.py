@@ -17,7 +17,7 @@ from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Spec
 from pipeline.core.yaml_document import Document
 from pipeline.tools.report.evidence import Evidence
-from pipeline.tools.report.page import Cell, Excerpt, Number, Pairs, Section, Table
+from pipeline.tools.report.page import Cell, Excerpt, Number, PageSection, Pairs, Table
 
 PRESETS = Path("presets")
 MOST_CHANGED = 12
@@ -34,7 +34,7 @@ class Preset(NamedTuple):
     """The keys whose values differ from the training of the model."""
 
 
-def summary(evidence: Evidence) -> Section:
+def summary(evidence: Evidence) -> PageSection:
     manifest, preset = evidence.manifest, nearest_preset(evidence.params, evidence.paths.top / PRESETS)
     settings = manifest.inference.model
     num_bytes = sum(each.nbytes for each in evidence.model.network.state_dict().values())
@@ -55,7 +55,7 @@ def summary(evidence: Evidence) -> Section:
     if preset:
         others = f", with other values of {', '.join(preset.changed)}" if preset.changed else ""
         facts.append(("preset", f"{preset.name}{others}"))
-    return Section("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
+    return PageSection("Model", (Pairs(tuple(facts)), parameters(evidence.params, preset), layers(evidence.model.network)))
 
 
 def task_name(spec: Spec) -> str:
@@ -126,7 +126,7 @@ PARAMS, CODE = "params.yaml", "pipeline/"
 LONGEST_CHANGES = 400
 
 
-def provenance_section(evidence: Evidence) -> Section:
+def provenance_section(evidence: Evidence) -> PageSection:
     manifest = evidence.manifest
     facts = [("commit", commit_line(evidence))]
     if evidence.run:
@@ -134,7 +134,7 @@ def provenance_section(evidence: Evidence) -> Section:
     facts += [(f"digest of {name}", manifest.inputs[each]) for each, name in identity.DIGESTS.items() if each in manifest.inputs]
     facts.append(("seed", str(manifest.params.get("seed", UNKNOWN))))
     facts += machine_facts(evidence)
-    return Section("Provenance", (Pairs(tuple(facts)),))
+    return PageSection("Provenance", (Pairs(tuple(facts)),))
 
 
 def commit_line(evidence: Evidence) -> str:
@@ -175,7 +175,7 @@ def machine_facts(evidence: Evidence) -> list[tuple[str, str]]:
     ]
 
 
-def reproduction(evidence: Evidence) -> Section:
+def reproduction(evidence: Evidence) -> PageSection:
     """Return the commands that train the model again, and the digest of the model file that they must produce."""
     fingerprint, commit = evidence.manifest.fingerprint, recorded(evidence, "git.commit")
     settings = {"PIPELINE_DEVICE": "device", "PIPELINE_THREADS": "threads", "PIPELINE_PROCESSES": "processes"}
@@ -192,7 +192,7 @@ def reproduction(evidence: Evidence) -> Section:
         "sha256sum models/model.safetensors",
     ]
     result = f"The last line must print {evidence.digest}, on a machine of the same kind (above)."
-    return Section("Reproduce", (Excerpt("", "\n".join(lines)), result))
+    return PageSection("Reproduce", (Excerpt("", "\n".join(lines)), result))
 
 
 def setting_parameters(evidence: Evidence) -> list[str]:

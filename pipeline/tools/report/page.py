@@ -133,7 +133,7 @@ Block = str | Headline | Pairs | Table | Figures | Gallery | Excerpt
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     title: str
     blocks: tuple[Block, ...]
 
@@ -147,8 +147,8 @@ class ModelReport:
 
     title: str
     subtitle: str
-    overview: tuple[Section, ...]
-    sections: tuple[Section, ...]
+    overview: tuple[PageSection, ...]
+    sections: tuple[PageSection, ...]
     tags: tuple[str, ...]
     metadata: Mapping[str, Any]
 
@@ -158,7 +158,7 @@ class Page:
     """A report of one or more models. `comparison` compares several; it is empty for one."""
 
     title: str
-    comparison: tuple[Section, ...]
+    comparison: tuple[PageSection, ...]
     models: tuple[ModelReport, ...]
 
 

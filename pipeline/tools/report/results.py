@@ -24,15 +24,15 @@ from pipeline.tools.compare.comparing import signed
 from pipeline.tools.compare.differences import Value, as_one, differing, flat
 from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
-from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, Pairs, Section, Table
+from pipeline.tools.report.page import Block, Cell, Confusion, Figures, Headline, Number, PageSection, Pairs, Table
 
 SPLITS = ("test", "valid", "train")
 ROWS = 4096
 """Rows of tokens that are counted at a time."""
 
 
-def result(evidence: Evidence) -> Section:
-    return Section("Result", (headline(evidence), Pairs(tuple(beside_headline(evidence)))))
+def result(evidence: Evidence) -> PageSection:
+    return PageSection("Result", (headline(evidence), Pairs(tuple(beside_headline(evidence)))))
 
 
 def beside_headline(evidence: Evidence) -> Iterator[tuple[str, Cell]]:
@@ -101,7 +101,7 @@ def confidence_level(evidence: Evidence) -> float | None:
     return level if all(abs(interval[end] - scores["accuracy_interval"][end]) < 1e-9 for end in interval) else None
 
 
-def all_scores(evidence: Evidence) -> Section:
+def all_scores(evidence: Evidence) -> PageSection:
     """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
     numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
     for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name not in recorded.PARTS}):
@@ -115,7 +115,7 @@ def all_scores(evidence: Evidence) -> Section:
         path, metric = evidence.paths.metrics / "train.json", evidence.params.get("train.metric", "metric")
         step, value = (Number(best[name], f"{path}#best.{name}") for name in ("step", "value"))
         tables.append(Table(("best validation", "step", "value"), ((str(metric), step, value),)))
-    return Section("All scores", (*tables, origin(evidence)))
+    return PageSection("All scores", (*tables, origin(evidence)))
 
 
 def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:
@@ -149,13 +149,13 @@ def origin(evidence: Evidence) -> str:
     return f"The test scores are those of {evidence.evaluation.origin}{more}"
 
 
-def training(evidence: Evidence) -> Section | None:
+def training(evidence: Evidence) -> PageSection | None:
     """Return the curves; None if this checkout has neither the history nor the journal of the training."""
     if not evidence.history:
         return None
     metric = shown_metric(evidence.history, str(evidence.params.get("train.metric", "")))
     found = figures.of_training(evidence.history, metric, evidence.manifest.spec.targets.loss_unit)
-    return Section("Training", (Figures(found),)) if found else None
+    return PageSection("Training", (Figures(found),)) if found else None
 
 
 def shown_metric(rows: Sequence[Row], metric: str) -> str:
@@ -168,12 +168,12 @@ def shown_metric(rows: Sequence[Row], metric: str) -> str:
     return next((each for each in candidates if each not in ("", "loss") and any(f"valid/{each}" in row for row in rows)), "")
 
 
-def cost(evidence: Evidence) -> Section | None:
+def cost(evidence: Evidence) -> PageSection | None:
     """Return the time, the energy and the memory that the journal recorded; None without a journal of the training."""
     if not evidence.run or not evidence.run.cost:
         return None
     note = "Measured by the journal of the run: the same training, run again, has the same result at another cost."
-    return Section("Cost", (Pairs(cost_facts(evidence.run.cost)), note))
+    return PageSection("Cost", (Pairs(cost_facts(evidence.run.cost)), note))
 
 
 def cost_facts(measured: Cost) -> tuple[tuple[str, str | Number], ...]:
@@ -195,11 +195,11 @@ MOST_PAIRS, MOST_WORST = 15, 12
 Rows = Sequence[Mapping[str, Any]]
 
 
-def errors(evidence: Evidence) -> Section | None:
+def errors(evidence: Evidence) -> PageSection | None:
     rows = evidence.evaluation.predictions
     matrix = [confusions(rows, evidence.manifest.spec.targets.output_names)] if rows else []
     blocks: list[Block] = [*matrix, *([worst] if (worst := worst_classes(evidence)) else [])]
-    return Section("Errors", tuple(blocks)) if blocks else None
+    return PageSection("Errors", tuple(blocks)) if blocks else None
 
 
 def confusions(rows: Rows, classes: tuple[str, ...]) -> Block:
@@ -240,14 +240,14 @@ def ranked_classes(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, An
     return sorted(scores.get(recorded.parts(scores) or "", {}).items(), key=lambda item: float(item[1]["f1"]))
 
 
-def calibration(evidence: Evidence) -> Section | None:
+def calibration(evidence: Evidence) -> PageSection | None:
     """Return the reliability diagram and the expected calibration error, from the table of the evaluation; None for tasks without."""
     rows, name = evidence.evaluation.table("reliability.csv"), "expected_calibration_error"
     if not rows or name not in evidence.evaluation.scores:  # an earlier task, run without DVC, may have left the table
         return None
     facts = Pairs((("expected calibration error", Number(evidence.evaluation.scores[name], key(evidence, name))),))
     meaning = "A bin of predictions on the diagonal is right as often as its mean confidence says; below it, the model is too confident."
-    return Section("Calibration", (Figures((figures.reliability(rows),)), facts, meaning))
+    return PageSection("Calibration", (Figures((figures.reliability(rows),)), facts, meaning))
 
 
 BEFORE = "Compared with the run before"
@@ -258,19 +258,19 @@ MOST_CHANGED, LONGEST_VALUE = 6, 24
 NOTHING = "-"
 
 
-def before(evidence: Evidence) -> Section | None:
+def before(evidence: Evidence) -> PageSection | None:
     """Return what differs from the previous run of the same architecture and data; None without a journal of the training."""
     run, before = evidence.run, evidence.before
     if run is None or not run.last.get("subject"):  # the line of a damaged journal is missing
         return None
     if before is None:
-        return Section(BEFORE, (f"This checkout has no earlier run of {run.last['subject']}.",))
+        return PageSection(BEFORE, (f"This checkout has no earlier run of {run.last['subject']}.",))
     changed = list(parameter_rows(before, run))
     more = [f"{len(changed) - MOST_CHANGED} more parameters differ."] if len(changed) > MOST_CHANGED else []
     table = Table(("", "before", "now", "change"), (*score_rows(before, evidence), *changed[:MOST_CHANGED]))
     names = " ".join(journal.short_name(each.name) for each in (before, run))
     command = f"To test whether the change is more than chance: python -m pipeline compare {names}"
-    return Section(BEFORE, (table, *more, also_different(before, run), command))
+    return PageSection(BEFORE, (table, *more, also_different(before, run), command))
 
 
 def score_rows(before: Record, evidence: Evidence) -> Iterator[tuple[Cell, ...]]:

@@ -15,14 +15,14 @@ from pipeline.evaluate import stage
 from pipeline.inference.machine import Machine
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
-from pipeline.tools.compare.differences import Difference, differences, files_between
+from pipeline.tools.compare.differences import DifferingRow, differences, files_between
 from pipeline.tools.compare.models import ComparedModel, Facts, of_results
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare
 
 Models = Callable[..., list[ComparedModel]]
-RATE = Difference("parameters", "optimizer.learning_rate", ("0.003", "0.03"))
+RATE = DifferingRow("parameters", "optimizer.learning_rate", ("0.003", "0.03"))
 
 
 def test_two_runs_that_differ_in_one_parameter_print_that_one_alone(models: Models, working: Checkout, compare: Compare) -> None:

@@ -8,7 +8,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.inference.machine import Machine
 from pipeline.tools.profile import speedup
-from pipeline.tools.profile.speedup import CONFIGURED, Option, Row
+from pipeline.tools.profile.speedup import CONFIGURED, Option, OptionSpeed
 from pipeline.tools.profile.trial import Ratio
 from tests import project, texts
 from tests.tools.profile.conftest import LOOP
@@ -92,15 +92,15 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
 
 
 ROWS = [
-    Row(CONFIGURED, 0.01, Ratio(1.0, 1.0, 1.0), 5_000_000),
-    Row("compile: default", 0.005, Ratio(2.0, 1.8, 2.2), 4_000_000),
-    Row("lanes: 2", 0.02, Ratio(1.3, 0.5, 1.6), 6_000_000),
-    Row("channels_last: true", obstacle="the inputs are not images"),
+    OptionSpeed(CONFIGURED, 0.01, Ratio(1.0, 1.0, 1.0), 5_000_000),
+    OptionSpeed("compile: default", 0.005, Ratio(2.0, 1.8, 2.2), 4_000_000),
+    OptionSpeed("lanes: 2", 0.02, Ratio(1.3, 0.5, 1.6), 6_000_000),
+    OptionSpeed("channels_last: true", obstacle="the inputs are not images"),
 ]
 
 
 def test_only_an_option_that_was_faster_in_every_round_is_named() -> None:
-    bf16 = Row("precision: bf16", 0.009, Ratio(1.1, 1.05, 1.2), 4_000_000)
+    bf16 = OptionSpeed("precision: bf16", 0.009, Ratio(1.1, 1.05, 1.2), 4_000_000)
     assert speedup.always_faster([*ROWS, bf16]) == "compile: default (2.00 times as fast), precision: bf16 (1.10 times as fast)"
     assert speedup.always_faster([ROWS[0], ROWS[2], ROWS[3]]) == ""
 

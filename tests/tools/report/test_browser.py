@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.tools.report.page import Confusion, Headline, ModelReport, Number, Page, Pairs, Section, Table, render_html
+from pipeline.tools.report.page import Confusion, Headline, ModelReport, Number, Page, PageSection, Pairs, Table, render_html
 from tests.tools.report.test_rendering import HOSTILE, everything
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -47,10 +47,10 @@ def test_the_first_screen_has_the_overview_with_the_confusion_matrix_beside_the_
     page_file, names = tmp_path / "page.html", [f"automobile {number}" for number in range(10)]
     cells = tuple(Number(900) for _ in names)
     classes = Table(("class", "precision", "recall", "f1", "support"), tuple((name, *map(Number, (0.5, 0.5, 0.5, 1000))) for name in names))
-    errors = Section("Errors", (Confusion(("", *names), tuple((name, *cells) for name in names)), classes))
+    errors = PageSection("Errors", (Confusion(("", *names), tuple((name, *cells) for name in names)), classes))
     changed = Table(("", "before", "now", "change"), (("optimizer.learning_rate", "0.001", "0.003", "+0.0020"),) * 9)
-    before = Section("Compared with the run before", (changed, LONG[:80], LONG[:80]))
-    result = Section(
+    before = PageSection("Compared with the run before", (changed, LONG[:80], LONG[:80]))
+    result = PageSection(
         "Result", (Headline("accuracy", Number(0.9), LONG[:60]), Pairs((("baseline: the most frequent class", Number(0.1)),) * 4))
     )
     model = ModelReport("a model", "a task", (result, before, errors), (), (), {})
@@ -68,7 +68,7 @@ def test_a_narrow_screen_says_that_the_matrix_scrolls_and_keeps_the_names_of_its
     page_file, names = tmp_path / "page.html", [str(number) for number in range(10)]
     for shown, width in ((names, 390), (names, 1280), (names[:2], 390)):
         matrix = Confusion(("", *shown), tuple((name, *(Number(900) for _ in shown)) for name in shown))
-        page_file.write_text(render_html(Page("a page", (Section("Errors", (matrix,)),), ())), encoding="utf-8")
+        page_file.write_text(render_html(Page("a page", (PageSection("Errors", (matrix,)),), ())), encoding="utf-8")
         page = browser.new_page(viewport={"width": width, "height": 800})
         page.goto(page_file.as_uri())
         is_cut = page.evaluate("(wide => wide.scrollWidth > wide.clientWidth)(document.querySelector('.wide'))")

@@ -20,9 +20,9 @@ from pipeline.tools.report.page import (
     ModelReport,
     Number,
     Page,
+    PageSection,
     Pairs,
     Picture,
-    Section,
     Table,
     render_html,
     render_markdown,
@@ -68,9 +68,9 @@ def everything(text: str) -> Page:
         Table((text,), ((text,),), text, summary=text),
     )
     result = {"task": {"type": "x"}, "dataset": {"name": text}, "metrics": [{"type": text, "value": 0.25}]}
-    overview = (Section(text, (text,)), Section(text, blocks[:2]))
-    model = ModelReport(text, text, overview, (Section(text, blocks),), (text,), {"name": text, "results": [result]})
-    return Page(text, (Section(text, (text,)),), (model, model))
+    overview = (PageSection(text, (text,)), PageSection(text, blocks[:2]))
+    model = ModelReport(text, text, overview, (PageSection(text, blocks),), (text,), {"name": text, "results": [result]})
+    return Page(text, (PageSection(text, (text,)),), (model, model))
 
 
 def test_a_column_without_values_is_left_out_unless_its_heading_says_something() -> None:
@@ -159,7 +159,7 @@ def test_a_time_is_written_in_words() -> None:
 def test_a_number_is_shown_rounded_beside_its_exact_value() -> None:
     for value in (0.9888579387186629, 359, 1e-7):
         content = Page(
-            "title", (), (ModelReport("model", "", (Section("a", (Pairs((("n", Number(value, "file#name")),)),)),), (), (), {}),)
+            "title", (), (ModelReport("model", "", (PageSection("a", (Pairs((("n", Number(value, "file#name")),)),)),), (), (), {}),)
         )
         ((key, exact),) = Read(render_html(content)).numbers
         assert (key, float(exact)) == ("file#name", value)
