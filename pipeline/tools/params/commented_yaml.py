@@ -15,7 +15,7 @@ from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarfloat import ScalarFloat
 from ruamel.yaml.tokens import CommentToken
 
-from pipeline.core.yaml_document import MAX_BYTES
+from pipeline.core import yaml_document
 
 PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
@@ -24,24 +24,17 @@ WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 def load(text: str) -> Any:
     """Parse YAML into values that keep their comments and notation."""
-    return round_trip().load(text.replace("\r\n", "\n"))
+    return yaml_document.load(text.replace("\r\n", "\n"))
 
 
 def dump(content: Any) -> str:
-    """Return the YAML of values that `load` has parsed."""
-    stream = io.StringIO()
-    round_trip().dump(content, stream)
-    return stream.getvalue()
-
-
-def round_trip() -> YAML:
-    """Return ruamel's parser and writer that keeps comments. A file of `presets/` that is read and written is byte-identical."""
-    yaml = YAML()
+    """Return the YAML of values that `load` has parsed. A file of `presets/` that is read and written is byte-identical."""
+    stream, yaml = io.StringIO(), YAML()
     yaml.Representer = Representer
-    yaml.preserve_quotes = True
-    yaml.width = MAX_BYTES  # the largest length of a line, so that no line is broken
+    yaml.width = yaml_document.MAX_BYTES  # the largest length of a line, so that no line is broken
     yaml.indent(mapping=2, sequence=4, offset=2)
-    return yaml
+    yaml.dump(content, stream)
+    return stream.getvalue()
 
 
 class Representer(RoundTripRepresenter):

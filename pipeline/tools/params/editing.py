@@ -26,7 +26,7 @@ from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
-from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
+from pipeline.core.yaml_document import MAX_BYTES, Document, PlainData
 from pipeline.tools.params import commented_yaml
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.reference import STAGE_PARAMS
@@ -129,7 +129,7 @@ def written(content: Any, before: Document, text: str, assignments: Sequence[Ass
         raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
     if found := check(after.data):
         raise Refusal.of(dict.fromkeys(described(problem, before, assignments) for problem in found))
-    if after.data != to_plain_data(content):
+    if after.data != PlainData().of(content):
         raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
     if after.data == before.data:
         return text
