@@ -3,15 +3,16 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from pipeline.core.inputs.table import as_number
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import canonical, shown
-from pipeline.prepare.reading import encodings, lines, parquet, tables
+from pipeline.prepare.reading import encodings, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
@@ -31,14 +32,16 @@ DELIMITER, DELIMITERS = "label_delimiter", (";", "|", ",", " ")
 LONGEST_LABEL = 60
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
+Given = Mapping[str, Any]
+"""The keys of the section `source` that the user has set."""
 
 
 class Question(Refusal):
-    """Raised if data can be read, but only the user can say how: `questions` about the data in `place`, each with its answers."""
+    """Raised if data can be read, but only the user can say how: `questions` about the data in `path`, each with its answers."""
 
-    def __init__(self, place: Path, *questions: str) -> None:
-        super().__init__("; and ".join(questions), place=f"data={place}")
-        self.questions = questions
+    def __init__(self, path: Path, *questions: str) -> None:
+        super().__init__("; and ".join(questions), place=f"data={path}")
+        self.path, self.questions = path, questions
 
 
 class Table(NamedTuple):
@@ -50,36 +53,31 @@ class Table(NamedTuple):
     named_classes: frozenset[Name] = frozenset()
     """The columns of a Parquet file that store names for their numbers: labels for certain."""
 
+    def where(self, fits: Callable[[list[Any]], bool]) -> list[Name]:
+        """Return the columns whose values fit."""
+        return [name for name, values in self.columns.items() if fits(values)]
+
 
 def read(*paths: Path, encoding: str = encodings.UTF8, numbered: bool = False) -> Table:
     """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row.
 
     With `numbered`, the first line of a file of text is a row like the others. Otherwise it is examined whether it has names.
     """
-    parts = [
-        read_parquet(path) if tables.suffix_of(path) == parquet.SUFFIX else read_text_table(path, encoding, numbered) for path in paths
-    ]
+    parts = [read_part(path, encoding, numbered) for path in paths]
     first = parts[0]
     joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
     return Table({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
 
 
-def read_text_table(path: Path, encoding: str, numbered: bool) -> Table:
-    place = f"source.root: {shown(path)}"
-    parsed = tables.PARSERS.get(tables.suffix_of(path), lines.parsed)(tables.read_text(path, encoding=encoding), place)
-    return table_of([fields for _, fields in parsed if isinstance(fields, dict) or any(fields)], place, numbered)
-
-
-def table_of(found: list[Any], place: str, numbered: bool) -> Table:
-    """Return the columns of the rows `found`, each a list of fields or a dict. `place` is the beginning of a message.
-
-    Raises Refusal if there are none.
-    """
+def read_part(path: Path, encoding: str, numbered: bool) -> Table:
+    if tables.suffix_of(path) == parquet.SUFFIX:
+        return read_parquet(path)
+    found = list(tables.parsed(path, encoding))
     if any(isinstance(fields, dict) for fields in found):
         rows = sampled([fields for fields in found if isinstance(fields, dict)])
         return Table({key: [row.get(key) for row in rows] for key in rows[0]})
     if len(found) < 2:
-        raise Refusal(f"{place}: has no rows: add some")
+        raise Refusal(f"source.root: {shown(path)}: has no rows: add some")
     first, *others = found
     others = sampled([row for row in others if row != first] or others)  # joined files repeat a line of names, which `prepare` refuses
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
@@ -97,15 +95,18 @@ def read_parquet(path: Path) -> Table:
     with parquet.opened(path) as file:
         schema = file.schema_arrow
     known = [name for name in schema.names if schema.names.count(name) == 1]
-    encoded = [name for name in known if parquet.is_image_column(schema.field(name).type)]
+    encoded = (name for name in known if parquet.is_image_column(schema.field(name).type))
     images = frozenset(name for name in encoded if parquet.holds_images(path, name))
     plain = [name for name in known if name not in images and parquet.is_plain(schema.field(name).type)]
     rows = sampled([row for _, row in parquet.rows(path, plain)])
-    return Table(
-        {name: [row[name] for row in rows] for name in plain},
-        images,
-        frozenset(name for name in plain if parquet.class_names(path, name) and not any(isinstance(row[name], list) for row in rows)),
-    )
+    columns = {name: [row[name] for row in rows] for name in plain}
+    single = [name for name, values in columns.items() if not any(isinstance(value, list) for value in values)]
+    return Table(columns, images, frozenset(name for name in single if parquet.class_names(path, name)))
+
+
+def filled(values: Sequence[Any]) -> list[Any]:
+    """Return the cells that have a value."""
+    return [value for value in values if value not in (None, "")]
 
 
 def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
@@ -128,24 +129,31 @@ def is_text(values: Sequence[Any]) -> bool:
 
 def is_label(values: Sequence[Any]) -> bool:
     """Return True for labels: at least two different strings, whole numbers or truth values, each of which three rows have on average."""
-    known = [value for value in values if value not in (None, "")]
+    known = filled(values)
     if not known or not all(isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()) for value in known):
         return False
     return 2 <= len(set(known)) <= min(MOST_LABELS, max(2, len(known) // 3)) and not is_text(values) and not fraction(values)
 
 
-def fraction(values: Sequence[Any]) -> Any:
-    """Return the first value that is a number with a fraction, such as 0.5 or "0.5", or None if some value is no number or none is."""
-    try:
-        numbers = {value: float(value) for value in values if value not in (None, "")}
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return next((value for value, number in numbers.items() if number % 1), None)
+def numbers(values: Sequence[Any]) -> list[float] | None:
+    """Return the numbers in the cells that have a value, or None if one of them has something else."""
+    found = [as_number(value) for value in filled(values)]
+    return None if None in found else cast("list[float]", found)
+
+
+def fraction(values: Sequence[Any]) -> float | None:
+    """Return the first number with a fraction, such as 0.5, if all cells that have a value are numbers."""
+    return next((number for number in numbers(values) or () if number % 1), None)
 
 
 def are_image_names(values: Sequence[Any]) -> bool:
-    names = [str(value).strip().lower() for value in values if value not in (None, "")]
+    names = [str(value).strip().lower() for value in filled(values)]
     return sum(name.endswith(IMAGE_SUFFIXES) for name in names) > len(names) / 2
+
+
+def has_images(table: Table) -> bool:
+    """Return True if a column holds images, or their names."""
+    return bool(table.holds_images) or any(map(are_image_names, table.columns.values()))
 
 
 def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]:
@@ -155,20 +163,18 @@ def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]
     """
     found = dict[Name, int]()
     for name, values in table.columns.items():
-        distinct = sampled(
-            list(dict.fromkeys(str(value) for value in values if value not in (None, "") and not isinstance(value, float))), SAMPLED_PATHS
-        )
+        written = (str(value) for value in filled(values) if not isinstance(value, float))
+        distinct = sampled([*dict.fromkeys(written)], SAMPLED_PATHS)
         num_existing = sum(bool(candidates(value, by_stem)) for value in distinct)
         if are_image_names(distinct) or (num_existing > len(distinct) / 2 and not is_label(values)):
             found[name] = num_existing
     return found
 
 
-def split_column(path: Path, table: Table, given: Mapping[str, Any]) -> Name | None:
+def split_column(path: Path, table: Table, given: Given) -> Name | None:
     """Return the column of the splits: the one that `given` names, or else the only one in which all values are splits, train and others."""
     if SPLITS in given and given[SPLITS] is None:
         return None
-
     found = [name for name in table.columns if given.get(LABELS) != name and means_splits(table, name)]
     found = [name for name in found if is_certain(str(name), map(str, table.columns[name]))]
     return chosen(path, table, SPLITS, given, found) if found or SPLITS in given else None
@@ -183,30 +189,25 @@ def means_splits(table: Table, name: Name) -> bool:
     return len(found) > 1 and TRAIN in found
 
 
-def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[Name | None] = ()) -> dict[str, Any]:
+def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None] = ()) -> dict[str, Any]:
     """Return the values of the section `source` for the labels: their column, or the columns that `given` lists, and what is particular about the task.
 
     `others` hold something else. Raises Refusal like `chosen`.
     """
     task, wanted = given.get(TASK), given.get(LABELS)
     if isinstance(wanted, list):
-        names = [chosen(path, table, LABELS, {TASK: REGRESSION, LABELS: name}, ()) for name in wanted]
-        if task is None and not all(is_mark(table.columns.get(name, ())) for name in names):
-            raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {assignment(TASK, REGRESSION)}")
-        return {TASK: task or (CLASSES if are_exclusive(table, names) else SEVERAL), LABELS: names}
+        chosen(path, table, LABELS, given, ())  # refuses columns that do not exist
+        return {TASK: task or task_of_several(path, table, wanted), LABELS: wanted}
+    rest = table._replace(columns={name: values for name, values in table.columns.items() if name not in others})
     if task == REGRESSION:
-        return {LABELS: chosen(path, table, LABELS, given, number_columns(table, others))}
-    fitting, lists = label_columns(table, others), list_columns(table, others)
-    marks = [name for name, values in table.columns.items() if name not in others and is_mark(values)]
-    if task == SEVERAL and wanted is None and not lists and len(marks) > 1:
-        return {LABELS: marks}
-    if task is None and wanted is None and len(marks) > 1 and set(fitting) <= set(marks) and not lists and not are_exclusive(table, marks):
-        ways = " or ".join(assignment(LABELS, name) for name in marks[:MOST_LISTED])
-        raise Question(
-            path,
-            f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}; if one of them is "
-            f"the class, add {ways}",
-        )
+        return {LABELS: chosen(path, table, LABELS, given, rest.where(are_numbers))}
+    fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(is_mark)
+    if wanted is None and not lists and len(marks) > 1:
+        if task == SEVERAL:
+            return {LABELS: marks}
+        if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
+            several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}"
+            raise Question(path, f"{several}; if one of them is the class, add {ways(LABELS, marks)}")
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
@@ -214,17 +215,20 @@ def labels(path: Path, table: Table, given: Mapping[str, Any], others: Iterable[
         name = chosen(path, table, LABELS, {**given, TASK: SEVERAL}, [*possible])
         signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
         if name not in lists and DELIMITER not in given and signs:
-            ways = " or ".join(assignment(DELIMITER, sign) for sign in (*signs, "null"))
-            raise Question(path, f"it is not clear what separates the labels in the column {shown(name, 60)}: add {ways}")
+            unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
+            raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, 'null'))}")
         return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
-    if LABELS not in given and not fitting and TASK not in given and (numbers := number_columns(table, others)):
-        ways = " or ".join(assignment(LABELS, name) for name in numbers[:MOST_LISTED])
-        raise Question(
-            path,
-            f"no column has classes, but {listed([*map(str, numbers)], MOST_LISTED)} {'have' if numbers[1:] else 'has'} numbers: to train a regression, add {assignment(TASK, REGRESSION)}"
-            + (f" {ways}" if numbers[1:] else ""),
-        )
+    if LABELS not in given and TASK not in given and not fitting and (found := rest.where(are_numbers)):
+        have, which = ("have", f" {ways(LABELS, found)}") if found[1:] else ("has", "")
+        problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
+        raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
     return {LABELS: chosen(path, table, LABELS, given, fitting)}
+
+
+def task_of_several(path: Path, table: Table, names: Sequence[Name]) -> str:
+    if not all(is_mark(table.columns.get(name, ())) for name in names):
+        raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {assignment(TASK, REGRESSION)}")
+    return CLASSES if are_exclusive(table, names) else SEVERAL
 
 
 def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: Sequence[Name]) -> None:
@@ -236,16 +240,13 @@ def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: 
     example = next((value for value in values if len(labels_of_cell(value, lists[name])) > 1), values[0])
     several = " or ".join(f"{assignment(TASK, SEVERAL)} {assignment(LABELS, each)}" for each in [*lists][:MOST_LISTED])
     classes = " or ".join(f"{assignment(TASK, CLASSES)} {described(each, table.columns[each], LABELS)}" for each in fitting[:MOST_LISTED])
-    raise Question(
-        path,
-        f"samples may have several labels, such as {shown(example, 60)} in the column {shown(name, 60)}: add {several}"
-        + (f"; for one class a sample, add {classes}" if classes else ""),
-    )
+    question = f"samples may have several labels, such as {shown(example, 60)} in the column {shown(name, 60)}: add {several}"
+    raise Question(path, question + (f"; for one class a sample, add {classes}" if classes else ""))
 
 
-def list_columns(table: Table, others: Iterable[Name | None] = ()) -> dict[Name, str]:
-    """Return the columns with several labels a sample, and for each its delimiter, or "" if its cells are lists. `others` hold something else."""
-    found = {name: delimiter_of(values) for name, values in table.columns.items() if name not in others}
+def list_columns(table: Table) -> dict[Name, str]:
+    """Return the columns with several labels a sample, and for each its delimiter, or "" if its cells are lists."""
+    found = {name: delimiter_of(values) for name, values in table.columns.items()}
     return {name: delimiter for name, delimiter in found.items() if delimiter is not None}
 
 
@@ -255,7 +256,7 @@ def delimiter_of(values: Sequence[Any]) -> str | None:
     Each label must occur in three cells on average, and twice in none, and there must be as many different cells as labels: some labels occur alone, or with
     several others. For words, there must be twice as many; texts are not divided, nor numbers with a decimal comma.
     """
-    known = [value for value in values if value not in (None, "")]
+    known = filled(values)
     if known and all(labels_of_cell(value, None) != [value] for value in known):
         return "" if are_labels([labels_of_cell(value, None) for value in known]) else None
     if not known or not all(isinstance(value, str) for value in known):
@@ -291,28 +292,19 @@ def are_exclusive(table: Table, marks: Sequence[Name]) -> bool:
     return all(sum(bool(TRUTH.get(canonical(str(value)).lower())) for value in row) == 1 for row in rows)
 
 
-def number_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
-    """Return the columns of numbers, at least three different ones, that do not just count the rows. `others` hold something else."""
-    return [name for name, values in table.columns.items() if name not in others and are_numbers(values)]
-
-
 def are_numbers(values: Sequence[Any]) -> bool:
-    known = [value for value in values if value not in (None, "")]
-    try:
-        numbers = [float(value) for value in known if not isinstance(value, bool)]
-    except (TypeError, ValueError, OverflowError):
-        return False
-    counts_rows = numbers == sorted(set(numbers)) and all(number.is_integer() for number in numbers)
-    return len(set(numbers)) > 2 and len(numbers) == len(known) and not counts_rows
+    """Return True for numbers, at least three different ones, that do not just count the rows."""
+    found = numbers(values) or []
+    counts_rows = found == sorted(set(found)) and all(number.is_integer() for number in found)
+    return len(set(found)) > 2 and not counts_rows
 
 
-def label_columns(table: Table, others: Iterable[Name | None] = ()) -> list[Name]:
-    """Return the columns that may hold the classes. `others` hold something else.
+def label_columns(table: Table) -> list[Name]:
+    """Return the columns that may hold the classes.
 
     Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
     """
-    found = [name for name, values in table.columns.items() if name not in others and is_label(values)]
-    found = [name for name in table.columns if name in table.named_classes and name not in others] or found
+    found = [name for name in table.columns if name in table.named_classes] or table.where(is_label)
     kept = list[Name]()
     for name in sorted(found, key=lambda name: all(str(value).lstrip("-").isdigit() for value in table.columns[name])):
         if not any(divide_alike(table.columns[name], table.columns[other]) for other in kept):
@@ -325,26 +317,22 @@ def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def texts(table: Table) -> list[Name]:
-    return [name for name, values in table.columns.items() if is_text(values) and delimiter_of(values) is None]
+    return table.where(lambda values: is_text(values) and delimiter_of(values) is None)
 
 
-def pair(path: Path, table: Table, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     """Return the columns of the source texts and the target texts, and that of the splits. None for a table that seems to have no pairs.
 
     Raises Refusal like `chosen`: only the user can say which of two columns is the source.
     """
     split = split_column(path, table, given)
-    found = [name for name, values in table.columns.items() if name != split and are_strings(values)]
+    found = [name for name in table.where(are_strings) if name != split]
     if not {"name", WRITTEN} & set(given) and (len(found) < 2 or label_columns(table) or list_columns(table)):
         return None
     others = [name for name in found if name != given.get(TEXTS)]
     if WRITTEN not in given and others:
-        ways = " or ".join(assignment(WRITTEN, name) for name in others[:MOST_LISTED])
-        raise Question(
-            path,
-            f"no column has classes, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another, "
-            f"add {ways} for the column to write{of_numbers(path, table, others)}",
-        )
+        texts = f"no column has classes{without_values(table)}, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another"
+        raise Question(path, f"{texts}, add {ways(WRITTEN, others)} for the column to write{of_numbers(path, table, others)}")
     written = chosen(path, table, WRITTEN, given, others)
     return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
 
@@ -359,21 +347,12 @@ def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
 
 def are_strings(values: Sequence[Any]) -> bool:
     """Return True for strings that are neither all numbers nor names of images, most of them different."""
-    known = [value for value in values if value not in (None, "")]
-    if not all(isinstance(value, str) for value in known) or len(set(known)) <= len(known) / 3 or are_image_names(known):
-        return False
-    return not all(map(is_number, known))
+    known = filled(values)
+    is_varied = all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3
+    return is_varied and not are_image_names(known) and numbers(known) is None
 
 
-def is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found: Sequence[Name]) -> dict[str, Any]:
+def answered(path: Path, table: Table, given: Given, key: str, found: Sequence[Name]) -> dict[str, Any]:
     """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
     split = split_column(path, table, given)
     answers, questions, refusals = {SPLITS: split}, list[str](), list[Refusal]()
@@ -392,7 +371,7 @@ def answered(path: Path, table: Table, given: Mapping[str, Any], key: str, found
     return answers
 
 
-def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: Sequence[Name]) -> Name:
+def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Name]) -> Name:
     """Return the column for `key` of the section `source`: the one that `given` names, or else the only one of `found`, those that fit.
 
     Raises Refusal if the given column does not exist, or if none or several fit.
@@ -402,32 +381,47 @@ def chosen(path: Path, table: Table, key: str, given: Mapping[str, Any], found: 
         column: Name = given[key]
         several = [*given[key]] if isinstance(given[key], list) else [column]
         if absent := [name for name in several if name not in names]:
-            raise Refusal(
-                f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {suggestion(absent[0], tuple(map(str, names)))}"
-            )
+            remedy = suggestion(absent[0], tuple(map(str, names)))
+            raise Refusal(f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {remedy}")
         is_of_classes = key == LABELS and given.get(TASK, CLASSES) == CLASSES and several == [column]
         if is_of_classes and (value := fraction(table.columns.get(column, []))) is not None:
-            raise Question(
-                path,
-                f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: to train a regression, add "
-                f"{assignment(TASK, REGRESSION)}; store classes as names or whole numbers",
-            )
+            regression = f"to train a regression, add {assignment(TASK, REGRESSION)}; store classes as names or whole numbers"
+            raise Question(path, f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: {regression}")
         return column
     if len(found) == 1:
         return found[0]
     if found:
-        ways = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
-        marks = [name for name in found if key == LABELS and is_mark(table.columns[name])]
-        hint = ""
-        if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
-            way = shlex.quote(f"source.{LABELS}={json.dumps(marks, ensure_ascii=False)}")
-            hint = f"; each row has a 1 in one of {counted(len(marks), 'column')}, so they may be one class: add {way}"
-        if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
-            hint += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
-        raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {ways}{hint}")
+        words = " or ".join(described(name, table.columns.get(name, ()), key) for name in found[:MOST_LISTED])
+        raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {words}{hint(table, key, found)}")
     varied = sorted(names, key=lambda name: -len({*map(str, table.columns.get(name, ()))}))
-    ways = " or ".join(f"{assignment(key, name)} ({kind(table, name)})" for name in varied[:MOST_OFFERED])
-    raise Refusal(f"data={path}: no column looks like {WORDS[key]}: if one of {counted(len(names), 'column')} holds them, add {ways}")
+    offered = " or ".join(f"{assignment(key, name)} ({kind(table, name)})" for name in varied[:MOST_OFFERED])
+    remedy = f"if one of {counted(len(names), 'column')} holds them, add {offered}"
+    raise Refusal(f"data={path}: no column looks like {WORDS[key]}{without_values(table)}: {remedy}")
+
+
+def hint(table: Table, key: str, found: Sequence[Name]) -> str:
+    """Return what else the columns `found`, which fit `key`, may mean; or ""."""
+    if key == TEXTS:
+        return f"; if these are pairs of texts, name the column to write instead, such as {assignment(WRITTEN, found[-1])}"
+    marks = [name for name in found if key == LABELS and is_mark(table.columns[name])]
+    sentence = ""
+    if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
+        way = shlex.quote(f"source.{LABELS}={json.dumps(marks, ensure_ascii=False)}")
+        sentence = f"; each row has a 1 in one of {counted(len(marks), 'column')}, so they may be one class: add {way}"
+    if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
+        sentence += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
+    return sentence
+
+
+def without_values(table: Table) -> str:
+    """Return a remark about the columns that have no values, or ""."""
+    empty = [shown(name, 60) for name in table.where(lambda values: not filled(values))]
+    return f" ({listed(empty, MOST_LISTED)} {'have' if empty[1:] else 'has'} no values)" if empty else ""
+
+
+def ways(key: str, values: Iterable[object]) -> str:
+    """Return the words of a command that give one of `values` to a key of the section `source`."""
+    return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:

@@ -89,8 +89,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     """
     from pipeline.prepare.reading.encodings import NotDecoded
     from pipeline.tools.params.data import look  # late: these import NumPy and torch, which no other `set` needs
-    from pipeline.tools.params.lasting import suited
-    from pipeline.tools.params.recommending import recommendation
+    from pipeline.tools.params.recommending import recommendation, suited
 
     parsed = [Assignment.parse(given) for given in assignments if not is_pretrained(given)]
     # of `source=NAME`, and of `source.KEY=VALUE`

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
@@ -20,7 +21,7 @@ from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns, rows
-from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, WRITTEN, Question
+from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, WRITTEN, Given, Question
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
 PAIRS = "text_pairs"
@@ -28,9 +29,12 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
 MOST_BLANK = 0.05
 """The share of blank lines in files whose lines are samples. Prose and verse have more."""
-Key = TypeVar("Key")
-Options = Mapping[Key, Sequence[Path]]
-"""Tables that may be read, by what chooses each."""
+Values = dict[str, Any]
+"""Values of the section `source` by key."""
+Option = tuple[Values, Sequence[Path]]
+"""The values that choose a table, and the parts of the table."""
+Attempt = Callable[[Path, columns.Table, Given], Values | None]
+"""Returns values for a table, given its path, its rows and the keys that the user has set; None if it is no such table."""
 
 
 def kind_of(name: str) -> str:
@@ -41,11 +45,11 @@ def kind_of(name: str) -> str:
     return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
 
 
-def encoding_of(given: Mapping[str, Any]) -> str:
+def encoding_of(given: Given) -> str:
     return str(given.get("encoding", encodings.UTF8))
 
 
-def as_image_folder(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_image_folder(root: Path, given: Given) -> Values | None:
     layout = class_layout(root, IMAGE_SUFFIXES)
     if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
         return None
@@ -64,20 +68,19 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     flat = [top for top, subfolders in inside.items() if subfolders == {""}]
     deep = [top for top, subfolders in inside.items() if len(subfolders - {""}) > 1 and "" not in subfolders]
     if flat and deep:
-        subfolders = listed(sorted(inside[deep[0]]), MOST_LISTED)
-        raise Question(
-            root,
-            f"{shown(flat[0])}/ has images, but {shown(deep[0])}/ has only folders ({shown(subfolders)}), so it is not clear which are the "
-            f"classes: {archives.alone(root, 'that folder', [places[deep[0]]])}, or, if {shown(flat[0])} and {shown(deep[0])} are two classes, add source={FOLDER}",
-        )
+        one, other = shown(flat[0]), shown(deep[0])
+        unclear = f"{one}/ has images, but {other}/ has only folders ({shown(listed(sorted(inside[deep[0]]), MOST_LISTED))}), so it is not clear which are the classes"
+        alone = archives.alone(root, "that folder", [places[deep[0]]])
+        raise Question(root, f"{unclear}: {alone}, or, if {one} and {other} are two classes, add source={FOLDER}")
 
 
-def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_image_table(root: Path, given: Given) -> Values | None:
     """Return the columns of the images, labels and splits, and the table, if `root` is such a table or a folder with one.
 
     The images of a table may also be in a folder beside its own. Raises Refusal if there are tables and images, but no table lists images.
     """
-    kinds = {kind_of(name) for name in visible_files(root)}
+    names = visible_files(root)
+    kinds = set(map(kind_of, names))
     if not root.is_dir():
         if tables.suffix_of(root):
             return of_single_table(root, given)
@@ -85,192 +88,154 @@ def as_image_table(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | Non
             before, folder = archives.unpacked(root)
             raise Refusal(f"data={root}: has a table, which is read only from a folder: {before}write {shlex.quote(f'data={folder}')}")
         return None
-    if given.get("table") is not None:
-        options: Options[Path | None] = {Path(given["table"]): [root / given["table"]]}
-    else:
-        options = folder_tables(root, given)
-    by_stem = images_by_stem(visible_files(root))
-    found = attempted(
-        options,
-        lambda name, paths: table_values(root, name, paths, by_stem, given),
-        lambda names: (
-            f"{len(names)} tables list images: add "
-            + " or ".join(
-                columns.assignment("table", name or "null") + ("" if name else f" ({shown(options[name][0].relative_to(root))})")
-                for name in names
-            )
-        ),
-        root,
-    )
+    options, by_stem = folder_tables(root, names, given), images_by_stem(names)
+    found = attempted(root, options, given, partial(table_values, root, by_stem), "list images")
     if not found and options and "image" in kinds:
-        names = ", ".join(shown(path.relative_to(root)) for path, *_ in options.values())
-        raise Refusal(f"data={root}: no column of {names} lists the images: write their paths into a column")
+        listed_in = ", ".join(shown(path.relative_to(root)) for _, (path, *_) in options)
+        raise Refusal(f"data={root}: no column of {listed_in} lists the images: write their paths into a column")
     return found
 
 
-def folder_tables(root: Path, given: Mapping[str, Any]) -> Options[Path | None]:
-    """Return the tables of a folder by the value of `source.table`. It is None for those whose names are splits: one of train represents them."""
+def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option]:
+    """Return the tables of a folder with the files `names`. `table` is None for those whose names are splits: one of train represents them."""
+    if given.get("table") is not None:
+        return [({"root": root, "table": Path(given["table"])}, [root / given["table"]])]
     of_splits: Mapping[str, Sequence[Path]] = {}
     with suppress(Refusal):  # as one of several tables of train, each may be read
-        of_splits = labelled_tables.find_tables(root) or lists_of_images(labelled_tables.find_tables(root, of_lines=True), given)
+        of_splits = labelled_tables.find_tables(root)
+        if not of_splits:
+            of_lines = labelled_tables.find_tables(root, of_lines=True)
+            of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
     options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
-    if "table" not in given:
-        others = [root / name for name in visible_files(root) if root / name not in several]
-        texts = {
-            path.name: [path] for path in others if path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
-        }
-        options |= {path.relative_to(root): [path] for path in others if kind_of(path.name) == "table"}
-        options |= {Path(name): paths for name, paths in lists_of_images(texts, given).items()}
-    return options
+    for path in [root / name for name in names if "table" not in given]:
+        may_list = path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
+        if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
+            options[path.relative_to(root)] = [path]
+    return [({"root": root, "table": table}, paths) for table, paths in options.items()]
 
 
-def lists_of_images(found: Mapping[str, Sequence[Path]], given: Mapping[str, Any]) -> Mapping[str, Sequence[Path]]:
-    """Return those of the files of text `found` whose lines begin with the names of images."""
-    kept = dict[str, Sequence[Path]]()
-    for key, paths in found.items():
-        with suppress(Refusal):  # as it is no list
-            table = columns.read(*paths, encoding=encoding_of(given))
-            if len(table.columns) > 1 and columns.are_image_names(next(iter(table.columns.values()))):
-                kept[key] = paths
-    return kept
+def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
+    """Return True if the lines of files of text begin with the names of images."""
+    with suppress(Refusal):  # as it is no list
+        table = columns.read(*paths, encoding=encoding_of(given))
+        return len(table.columns) > 1 and columns.are_image_names(next(iter(table.columns.values())))
+    return False
 
 
-def attempted(
-    options: Options[Key],
-    attempt: Callable[[Key, Sequence[Path]], dict[str, Any] | None],
-    several: Callable[[Sequence[Key]], str],
-    root: Path,
-) -> dict[str, Any] | None:
-    """Return what `attempt` returns for the only table that can be read, or None if it returns None for each.
+def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Attempt, why: str) -> Values | None:
+    """Return the values that choose the only table that can be read, and what `attempt` returns for it; None if it returns None for each.
 
-    Raises Question if several can be read, or could be if a question about them were answered: what `several` returns, and these questions.
-    Raises the first Refusal of `attempt` if none can.
+    Raises Question if several can be read, or could be if a question about them were answered: which of them to read, those that `why`, and
+    these questions. Raises the first Refusal of `attempt` if none can.
     """
-    found, questions, refusals = dict[Key, dict[str, Any]](), dict[Key, Question](), list[Refusal]()
-    for key, paths in options.items():
+    answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
+    numbered = any(isinstance(given.get(key), int) for key in (IMAGES, TEXTS, LABELS, WRITTEN))
+    for chosen, paths in options:
         try:
-            if (values := attempt(key, paths)) is not None:
-                found[key] = values
+            table = columns.read(*paths, encoding=encoding_of(given), numbered=numbered)
+            if (values := attempt(paths[0], table, given)) is not None:
+                answers[chooses(chosen, paths)] = {**chosen, **values}
         except Question as error:
-            questions[key] = error
+            answers[chooses(chosen, paths)] = None
+            questions.append(error)
         except Refusal as error:
             refusals.append(error)
-    if len(readable := [key for key in options if key in found or key in questions]) > 1:
+    if len(answers) > 1:
         asked = defaultdict[str, list[str]](list)
-        for key, question in questions.items():
+        for question in questions:
             for each in question.questions:
-                asked[each].append(options[key][0].name)
-        raise Question(
-            root,
-            several(readable),
-            *(each if len(names) == len(readable) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items()),
-        )
-    if not found and (refused := [*questions.values(), *refusals]):
-        raise refused[0]
-    return next(iter(found.values()), None)
+                asked[each].append(question.path.name)
+        which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
+        details = (each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items())
+        raise Question(root, which, *details)
+    if questions or (refusals and not answers):
+        raise (*questions, *refusals)[0]
+    return next(iter(answers.values()), None)
 
 
-def of_single_table(path: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def chooses(values: Values, paths: Sequence[Path]) -> str:
+    """Return the word of a command that chooses a table, an Option."""
+    if "table" not in values:
+        return shlex.quote(f"data={values['root']}")
+    name = "" if values["table"] else f" ({shown(paths[0].relative_to(values['root']))})"
+    return columns.assignment("table", values["table"] or "null") + name
+
+
+def of_single_table(path: Path, given: Given) -> Values | None:
     """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
     table = columns.read(path, encoding=encoding_of(given))
     if table.holds_images and given.get(IMAGES) not in table.columns:
-        return {**table_values(path.parent, Path(path.name), [path], {}, given), "root": path, "table": None}  # type: ignore[dict-item]
+        return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
     folders = [path.parent]
     if any(map(columns.are_image_names, table.columns.values())) and len(path.parts) > 2:
         folders.append(path.parent.parent)
     by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
-    most = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
-    return table_values(most, path.relative_to(most), [path], by_stem[most], given)
+    root = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
+    values = table_values(root, by_stem[root], path, table, given)
+    return values and {"root": root, "table": path.relative_to(root), **values}
 
 
-def table_values(
-    root: Path, name: Path | None, paths: Sequence[Path], by_stem: Mapping[str, Sequence[str]], given: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return the values for the table `paths` (its parts) that lists images, or holds them; None if it does neither.
+def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, table: columns.Table, given: Given) -> Values | None:
+    """Return the values for a table that lists images, or holds them; None if it does neither.
 
     `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
     """
-    table, path = columns.read(*paths, encoding=encoding_of(given)), paths[0]
     existing = dict[columns.Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
     if not existing and IMAGES not in given:
         return None
     best = [image for image, count in existing.items() if count == max(existing.values())]
-    image = columns.chosen(path, table, IMAGES, given, best)
-    if not existing.get(image):
-        example = shown(next(iter(table.columns.get(image, ())), ""), 60)
-        raise Refusal(
-            f"data={path}: the column {shown(image)} lists images such as {example}, but there are none of them in {root}: put them there, or "
-            "write as data=PATH the folder that has both"
-        )
-    split = columns.split_column(path, table, given)
-    return {"root": root, "table": name, IMAGES: image, **columns.labels(path, table, given, (image, split)), SPLITS: split}
+    image = given[IMAGES] if IMAGES in given else best[0]
+    if image in table.columns and not existing.get(image):
+        example = shown(next(iter(table.columns[image]), ""), 60)
+        missing = f"lists images such as {example}, but there are none of them in {root}"
+        remedy = "put them there, or write as data=PATH the folder that has both"
+        raise Refusal(f"data={path}: the column {shown(image)} {missing}: {remedy}")
+    return columns.answered(path, table, given, IMAGES, best)
 
 
-def as_rows(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_rows(root: Path, given: Given) -> Values | None:
     """Return the column to predict, the task and the column of splits of tables whose other columns are numbers, categories and dates."""
-    of_splits = labelled_tables.find_tables(root, given.get("table"))
+    return attempted(root, train_tables(root, given)[0], given, rows.values, "have rows to train on")
+
+
+def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
+    """Return the tables of train in `root`, or every table if the names say nothing of splits; True if they do, or if `root` is a table.
+
+    The key `table` chooses one of several sets of tables, or one in an archive.
+    """
+    try:
+        of_splits = labelled_tables.find_tables(root, given.get("table"))
+    except SeveralSets as error:
+        return [({"root": root, "table": str(paths[0].relative_to(root))}, paths) for paths in error.sets], True
+    if of_splits:
+        return [({"root": root}, of_splits[TRAIN])], True
     names = [name for name in visible_files(root) if kind_of(name) == "table"]
-    options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names}
-    return attempted(
-        options,
-        lambda place, paths: rows.values(place, paths, given),
-        lambda places: f"{len(places)} tables have rows to train on: write {' or '.join(shlex.quote(f'data={place}') for place in places)}",
-        root,
-    )
+    return [({"root": root / name} if root.is_dir() else {"root": root, "table": name}, [root / name]) for name in names], False
 
 
-def as_labelled_texts(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_labelled_texts(root: Path, given: Given) -> Values | None:
     chosen, names = given.get("table"), visible_files(root)
     if chosen is not None and not any(fnmatch(name, chosen) for name in names):
         raise Refusal(f"source.table={shown(chosen, 60)}: {root} has no such file: {suggestion(chosen, tuple(names))}")
+    options, are_of_train = train_tables(root, given)
     try:
-        of_splits = labelled_tables.find_tables(root, chosen)
-    except SeveralSets as error:
-        return attempted(
-            {Path(paths[0]).relative_to(root): paths for paths in error.sets},
-            lambda name, paths: with_table(text_values(root, paths, given), name),
-            lambda names: f"has {len(names)} tables of train: add " + " or ".join(columns.assignment("table", name) for name in names),
-            root,
-        )
-    options = {root: of_splits[TRAIN]} if of_splits else {root / name: [root / name] for name in names if kind_of(name) == "table"}
-    try:
-        values = of_tables(root, options, given)
+        values = attempted(root, options, given, text_values, "have labelled texts")
     except Question:
         raise
     except Refusal:
-        if of_splits or not any(kind_of(name) in ("text", "other") and not lines.is_document(name) for name in names):
+        if are_of_train or not any(kind_of(name) in ("text", "other") and not lines.is_document(name) for name in names):
             raise
         values = None  # the tables may describe texts in files
-    if values is not None or of_splits:
+    if values is not None or are_of_train:
         return values
     if values := of_line_files(root, given) or of_labelled_lines(root, given) or of_class_files(root, given):
         return values
     if "name" not in given:
         refuse_loose_texts(root)
     layout = class_layout(root, TEXT_SUFFIXES)
-    return (
-        COLUMNS_OF_FILES if layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples) else None
-    )
-
-
-def of_tables(root: Path, options: Options[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the values for the only one of `options` with labelled texts, tables by their places. The key `table` names one in an archive."""
-    if root.is_dir() or root in options:
-        return attempted(
-            options,
-            lambda place, paths: text_values(place, paths, given),
-            lambda places: (
-                f"{len(places)} tables have labelled texts: write {' or '.join(shlex.quote(f'data={place}') for place in places)}"
-            ),
-            root,
-        )
-    return attempted(
-        {place.relative_to(root): paths for place, paths in options.items()},
-        lambda name, paths: with_table(text_values(root, paths, given), name),
-        lambda names: f"{len(names)} tables have labelled texts: add " + " or ".join(columns.assignment("table", name) for name in names),
-        root,
-    )
+    is_of_texts = layout and 2 * sum(kind_of(sample.name) == "text" for sample in layout.samples) > len(layout.samples)
+    return COLUMNS_OF_FILES if is_of_texts else None
 
 
 def refuse_loose_texts(root: Path) -> None:
@@ -279,44 +244,45 @@ def refuse_loose_texts(root: Path) -> None:
     loose = [name for name in names if "/" not in name and kind_of(name) == "text"]
     classes = lines.class_files(loose, None)
     if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
-        ways = " or ".join(columns.assignment("table", f"*{suffix}") for suffix in {PurePosixPath(name).suffix: 0 for name in classes})
-        raise Question(
-            root,
-            f"has files ({listed(list(classes), MOST_LISTED)}) beside folders: if each file has the texts of one class, line by line, add {ways}; "
-            f"if the folders are the classes, add source={LABELLED}",
-        )
+        patterns = columns.ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
+        of_files = f"if each file has the texts of one class, line by line, add {patterns}"
+        beside = f"has files ({listed(list(classes), MOST_LISTED)}) beside folders"
+        raise Question(root, f"{beside}: {of_files}; if the folders are the classes, add source={LABELLED}")
 
 
-def with_table(values: dict[str, Any] | None, name: Path) -> dict[str, Any] | None:
-    return values and {**values, "table": str(name)}
-
-
-def of_labelled_lines(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def of_labelled_lines(root: Path, given: Given) -> Values | None:
     """Return the values for files of text with a label in each line, or None if the lines of train have none.
 
     Raises Question if several files have such lines, and their names have no word for a split.
     """
     of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
     if not of_splits and root.is_dir():
-        labelled = []
-        for name in visible_files(root):
+        paths = list[Path]()
+        for path in [root / name for name in visible_files(root) if "/" not in name]:
             with suppress(encodings.NotDecoded, WrongLines):  # as it is no text, or one beside others
-                labelled += [name] if "/" not in name and labelled_lines([root / name], encoding_of(given)) else []
-        if len(labelled) > 1:
-            pattern = beginning(labelled) + "*" + beginning([name[::-1] for name in labelled])[::-1]
-            ways = " or ".join(columns.assignment("table", name) for name in (pattern, *labelled[:MOST_LISTED]))
-            raise Question(root, f"{len(labelled)} files have a label in each line: add {ways}")
-        return text_values(root / labelled[0], [root / labelled[0]], given) if labelled else None
-    if TRAIN not in of_splits or not labelled_lines(of_splits[TRAIN], encoding_of(given)):
-        return None
-    if given.get("table") is None and (sets := suffix_sets(root)):
-        choices = [of_splits[TRAIN][0].relative_to(root), *(f"{stem}.*" for stem in sets)]
-        raise Question(
-            root,
-            f"has {shown(choices[0])} with a label in each line, and {counted(len(sets), 'set')} of files whose suffixes may be classes: add "
-            + " or ".join(columns.assignment("table", way) for way in choices[:MOST_LISTED]),
-        )
-    return text_values(root, of_splits[TRAIN], given)
+                paths += [path] if labelled_lines([path], encoding_of(given)) else []
+        if len(paths) > 1:
+            names = [path.name for path in paths]
+            pattern = beginning(names) + "*" + beginning([name[::-1] for name in names])[::-1]
+            raise Question(root, f"{len(names)} files have a label in each line: add {columns.ways('table', (pattern, *names))}")
+        place = paths[0] if paths else root
+    else:
+        place, paths = root, of_splits.get(TRAIN, [])
+        paths = paths if paths and labelled_lines(paths, encoding_of(given)) else []
+        refuse_several_sets(root, given, paths)
+    return attempted(root, [({"root": place}, paths)], given, text_values, "have labelled texts") if paths else None
+
+
+def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> None:
+    """Raise Question if `root` has several sets of files with equal stems, such as `reviews.pos` and `reviews.neg`, or one and files `labelled`."""
+    names = [name for name in visible_files(root) if "/" not in name and kind_of(name) == "other" and not split_in(name)]
+    stems = Counter(PurePosixPath(name).stem for name in names)
+    sets = [f"{stem}.*" for stem, count in stems.items() if count > 1]
+    choices = [*(path.relative_to(root) for path in labelled[:1]), *sets]
+    if sets and len(choices) > 1 and given.get("table") is None:
+        beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
+        suffixes = f"{beside}{counted(len(sets), 'set')} of files whose suffixes may be classes"
+        raise Question(root, f"has {suffixes}: add {columns.ways('table', choices)}")
 
 
 def beginning(names: Sequence[str]) -> str:
@@ -337,63 +303,44 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
     return len(table.columns) > 1 and bool(columns.label_columns(table))
 
 
-def of_class_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def of_class_files(root: Path, given: Given) -> Values | None:
     """Return the values for files with the texts of a class each, or None if they seem to be texts as a whole, with blank lines.
 
     Raises Question if there are several sets of such files.
     """
-    is_one = not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES)
-    if len(sets := suffix_sets(root)) > 1 and given.get("table") is None:
-        ways = " or ".join(columns.assignment("table", f"{stem}.*") for stem in sets[:MOST_LISTED])
-        raise Question(root, f"has {len(sets)} sets of files whose suffixes may be classes: add {ways}")
-    found = {} if is_one else lines.class_files(visible_files(root), given.get("table"))
+    refuse_several_sets(root, given, [])
+    found = lines.class_files(visible_files(root), given.get("table"))
     if not found or any(map(split_in, found)):
         return None
     several = {name: labelled_tables.lines_of(root / name, encoding_of(given)) for name in found}
     if labels := next((name for name, content in several.items() if columns.is_label(content)), None):
-        raise Refusal(
-            f"data={root}: {labels} has a label in each line, but no other file has as many lines: make their numbers of lines equal"
-        )
+        alone = f"{labels} has a label in each line, but no other file has as many lines"
+        raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
     blank = sum(not line.strip() for content in several.values() for line in content)
     are_texts = all(name.lower().endswith(TEXT_SUFFIXES) for name in found)
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
 
 
-def suffix_sets(root: Path) -> list[str]:
-    """Return the stems that several files directly in a folder or archive have, such as `reviews` for `reviews.pos` and `reviews.neg`."""
-    names = [name for name in visible_files(root) if "/" not in name]
-    stems = Counter(PurePosixPath(name).stem for name in names if kind_of(name) == "other" and not split_in(name))
-    return [stem for stem, count in stems.items() if count > 1]
-
-
-def text_values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the values for the table `paths` (its parts) of texts in `root`, or None if it holds or lists images, and no texts."""
-    table, path = columns.read(*paths, encoding=encoding_of(given)), paths[0]
-    has_images = table.holds_images or any(map(columns.are_image_names, table.columns.values()))
+def text_values(path: Path, table: columns.Table, given: Given) -> Values | None:
+    """Return the columns of a table of texts, or None if it holds or lists images, and no texts."""
     found = columns.texts(table)
-    if TEXTS not in given and has_images and not found:
+    if TEXTS not in given and columns.has_images(table) and not found:
         return None
-    return {"root": root, **columns.answered(path, table, given, TEXTS, found)}
+    return columns.answered(path, table, given, TEXTS, found)
 
 
-def as_text_pairs(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of the only table of train."""
-    try:
-        of_splits = labelled_tables.find_tables(root, given.get("table"))
-        if not of_splits and "name" in given:
-            of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
-    except SeveralSets:
-        if "name" in given:
-            raise
-        return None  # as labelled texts, they are asked for
-    if not of_splits:
+    options, are_of_train = train_tables(root, given)
+    if not are_of_train and "name" in given:
+        of_lines = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+        options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
+    if not are_of_train or (len(options) > 1 and "name" not in given):  # as labelled texts, one of several is asked for
         return None
-    paths = of_splits[TRAIN]
-    numbered = any(isinstance(given.get(key), int) for key in (TEXTS, WRITTEN))
-    return columns.pair(paths[0], columns.read(*paths, encoding=encoding_of(given), numbered=numbered), given)
+    return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
-def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
     table = columns.Table({name: list(labelled_tables.lines_of(path, encoding_of(given))) for name, path in files.items()})
@@ -404,22 +351,22 @@ def of_line_files(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None
     return {TEXTS: text, LABELS: columns.chosen(root, table, LABELS, given, labels), SPLITS: None}
 
 
-def as_arrays(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  # as the other readers
+def as_arrays(root: Path, given: Given) -> Values | None:  # noqa: ARG001  # as the other readers
     is_folder = root.is_dir() and any(path.suffix == ".npy" for path in root.iterdir())
     return {} if is_folder or root.suffix.lower() == ".npz" else None
 
 
-def as_corpus(root: Path, given: Mapping[str, Any]) -> dict[str, Any] | None:
+def as_corpus(root: Path, given: Given) -> Values | None:
     if "name" in given:
         return {}
+    names = visible_files(root)
+    if root.name.lower().endswith(archives.SUFFIXES) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
+        return None
     try:
         layout = class_layout(root, TEXT_SUFFIXES)
     except Refusal:  # which that of labelled texts says, too
         return None
-    names = visible_files(root)
-    if root.name.lower().endswith(archives.SUFFIXES):
-        return None
-    if (layout and len(layout.classes) > 1) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
+    if layout and len(layout.classes) > 1:
         return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
         refuse_labelled_lines(path, encoding_of(given))
@@ -431,25 +378,8 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
     if labelled_lines([path], encoding):
         raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
     if columns.is_label([line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path, encoding)) if line.strip()]):
-        raise Refusal(
-            f"data={path}: has a label in each line: put a file with the texts beside it, line by line, such as train_text.txt beside "
-            "train_labels.txt, and write as data=PATH their folder; or, if it is a text, add source=text"
-        )
-
-
-READERS: dict[str, Callable[[Path, Mapping[str, Any]], dict[str, Any] | None]] = {
-    FOLDER: as_image_folder,
-    TABLE: as_image_table,
-    ROWS: as_rows,
-    LABELLED: as_labelled_texts,
-    PAIRS: as_text_pairs,
-    ARRAYS: as_arrays,
-    CORPUS: as_corpus,
-}
-"""For each source a function that returns its values for the data at a path, or None if they are no such data.
-
-It raises Refusal if they seem to be, and cannot be read, or if a key of `source` must decide. With `source=NAME`, only its function is called.
-"""
+        way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
+        raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
 
 
 def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
@@ -464,3 +394,27 @@ def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
     if not any("/" in name and name.lower().endswith(suffixes) for name in files):
         return None
     return class_folders.find_classes(listing, str(root))
+
+
+class Reader(NamedTuple):
+    """How a source reads data: `title` says as what, and `kinds` are the kinds of files that it reads.
+
+    `values` returns its values for the data at a path, or None if they are no such data. It raises Refusal if they seem to be, and cannot be
+    read, or if a key of `source` must decide.
+    """
+
+    title: str
+    kinds: set[str]
+    values: Callable[[Path, Given], Values | None]
+
+
+READERS = {
+    FOLDER: Reader("images in folders by class", {"image"}, as_image_folder),
+    TABLE: Reader("images that a table lists", {"image", "table"}, as_image_table),
+    ROWS: Reader("rows of numbers and categories", {"table"}, as_rows),
+    LABELLED: Reader("labelled texts", {"table", "text"}, as_labelled_texts),
+    PAIRS: Reader("pairs of texts", {"table"}, as_text_pairs),
+    ARRAYS: Reader("NumPy arrays", {"array"}, as_arrays),
+    CORPUS: Reader("texts without labels, for a language model", {"text"}, as_corpus),
+}
+"""The readers by their sources. With `source=NAME`, only this one is asked."""

@@ -1,12 +1,29 @@
-"""Chooses the parameters with which a first training on data of the user's own should do well, from what `data.look` has found."""
+"""Chooses the parameters with which a first training on data of the user's own should do well, from what `data.look` has found.
 
+Without a GPU, they suit the machine, and the time that the training takes is measured.
+"""
+
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+from pipeline.core.environment import Environment
+from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TokenizerDescription
+from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN, VALID
+from pipeline.core.registry import INPUTS
+from pipeline.core.spec import Spec
+from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.yaml_document import Document
+from pipeline.inference import machine
+from pipeline.prepare.params import PrepareParams
+from pipeline.tools import training_time
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.data import LARGE, Finding
+from pipeline.tools.params.data import Finding
+from pipeline.tools.params.images import LARGE
 from pipeline.tools.params.readings import ARRAYS, CORPUS, PAIRS
 from pipeline.tools.params.texts import IDEOGRAPHS, share
+from pipeline.train.params import TrainParams
 
 IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"
 PAIRS_PRESET = "dates-transformer"
@@ -27,6 +44,65 @@ OF_LABELS = {
     "train.metric": "valid/average_precision",
 }
 """The values for several labels a sample."""
+ENOUGH_S = 600.0
+"""Without a GPU, a first training is to end within about this time."""
+LEAST = 0.5
+"""A faster model is taken before the training gets shorter than this share of what is recommended."""
+Write = Callable[[int, int | None], str]
+"""Returns the text of params.yaml for the number of a model, from the best to the fastest, and a largest number of epochs or steps."""
+
+
+def suited(finding: Finding, write: Write, environment: Environment, *, own_model: bool) -> tuple[str, list[str]]:
+    """Return the text of params.yaml for a first training on this machine, and lines about its time.
+
+    With a GPU, the text is `write(0, None)`. Without, it is that of the best model whose training ends within ENOUGH_S seconds on a nominal
+    CPU: the same data give the same parameters on every machine without a GPU. If `own_model` is True, the user has chosen the model, and only
+    the training gets shorter. The time in the lines is measured here.
+    """
+    write = cache(write)
+    text = write(0, None)
+    if machine.choose_device(environment.device).type != "cpu":
+        return text, []
+    samples = num_samples(finding)
+    for model in range(1 if own_model or not finding.image_shape[0] else len(models(finding))):
+        text = write(model, None)
+        params, spec = params_and_spec(text, finding)
+        cost = training_time.counted(params, spec)
+        share = ENOUGH_S / cost.training_s(params, samples) if cost else 1.0
+        if share >= LEAST:
+            break
+    length = params.train.epochs or params.train.num_steps(samples[TRAIN])
+    if share < 1:
+        text = write(model, max(1, round(share * length)))
+        params, spec = params_and_spec(text, finding)
+    seconds = training_time.expected_s(params, spec, samples, environment)
+    return text, [] if seconds is None else time_lines(params, seconds)
+
+
+def time_lines(params: TrainParams, seconds: float) -> list[str]:
+    """Return what to say about a training of so many seconds on a CPU."""
+    found = [f"without a GPU, the training takes {training_time.in_words(seconds)} on this machine"]
+    if seconds > 2 * ENOUGH_S:
+        key, length = ("epochs", params.train.epochs) if params.train.epochs else ("steps", params.train.steps or 1)
+        enough = int(length * ENOUGH_S / seconds)
+        too_long = "not even one epoch ends in ten minutes: leave out samples"
+        shorter = f"train.{key}={enough} ends in about ten minutes" if enough else too_long
+        found.append(f"{shorter}, or train on a machine with a GPU")
+    return found
+
+
+def params_and_spec(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
+    """Return the parameters in `text`, and what `prepare` would say of the data, as far as it counts for the time of a training."""
+    document = Document.of(text, Path("params.yaml"))
+    source = load(document, PrepareParams).source
+    channels, side = finding.image_shape[1], getattr(source, "image_size", finding.image_shape[0])
+    common = (0.5,) * channels
+    num_tokens = getattr(source, "vocabulary", None) or NUM_SPECIAL + NUM_BYTES
+    tokenizer = TokenizerDescription.model_construct(kind="word", vocabulary=tuple(map(str, range(num_tokens - NUM_SPECIAL))))
+    shape = {"height": side, "width": side, "channels": channels, "mean": common, "std": common} if side else {"tokenizer": tokenizer}
+    example = source.example_inputs(INPUTS.module(source.inputs).Inputs.example())
+    inputs = finding.inputs or example.model_copy(update=shape)
+    return load(document, TrainParams), Spec(inputs=inputs, targets=finding.task or NextTokenTargets())
 
 
 def num_samples(finding: Finding) -> dict[str, int]:
@@ -35,11 +111,6 @@ def num_samples(finding: Finding) -> dict[str, int]:
         return {TRAIN: finding.num_samples // ROW, VALID: finding.num_samples // (20 * ROW)}
     shares = 1.0 if VALID in finding.splits else 0.8
     return {TRAIN: round(shares * finding.num_samples), VALID: round(0.15 * finding.num_samples)}
-
-
-def num_models(finding: Finding) -> int:
-    """Return how many models `recommendation` knows for such data, from the best to the fastest."""
-    return len(models(finding)) if finding.image_shape[0] else 1
 
 
 def recommendation(finding: Finding, model: int = 0, most: int | None = None) -> tuple[str, list[str]]:

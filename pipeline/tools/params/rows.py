@@ -1,17 +1,14 @@
 """Finds out which column of a table of numbers and categories is to be predicted, and whether it holds classes or numbers."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.inputs.table import as_number, is_missing, with_decimal_comma
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading.encodings import UTF8
 from pipeline.tools.params import columns
-from pipeline.tools.params.columns import LABELS, MOST_LISTED, REGRESSION, SPLITS, TASK, Name, Question, Table
+from pipeline.tools.params.columns import CLASSES, LABELS, MOST_LISTED, REGRESSION, SPLITS, TASK, Given, Name, Question, Table
 
-CLASSIFICATION = "classification"
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
 MOST_NUMBERED = 20
@@ -20,37 +17,33 @@ FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
 
 
-def values(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the values for the table `paths` (its parts) of rows in `root`, or None if it holds or lists images, or has texts and little else.
+def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
+    """Return the values for a table of rows, or None if it holds or lists images, or has texts and little else.
 
     Raises Refusal and Question if it has texts beside other columns, or if the column to predict, or what it holds, is not clear.
     """
-    table, path = columns.read(*paths, encoding=str(given.get("encoding", UTF8))), paths[0]
     texts = columns.texts(table)
     usable = [name for name in candidates(table) if name not in texts and not (texts and columns.is_mark(table.columns[name]))]
     if "name" not in given:
-        if table.holds_images or any(map(columns.are_image_names, table.columns.values())) or (texts and len(usable) < FEWEST_BESIDE):
+        if columns.has_images(table) or (texts and len(usable) < FEWEST_BESIDE):
             return None
         if texts:
-            raise Question(
-                path,
-                f"the column {shown(texts[0], 60)} has texts, and {len(usable)} others have numbers or categories: to train on these, add "
-                "source=table; on the texts alone, add source=text_classification",
-            )
+            beside = f"the column {shown(texts[0], 60)} has texts, and {len(usable)} others have numbers or categories"
+            raise Question(path, f"{beside}: to train on these, add source=table; on the texts alone, add source=text_classification")
     split = columns.split_column(path, table, given)
     if isinstance(names := given.get(LABELS), list):
         are_marks = all(columns.is_mark(table.columns.get(name, ())) for name in names)
-        return {"root": root, SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
+        return {SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
     label = target(path, table, given, split)
-    return {"root": root, LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
+    return {LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
 
 
 def candidates(table: Table) -> list[Name]:
     """Return the columns that hold classes, or numbers that do not just count the rows."""
-    return [name for name, cells in table.columns.items() if columns.is_label(cells) or columns.are_numbers(cells)]
+    return table.where(lambda cells: columns.is_label(cells) or columns.are_numbers(cells))
 
 
-def target(path: Path, table: Table, given: Mapping[str, Any], split: Name | None) -> Any:
+def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
     """Return the column to predict: the one that `given` names, the only one with such a name, or the only possible one. Raises Question."""
     if LABELS in given:
         return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
@@ -60,7 +53,8 @@ def target(path: Path, table: Table, given: Mapping[str, Any], split: Name | Non
         return columns.chosen(path, table, LABELS, given, named or found)
     ways = [columns.described(name, table.columns[name], LABELS) for name in (found[-1], *found[:-1])]
     more = " or that of another column" if len(ways) > MOST_LISTED else ""
-    raise Question(path, f"{len(ways)} columns may be the one to predict: add {' or '.join(ways[:MOST_LISTED])}{more}")
+    problem = f"{len(ways)} columns may be the one to predict{columns.without_values(table)}"
+    raise Question(path, f"{problem}: add {' or '.join(ways[:MOST_LISTED])}{more}")
 
 
 def task(path: Path, table: Table, label: Name) -> str:
@@ -69,21 +63,17 @@ def task(path: Path, table: Table, label: Name) -> str:
 
     Raises Question for other whole numbers, and Refusal for numbers with a decimal comma.
     """
+    classes, regression = columns.assignment(TASK, CLASSES), columns.assignment(TASK, REGRESSION)
     if comma := with_decimal_comma(table.columns[label]):
-        raise Refusal(
-            f"source.root: {shown(path)}: has numbers with a decimal comma in the column {shown(label, 60)}, such as {comma}: write a point, or, if "
-            f"they are classes, add {columns.assignment(TASK, CLASSIFICATION)}"
-        )
+        commas = f"has numbers with a decimal comma in the column {shown(label, 60)}, such as {comma}"
+        raise Refusal(f"source.root: {shown(path)}: {commas}: write a point, or, if they are classes, add {classes}")
     numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:
-        return CLASSIFICATION
+        return CLASSES
     if not all(number.is_integer() for number in known) or not columns.is_label(table.columns[label]):
         return REGRESSION
     if known[0] in (0, 1) and known[-1] - known[0] == len(known) - 1 < MOST_NUMBERED:
-        return CLASSIFICATION
-    raise Question(
-        path,
-        f"the column {shown(label, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}: to predict numbers, add "
-        f"{columns.assignment(TASK, REGRESSION)}; if they are classes, add {columns.assignment(TASK, CLASSIFICATION)}",
-    )
+        return CLASSES
+    problem = f"the column {shown(label, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
+    raise Question(path, f"{problem}: to predict numbers, add {regression}; if they are classes, add {classes}")

@@ -112,6 +112,5 @@ def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[d
     if {"tokenizer", "vocabulary"} & set(given) or rare <= MOST_RARE * sum(counts.values()):
         return {}, []
     size = min(len(counts) + NUM_SPECIAL, tokens.LARGEST["vocabulary"])
-    return {"vocabulary": size}, [
-        f"vocabulary: {size}, because {rare / sum(counts.values()):.0%} of the characters are none of the {usual - NUM_SPECIAL} most frequent"
-    ]
+    reason = f"{rare / sum(counts.values()):.0%} of the characters are none of the {usual - NUM_SPECIAL} most frequent"
+    return {"vocabulary": size}, [f"vocabulary: {size}, because {reason}"]

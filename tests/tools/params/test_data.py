@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,8 +17,8 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
-from pipeline.tools.params import lasting
 from pipeline.tools.training_time import StepTime
+from pipeline.tools.params import recommending
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
@@ -66,48 +65,14 @@ def source(*words: str) -> dict[str, Any]:
     return found
 
 
-def test_a_table_of_texts_is_taken_by_its_values_with_and_without_names() -> None:
-    csv("data/a.csv", rows())
-    found = source("data=data/a.csv")
-    assert {key: found[key] for key in ("name", "root", "text_column", "label_column")} == {
-        "name": "text_classification",
-        "root": "data/a.csv",
-        "text_column": "about",
-        "label_column": "label",
-    }
-    csv("data/b.csv", rows(), names=False)
-    found = source("data=data/b.csv")
-    assert (found["text_column"], found["label_column"]) == (3, 2)
-
-
-def test_json_lines_and_a_folder_of_tables_are_tables_too() -> None:
-    Path("data/many").mkdir()
-    csv("data/many/train.csv", rows())
-    csv("data/many/test.csv", rows(4))
-    assert source("data=data/many")["root"] == "data/many"
-    Path("data/a.jsonl").write_text("".join(json.dumps({"text": text(n), "label": n % 2, "more": [1]}) + "\n" for n in range(9)))
-    found = source("data=data/a.jsonl")
-    assert (found["text_column"], found["label_column"]) == ("text", "label")
-
-
-def test_images_are_found_in_folders_archives_tables_and_parquet_files() -> None:
+def test_a_table_that_lists_images_and_a_parquet_file_of_images_are_found_alone() -> None:
     write_folder(Path("data/folder"), PICTURES)
-    write_zip(Path("data/all.zip"), PICTURES)
-    for root in ("data/folder", "data/all.zip"):
-        found = source(f"data={root}")
-        assert (found["name"], found["root"], found["image_size"], found["channels"]) == ("image_folder", root, 12, 3)
     csv("data/folder/list.csv", [{"file": name, "kind": name[:3]} for name in PICTURES])
     found = source("data=data/folder/list.csv")
-    assert [found[key] for key in ("name", "root", "table", "image_column", "label_column")] == [
-        "image_table",
-        "data/folder",
-        "list.csv",
-        "file",
-        "kind",
-    ]
+    assert (found["root"], found["table"], found["image_column"], found["label_column"]) == ("data/folder", "list.csv", "file", "kind")
     pq.write_table(pa.table({"picture": list(PICTURES.values()), "kind": [name[:3] for name in PICTURES]}), "data/a.parquet")
     found = source("data=data/a.parquet")
-    assert [found[key] for key in ("name", "table", "image_column", "label_column")] == ["image_table", None, "picture", "kind"]
+    assert (found["root"], found["table"], found["image_column"], found["label_column"]) == ("data/a.parquet", None, "picture", "kind")
 
 
 def test_a_column_without_a_name_and_labels_that_are_truth_values_are_no_obstacle() -> None:
@@ -181,10 +146,11 @@ def test_the_command_that_names_an_encoding_works_when_pasted(refused: Refused) 
 
 
 def test_a_table_in_an_archive_is_named_by_the_key_table_so_that_the_root_exists() -> None:
-    table = csv("a.csv", rows())
-    write_zip(Path("data/all.zip"), {"notes/a.csv": Path(table).read_bytes()})
-    found = source("data=data/all.zip")
-    assert (found["root"], found["table"]) == ("data/all.zip", "notes/a.csv")
+    numbers = [{"size": number * 7 % 12 / 2, "label": "ab"[number % 2]} for number in range(12)]
+    for found in (rows(), numbers):
+        write_zip(Path("data/all.zip"), {"notes/a.csv": csv("a.csv", found).read_bytes()})
+        written = source("data=data/all.zip")
+        assert (written["root"], written["table"]) == ("data/all.zip", "notes/a.csv")
 
 
 def test_what_is_in_an_archive_is_read_after_the_command_that_unpacks_it(refused: Refused) -> None:
@@ -193,13 +159,6 @@ def test_what_is_in_an_archive_is_read_after_the_command_that_unpacks_it(refused
     assert message.endswith(
         "unpack it with `python -m zipfile -e 'data/my all.zip' 'data/my all'`, and write 'data=data/my all/notes/a.csv'"
     )
-
-
-def test_arrays_and_plain_text_are_found() -> None:
-    np.savez("data/a.npz", inputs=np.zeros((9, 30, 30), np.uint8), targets=np.arange(9) % 3)
-    assert source("data=data/a.npz")["name"] == "arrays"
-    Path("data/story.txt").write_text("once upon a time " * 99, encoding="utf-8")
-    assert source("data=data/story.txt")["name"] == "text"
 
 
 def test_it_says_what_it_saw_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,45 +176,33 @@ def test_it_says_what_it_saw_and_what_changes(capsys: pytest.CaptureFixture[str]
     assert "epochs: 3," in printed.split("-> {")[-2]
 
 
-def test_uneven_classes_are_compared_by_macro_f1() -> None:
-    csv("data/a.csv", [row | {"label": "ab"[number % 9 == 0]} for number, row in enumerate(rows(40))])
-    assert main(["set", "data=data/a.csv"]) == 0
-    assert "  metric: valid/macro_f1\n" in Path("params.yaml").read_text(encoding="utf-8")
-
-
 def test_where_two_readings_are_possible_it_asks_for_the_key_that_decides(refused: Refused) -> None:
-    csv("data/two.csv", [row | {"title": row["about"][::-1]} for row in rows()])
-    assert (
-        "2 columns may hold the texts: add source.text_column=about or source.text_column=title" in refused("set", "data=data/two.csv")[0]
-    )
-    assert source("data=data/two.csv", "source.text_column=title")["text_column"] == "title"
-    csv("data/labels.csv", [row | {"size": "abc"[number % 3]} for number, row in enumerate(rows())])
-    assert (
-        "add source.label_column=label (2 different values) or source.label_column=size (3 different values)"
-        in refused("set", "data=data/labels.csv")[0]
-    )
     write_folder(Path("data/both"), PICTURES)
     listed = [{"file": name, "kind": name[:3]} for name in PICTURES]
     csv("data/both/list.csv", listed)
-    assert source("data=data/both")["table"] == "list.csv", "the reading that uses everything"
-    shutil.copy("data/both/list.csv", "data/both/more.csv")
-    assert "add source.table=list.csv or source.table=more.csv" in refused("set", "data=data/both", "source=image_table")[0]
-    message = refused("set", "data=data/both")[0]
-    assert "add source.table=list.csv or source.table=more.csv; to read images in folders by class instead" in message
-    assert source("data=data/both", "source.table=more.csv")["table"] == "more.csv"
-    assert source("data=data/both", "source=image_folder")["root"] == "data/both"
     csv("data/both/more.csv", [row | {"size": "abc"[number % 3]} for number, row in enumerate(listed)])
-    assert "add source.table=list.csv or source.table=more.csv; and in more.csv, 2 columns may hold" in refused("set", "data=data/both")[0]
+    [message] = refused("set", "data=data/both")
+    assert "add source.table=list.csv or source.table=more.csv; and in more.csv, 2 columns may hold the labels" in message
+    assert message.endswith("to read images in folders by class instead, which leaves unused: list.csv, more.csv, add source=image_folder")
+    assert source("data=data/both", "source=image_folder")["root"] == "data/both"
     Path("data/both/more.csv").unlink()
     csv("data/both/list.csv", listed[1:-1])
-    message = refused("set", "data=data/both")[0]
+    [message] = refused("set", "data=data/both")
     assert "add source=image_folder (images in folders by class, which leaves unused: list.csv) or source=image_table (images" in message
-    assert source("data=data/both", "source=image_table")["table"] == "list.csv"
+
+
+def test_two_columns_of_texts_beside_labels_may_be_pairs(refused: Refused) -> None:
+    csv("data/two.csv", [row | {"title": row["about"][::-1]} for row in rows()])
+    [message] = refused("set", "data=data/two.csv")
+    assert "if these are pairs of texts, name the column to write instead, such as source.target_column=title" in message
+    found = source("data=data/two.csv", "source.target_column=title", "source.text_column=about")
+    assert (found["name"], found["text_column"]) == ("text_pairs", "about")
 
 
 def write_bad() -> dict[str, str]:
     """Write data that cannot be used, and return the words of each refusal by the arguments of `set`."""
     csv("data/a.csv", rows())
+    csv("data/blank.csv", [row | {"label": ""} for row in rows()])
     csv("data/prices.csv", [row | {"label": f"{number}.5"} for number, row in enumerate(rows())])
     lines = [f"{'ab'[number % 2]},{text(number).split(',')[0]}\n" for number in range(10)]
     Path("data/ragged.csv").write_text("".join(["label,text\n", *lines, "a,b,c d\n"]).replace('"', ""), encoding="utf-8")
@@ -277,6 +224,7 @@ def write_bad() -> dict[str, str]:
         "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
         "data=data/empty": "data/empty: train has no samples of bird",
+        "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
     }
 
@@ -310,15 +258,6 @@ def test_a_list_of_columns_is_one_class_several_labels_or_numbers_by_its_values(
         assert found == expected.get(name, ("multi_label", "valid/average_precision"))
 
 
-def test_what_is_replaced_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
-    Path("params.yaml").write_text(edited, encoding="utf-8")
-    assert main(["set", f"data={csv('data/a.csv', rows())}"]) == 0
-    [kept] = Path(".pipeline/replaced").iterdir()
-    assert f"set: params.yaml had other values: {kept} keeps them" in capsys.readouterr().out.splitlines()
-    assert kept.read_text(encoding="utf-8") == edited
-
-
 def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
     monkeypatch.setattr(training_time, "measured", lambda *given: StepTime(4 * given[2].sample_s, given[2].step_s))
@@ -328,17 +267,17 @@ def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsy
         data = Document.of(Path("params.yaml").read_text(encoding="utf-8"), Path("params.yaml")).data
         return data["model"]["name"], data["train"]["epochs"]
 
-    monkeypatch.setattr(lasting, "ENOUGH_S", 1e6)
+    monkeypatch.setattr(recommending, "ENOUGH_S", 1e6)
     assert chosen() == ("resnet", 60)
     assert "the training takes about" in capsys.readouterr().out
-    monkeypatch.setattr(lasting, "ENOUGH_S", 400.0)
+    monkeypatch.setattr(recommending, "ENOUGH_S", 400.0)
     name, epochs = chosen()
     assert name == "convnet"
     assert 30 <= epochs < 60
     assert "train.epochs=" in capsys.readouterr().out, "this machine is slower than the nominal one"
-    monkeypatch.setattr(lasting, "ENOUGH_S", 1.0)
+    monkeypatch.setattr(recommending, "ENOUGH_S", 1.0)
     assert chosen() == ("convnet", 1)
     assert "not even one epoch ends in ten minutes: leave out samples" in capsys.readouterr().out
     assert chosen("model=resnet", "train.epochs=7") == ("resnet", 7)
-    monkeypatch.setattr(lasting.machine, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(recommending.machine, "choose_device", lambda _: torch.device("cuda"))
     assert chosen() == ("resnet", 60)

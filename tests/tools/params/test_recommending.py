@@ -44,17 +44,7 @@ def test_the_network_and_its_crops_depend_on_the_size_of_the_images(side: int, e
 @pytest.mark.parametrize(
     ("samples", "side", "expected"),
     [
-        (
-            999,
-            32,
-            {
-                "source.valid": "0.15",
-                "source.test": "0.2",
-                "train.batch_size": "32",
-                "train.epochs": "40",
-                "train.validate_every_steps": "40",
-            },
-        ),
+        (999, 32, {"source.valid": "0.15", "source.test": "0.2", "train.batch_size": "32", "train.validate_every_steps": "40"}),
         (1000, 32, {"source.valid": None, "source.test": None, "train.batch_size": "32", "train.epochs": "40"}),
         (100, 32, {"train.epochs": "60"}),
         (2499, 32, {"train.batch_size": "32"}),
