@@ -59,7 +59,7 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
         print(f"set: {target} has these values already")
         return
     files.write_text(target, after)
-    for line in differences(before, after):
+    for line in changes(before, after):
         print(f"set: {line}")
 
 
@@ -75,7 +75,7 @@ def apply_preset(names: Sequence[str], assignments: Sequence[str]) -> None:
         raise Refusal(f"there is no preset {names[0]!r}: the presets are {', '.join(known)}")
     original = known[names[0]]
     text = assigned(original, with_pretrained(assignments, original)) if assignments else original
-    changed = differences(original, text) if assignments else []
+    changed = changes(original, text) if assignments else []
     replace(target, text)
     print(f"set: {target} is now the preset {names[0]}{', except:' if changed else ''}")
     for line in changed:
@@ -114,7 +114,7 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
 
     text, about_time = suited(finding, write, Environment.read(), own_model=any(each.location[0] == "model" for each in parsed))
     target = Paths().params
-    changed = differences(read_text(target), text) if target.exists() else []
+    changed = changes(read_text(target), text) if target.exists() else []
     replace(target, text)
     for line in (*changed, *about_time):
         print(f"set: {line}")
@@ -128,8 +128,7 @@ def is_pretrained(given: str) -> bool:
 def with_pretrained(assignments: Sequence[str], text: str, measured: Sequence[str] = ()) -> Sequence[str]:
     """Return the assignments, with `model=LIBRARY:NAME` replaced by those that belong to this model (see tools/params/pretrained.py).
 
-    `text` is that of the parameters to change, and `measured` some texts of the data, () if they are not known. A value that is given, too,
-    takes precedence.
+    `text` is that of the parameters to change, and `measured` some texts of the data, () if they are not known.
     """
     if not any(map(is_pretrained, assignments)):
         return assignments
@@ -137,12 +136,7 @@ def with_pretrained(assignments: Sequence[str], text: str, measured: Sequence[st
 
     named = [Assignment.parse(given).value for given in assignments if given.startswith("source=")]
     source = named[0] if named else Document.of(text, Paths().params).data["source"]["name"]
-    own = {given.partition("=")[0] for given in assignments}
-    return [
-        given
-        for given in expanded(list(assignments), source, measured)
-        if given in assignments or given.partition("=")[0] not in own - {"model"}
-    ]
+    return expanded(assignments, source, measured)
 
 
 def texts() -> dict[str, str]:
@@ -199,9 +193,3 @@ def assigned(text: str, assignments: Sequence[str]) -> str:
     after = edited(text, assignments)
     refuse_misfits(Document.of(after, Paths().params))
     return after
-
-
-def differences(before: str, after: str) -> list[str]:
-    """Return one line for each value that differs between two texts of params.yaml."""
-    old, new = (Document.of(text, Paths().params).data for text in (before, after))
-    return changes(old, new)

@@ -9,19 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
+from pipeline.core import params
 from pipeline.core.environment import Paths
-from pipeline.core.params import (
-    UPGRADE,
-    SectionTypes,
-    keys_of,
-    section_types,
-    unknown_name,
-    unknown_sections,
-    upgraded,
-    validate,
-    with_line,
-    without_echoes,
-)
 from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
@@ -29,7 +18,7 @@ from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, PlainData
 from pipeline.tools.params import commented_yaml
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.reference import STAGE_PARAMS
+from pipeline.tools.params.reference import STAGE_PARAMS, section_fields
 
 GIVEN = Path("the value")
 """Stands for the name of the file in messages about a value that is not valid YAML."""
@@ -65,19 +54,12 @@ class Assignment:
             raise Refusal(f"{shown(given, MAX_SHOWN)}: {reason}: if it is text, write it in quotes: '{key}={quoted}'") from None
         return cls(shown(given, MAX_SHOWN), location, written, value)
 
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Return the sort key: assignments of whole sections come first, and `source`, which decides the task, before `model`."""
-        return len(self.location), SECTIONS.index(str(self.location[0]))
-
 
 def nearest(location: Location) -> str:
     """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
-    fields = {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
-    owners = [name for name, field in fields.items() if location[-1] in keys_of(field.annotation)]
-    return (
-        f"did you mean `{owners[0]}.{location[-1]}`?" if owners and len(location) == 1 else suggestion(location[0], SECTIONS, COMMON_KEYS)
-    )
+    key, *more = location
+    owner = None if more else next((name for name, field in section_fields().items() if key in params.keys_of(field.annotation)), None)
+    return f"did you mean `{owner}.{key}`?" if owner else suggestion(key, SECTIONS, COMMON_KEYS)
 
 
 def edited(text: str, assignments: Sequence[str]) -> str:
@@ -91,7 +73,8 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     before = Document.of(text, Paths().params)
     parsed = [Assignment.parse(given) for given in assignments]
     content = commented_yaml.load(text)
-    for assignment in sorted(parsed, key=lambda assignment: assignment.rank):
+    # whole sections first, and `source`, which decides the task, before `model`
+    for assignment in sorted(parsed, key=lambda each: (len(each.location), SECTIONS.index(str(each.location[0])))):
         for location, value in replacements(assignment, content):
             assign(content, location, value, assignment.given)
     return written(content, before, text, parsed, problems)
@@ -106,7 +89,7 @@ def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check
     """
     before, content, added = Document.of(text, path), commented_yaml.load(text), dict[Location, Any]()
     for kind in kinds:
-        added |= upgraded(before.data, kind)[1]
+        added |= params.upgraded(before.data, kind)[1]
     for location, value in added.items():
         new = commented_yaml.load(f"value: {on_one_line(value)}")["value"]
         assign(content, location, new, f"{path}:{before.line(location)}: {dotted(location)}")
@@ -143,9 +126,8 @@ def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator
     if keys or types is None or not isinstance(assignment.value, str):
         yield assignment.location, commented_yaml.load(f"value: {assignment.written}")["value"]
         return
-    values = commented_yaml.load(
-        "\n".join(f"{key}: {on_one_line(value)}" for key, value in recommended(assignment, types, task_of(content)).items())
-    )
+    values = commented_yaml.load(on_one_line(recommended(assignment, types, task_of(content))))
+    values.fa.set_block_style()
     present = content.get(str(section))
     if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
         for key, value in values.items():  # key by key, so that comments stay
@@ -155,9 +137,9 @@ def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator
         yield (section,), values
 
 
-def types_of(section: str) -> SectionTypes | None:
+def types_of(section: str) -> params.SectionTypes | None:
     """Return the members from which the key `name` of the section chooses; None if the section has no key `name`."""
-    return next(section_types(section, params.model_fields[section]) for params in STAGE_PARAMS.values() if section in params.model_fields)
+    return params.section_types(section, section_fields()[section])
 
 
 def task_of(data: Mapping[str, Any]) -> str:
@@ -167,22 +149,21 @@ def task_of(data: Mapping[str, Any]) -> str:
     return str(SOURCES.settings(name).task_of(source)) if name in SOURCES.names else "classification"
 
 
-def recommended(assignment: Assignment, types: SectionTypes, task: str) -> dict[str, Any]:
+def recommended(assignment: Assignment, types: params.SectionTypes, task: str) -> dict[str, Any]:
     """Return the whole section of the member that `assignment` names, with its recommended values, in the order of its keys.
 
     Raises Refusal if there is no such member, or if it does not state a value for each of its keys.
     """
     section, name = str(assignment.location[0]), assignment.value
     if name not in types.names:
-        raise Refusal(f"{assignment.given}: {unknown_name((section,), {'name': name}, types).unplaced}")
+        raise Refusal(f"{assignment.given}: {params.unknown_name((section,), {'name': name}, types).unplaced}")
     settings = types.settings(name)
     values: dict[str, Any] = {"name": name, **settings.recommended(name=name, task=task)}  # type: ignore[attr-defined]
     if missing := [key for key in settings.model_fields if key not in values]:
         file = settings.__module__.replace(".", "/") + ".py"
-        raise Refusal(
-            f"{assignment.given}: {name} has no recommended value for {', '.join(missing)}: add them to the class {settings.__name__} in {file}, "
-            f"as `RECOMMENDED = {{{json.dumps(missing[0])}: ...}}`, or give all keys: '{section}={{name: {name}, {missing[0]}: ...}}'"
-        )
+        to_class = f"add them to the class {settings.__name__} in {file}, as `RECOMMENDED = {{{json.dumps(missing[0])}: ...}}`"
+        remedy = f"{to_class}, or give all keys: '{section}={{name: {name}, {missing[0]}: ...}}'"
+        raise Refusal(f"{assignment.given}: {name} has no recommended value for {', '.join(missing)}: {remedy}")
     return {key: values[key] for key in settings.model_fields}
 
 
@@ -197,16 +178,13 @@ def assign(content: CommentedMap, location: Location, value: Any, given: str) ->
         is_list = isinstance(container, CommentedSeq)
         if not isinstance(container, CommentedMap) and not (is_list and isinstance(part, int) and part < len(container)):
             parent = f"a list of {len(container)}" if is_list else on_one_line(container)
-            raise Refusal(
-                f"{given}: there is no `{shown(str(part), MAX_SHOWN)}`, because its parent is {parent}: assign to the parent first"
-            )
+            problem = f"there is no `{shown(str(part), MAX_SHOWN)}`, because its parent is {parent}"
+            raise Refusal(f"{given}: {problem}: assign to the parent first")
         key = part if is_list else str(part)
         present = container[key] if is_list else container.get(key)
         if getattr(getattr(present, "anchor", None), "value", None):
-            name = dotted(location[: depth + 1])
-            raise Refusal(
-                f"{given}: {name} has the anchor `&{present.anchor.value}` in {Paths().params}: remove the anchor, or edit the file"
-            )
+            problem = f"{dotted(location[: depth + 1])} has the anchor `&{present.anchor.value}` in {Paths().params}"
+            raise Refusal(f"{given}: {problem}: remove the anchor, or edit the file")
         if depth == len(location) - 1:
             commented_yaml.replace(container, key, value)
         elif present is None:
@@ -219,12 +197,12 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
 
     Sections that need torch are validated only if all others are valid, or if they lack keys that were added since the file was written.
     """
-    unknown = unknown_sections(data)
+    unknown = params.unknown_sections(data)
     for without_torch in (True, False):
-        found = [problem for params in STAGE_PARAMS.values() for problem in validate(data, params, without_torch=without_torch)[1]]
-        is_older = any(problem.remedy == UPGRADE for problem in found)  # name what else the file lacks, too
+        found = [problem for kind in STAGE_PARAMS.values() for problem in params.validate(data, kind, without_torch=without_torch)[1]]
+        is_older = any(problem.remedy == params.UPGRADE for problem in found)  # name what else the file lacks, too
         if (unknown or found) and not (is_older and without_torch):
-            return list(dict.fromkeys(without_echoes([*unknown, *found])))
+            return list(dict.fromkeys(params.without_echoes([*unknown, *found])))
     return []
 
 
@@ -239,17 +217,18 @@ def described(problem: Problem, before: Document, assignments: Sequence[Assignme
         common = min(len(location), len(assignment.location))
         if location[:common] == assignment.location[:common]:
             return replace(problem, file=assignment.given, location=() if location == assignment.location else location)
-    return with_line(before, problem)
+    return params.with_line(before, problem)
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return one line for each key whose value differs between two versions of the parameters, such as `train.epochs: 30 -> 3`.
+def changes(before: str, after: str) -> list[str]:
+    """Return one line for each key whose value differs between two texts of params.yaml, such as `train.epochs: 30 -> 3`.
 
     A section whose keys or whose `name` differ is one line.
     """
+    was, becomes = (Document.of(text, Paths().params).data for text in (before, after))
     lines = []
-    for section in [*after, *(name for name in before if name not in after)]:
-        old, new = before.get(section), after.get(section)
+    for section in [*becomes, *(name for name in was if name not in becomes)]:
+        old, new = was.get(section), becomes.get(section)
         if isinstance(old, Mapping) and isinstance(new, Mapping) and [*old] == [*new] and old.get("name") == new.get("name"):
             pairs = {f"{section}.{key}": (old[key], new[key]) for key in new}
         else:

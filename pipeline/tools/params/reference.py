@@ -18,12 +18,14 @@ from pipeline.train.params import TrainParams
 STAGE_PARAMS: dict[str, type[BaseModel]] = {"prepare": PrepareParams, "train": TrainParams, "evaluate": EvaluateParams}
 
 
+def section_fields() -> dict[str, FieldInfo]:
+    """Return the pydantic field of each section of `params.yaml` by its name."""
+    return {name: field for params in STAGE_PARAMS.values() for name, field in params.model_fields.items()}
+
+
 def whole_file() -> type[BaseModel]:
     """Return a pydantic model of the whole `params.yaml`, with the settings of every model and source. Imports all their modules."""
-    fields: dict[str, Any] = {}
-    for params in STAGE_PARAMS.values():
-        for name, field in params.model_fields.items():
-            fields.setdefault(name, definition(name, field))
+    fields: dict[str, Any] = {name: definition(name, field) for name, field in section_fields().items()}
     return create_model("Parameters", __config__=ConfigDict(extra="forbid"), **fields)
 
 
@@ -115,12 +117,10 @@ def values(field: dict[str, Any]) -> str:
         return ", ".join(f"`{formatted(value)}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
         return f"list, each: {values(field['items'])}"
-    kind = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}[
-        field["type"]
-    ]
+    kinds = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}
     signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
     bounds = [f"{sign} {field[name]:g}" for name, sign in signs.items() if name in field]
-    return f"{kind} {', '.join(bounds)}" if bounds else kind
+    return f"{kinds[field['type']]} {', '.join(bounds)}".rstrip()
 
 
 SCHEMA, TABLE = Path("params.schema.json"), Path("docs/parameters.md")

@@ -43,7 +43,6 @@ def placed(folder: Path, revision: str | None, describe: Describe) -> tuple[Path
     with interruption.raise_on_signal(), draft_of(target) as draft:
         for name in names:
             shutil.copyfile(folder / name, draft / name)
-        finish(draft, target)
     return target, values
 
 
@@ -66,22 +65,19 @@ def fetched(repository: str, revision: str | None, describe: Describe) -> tuple[
             found = hub.HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
             siblings = found.siblings or []
             refuse_without_safetensors([entry.rfilename for entry in siblings], repository)
-            # config.json and the tokenizer first: gigabytes are not downloaded in vain
-            entries = sorted(
-                (entry for entry in siblings if wanted(entry.rfilename)), key=lambda entry: bool(WEIGHTS.fullmatch(entry.rfilename))
-            )
+            entries = [entry for entry in siblings if wanted(entry.rfilename)]
             total = megabytes(sum(entry.size or 0 for entry in entries))
             print(f"set: downloading {repository} at {found.sha} ({total}) to {target}", flush=True)
-            values: Values | None = None
-            for entry in entries:
-                if values is None and WEIGHTS.fullmatch(entry.rfilename):
-                    values = describe(target, draft)
-                path = Path(hub.hf_hub_download(repository, entry.rfilename, revision=found.sha, local_dir=draft, etag_timeout=TIMEOUT_S))
-                refuse_other_bytes(path, entry)
-            assert values is not None
+
+            def bring(*, weights: bool) -> None:
+                for entry in [entry for entry in entries if bool(WEIGHTS.fullmatch(entry.rfilename)) == weights]:
+                    path = hub.hf_hub_download(repository, entry.rfilename, revision=found.sha, local_dir=draft, etag_timeout=TIMEOUT_S)
+                    refuse_other_bytes(Path(path), entry)
+
+            bring(weights=False)  # config.json and the tokenizer first: gigabytes are not downloaded in vain
+            values = describe(target, draft)
+            bring(weights=True)
             shutil.rmtree(draft / ".cache", ignore_errors=True)
-            finish(draft, target)
-            return target, values
     except Refusal:
         raise
     # one that is private is not found, too
@@ -90,9 +86,9 @@ def fetched(repository: str, revision: str | None, describe: Describe) -> tuple[
         raise Refusal(f"model={repository}: the hub does not have it ({reason}): correct the name or the revision") from None
     # HTTPError is that of httpx2, for a hub that does not answer; the others are for an answer that is not that of a hub
     except (errors.HTTPError, OSError, TypeError, KeyError, ValueError, AttributeError) as error:  # type: ignore[attr-defined]
-        raise Unavailable(
-            f"model={repository}: cannot be downloaded ({untrusted.reason(error)}): try again, or copy the model to {target}"
-        ) from None
+        problem = f"cannot be downloaded ({untrusted.reason(error)})"
+        raise Unavailable(f"model={repository}: {problem}: try again, or copy the model to {target}") from None
+    return target, values
 
 
 def usable(name: str) -> Path:
@@ -104,7 +100,8 @@ def usable(name: str) -> Path:
 
 @contextmanager
 def draft_of(target: Path) -> Iterator[Path]:
-    """Yield a folder beside `target`, which is removed at the end, unless it was renamed to `target`. First remove those that killed commands left.
+    """Yield a folder beside `target`, which at the end is renamed to `target`, or removed after an exception. First remove those that killed
+    commands left.
 
     Raises Unavailable if another command of this checkout has such a folder.
     """
@@ -116,12 +113,9 @@ def draft_of(target: Path) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.draft", dir=target.parent, ignore_cleanup_errors=True) as draft:
             yield Path(draft)
-
-
-def finish(draft: Path, target: Path) -> None:
-    """Rename the complete draft, which only its owner can read, to `target`, which has the access rights of the folder around it."""
-    draft.chmod(target.parent.stat().st_mode & 0o777)
-    draft.rename(target)
+            # only its owner can read it, but `target` should have the access rights of the folder around it
+            Path(draft).chmod(target.parent.stat().st_mode & 0o777)
+            Path(draft).rename(target)
 
 
 def refuse_other_bytes(path: Path, entry: Any) -> None:
@@ -133,18 +127,15 @@ def refuse_other_bytes(path: Path, entry: Any) -> None:
         blob = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         same = entry.blob_id in (None, blob)
     if not same or (entry.size is not None and path.stat().st_size != entry.size):
-        raise Refusal(
-            f"model.weights: {entry.rfilename} has other bytes than the hub says (digest or size): try again, or use another source of the model"
-        )
+        problem = f"{entry.rfilename} has other bytes than the hub says (digest or size)"
+        raise Refusal(f"model.weights: {problem}: try again, or use another source of the model")
 
 
 def refuse_without_safetensors(names: list[str], place: str) -> None:
     """Raise Refusal if none of the files `names` has weights as safetensors. `place` begins the message."""
     if not any(map(WEIGHTS.fullmatch, names)):
-        raise Refusal(
-            f"{place}: has no weights as safetensors: pickled weights can run any code when they are read: choose another revision, or convert "
-            "them, as docs/fine-tuning.md shows"
-        )
+        problem = "has no weights as safetensors: pickled weights can run any code when they are read"
+        raise Refusal(f"{place}: {problem}: choose another revision, or convert them, as docs/fine-tuning.md shows")
 
 
 def wanted(name: str) -> bool:

@@ -87,30 +87,24 @@ def test_all_missing_keys_are_named_at_once_and_the_upgrade_adds_them(parameters
     assert capsys.readouterr().out == "set: params.yaml has all keys already\n"
 
 
+GROUPS = "  groups:\n    - patterns: ['*.bias'] # mine\n      lr_scale: 2.0\n"
+SCHEDULE = ["", "schedule:", "  name: one_cycle", "  warmup_ratio: 0.2", "  start_factor: 0.04", "  final_factor: 0.0"]
+
+
 @pytest.mark.usefixtures("new_keys")
-def test_the_upgrade_changes_no_other_byte() -> None:
-    before = text("digits", *NEW)
-    assert added_lines(before) == ["  dropout: 0.1", "  warmup_ratio: 0.2", "  micro_batch_size: 64"]
+@pytest.mark.parametrize(
+    ("before", "lines"),
+    [
+        (text("digits", *NEW), ["  dropout: 0.1", "  warmup_ratio: 0.2", "  micro_batch_size: 64"]),
+        (text("digits", "schedule"), SCHEDULE),
+        (text("digits", "augment"), ["augment: null"]),
+        (text().replace("  groups: []\n", GROUPS), ["      weight_decay: null"]),
+    ],
+    ids=["keys", "a section", "an empty section", "the items of a list"],
+)
+def test_the_upgrade_adds_what_is_missing_and_changes_no_other_byte(before: str, lines: list[str]) -> None:
+    assert added_lines(before) == lines
     assert upgraded(before.replace("\n", "\r\n")) == upgraded(before).replace("\n", "\r\n")
-
-
-@pytest.mark.usefixtures("new_keys")
-def test_a_new_section_gets_the_values_of_its_own_keys() -> None:
-    assert added_lines(text("digits", "schedule")) == [
-        "",
-        "schedule:",
-        "  name: one_cycle",
-        "  warmup_ratio: 0.2",
-        "  start_factor: 0.04",
-        "  final_factor: 0.0",
-    ]
-    assert added_lines(text("digits", "augment")) == ["augment: null"]
-
-
-@pytest.mark.usefixtures("new_keys")
-def test_the_items_of_a_list_are_upgraded() -> None:
-    before = text().replace("  groups: []\n", "  groups:\n    - patterns: ['*.bias'] # mine\n      lr_scale: 2.0\n")
-    assert added_lines(before) == ["      weight_decay: null"]
 
 
 @pytest.mark.usefixtures("new_keys")
