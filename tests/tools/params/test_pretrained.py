@@ -12,7 +12,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.inference import model_file
-from pipeline.tools.params import pretrained, weights
+from pipeline.tools.params import pretrained
 from tests import pretrained_tokenizers, project
 from tests.hub import models, server
 from tests.hub.server import Hub
@@ -130,7 +130,7 @@ def refuses_all(refused: Refused, given: str, message: str, code: int = 2) -> No
 
 
 def test_two_commands_do_not_fetch_at_once(hub: Hub, refused: Refused) -> None:
-    with files.locked(weights.LOCK, wait=False):
+    with files.locked(pretrained.LOCK, wait=False):
         refuses_all(refused, BERT, "another `set` is fetching a model: try again when it has ended", code=69)
 
 
@@ -140,7 +140,7 @@ def test_a_hub_that_lies_about_a_digest_is_noticed(hub: Hub, refused: Refused) -
 
 
 def test_a_hub_that_hangs_is_not_waited_for(hub: Hub, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(pretrained, "TIMEOUT_S", 0.2)
     hub.hangs = True
     refuses_all(refused, BERT, "cannot be downloaded (", code=69)
     hub.hangs = False
