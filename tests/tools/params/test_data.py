@@ -17,8 +17,8 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
-from pipeline.tools.training_time import StepTime
 from pipeline.tools.params import recommending
+from pipeline.tools.training_time import StepTime
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
 
