@@ -134,8 +134,6 @@ def start() -> None:
     already ended, stop at once. To stop, this process sends itself UNCOUNTED_STOP. Do nothing if none of these started this process, or if one
     of the watched processes belongs to another user.
     """
-    import psutil  # late: the help is printed without it
-
     if STARTED_BY_DVC in os.environ:
         pids = ancestors_up_to_dvc()
     elif STARTED_BY_TORCHRUN in os.environ or STARTED_BY_SEARCH in os.environ:
@@ -144,9 +142,9 @@ def start() -> None:
         return
     try:
         descriptors = [os.pidfd_open(pid) for pid in pids]
-    except (PermissionError, psutil.AccessDenied):
+    except PermissionError:
         return  # a process of another user cannot be inspected
-    except (ProcessLookupError, psutil.NoSuchProcess):  # a parent process ended while it was inspected
+    except (ProcessLookupError, FileNotFoundError):  # a parent process ended while it was inspected
         interrupt_self()
     else:
         threading.Thread(target=watch, args=(descriptors,), name="parent watch", daemon=True).start()
@@ -157,12 +155,22 @@ def ancestors_up_to_dvc() -> Iterator[int]:
 
     DVC sets an environment variable for the processes that it starts: the first ancestor without the variable is DVC.
     """
-    import psutil  # late, as in `start`
-
-    for process in psutil.Process().parents():
-        yield process.pid
-        if STARTED_BY_DVC not in process.environ():
+    pid = os.getppid()
+    while pid:  # 0 means that the parent is outside this container
+        yield pid
+        if not was_started_by_dvc(pid):
             return
+        pid = parent(pid)
+
+
+def was_started_by_dvc(pid: int) -> bool:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return any(variable.startswith(STARTED_BY_DVC.encode() + b"=") for variable in variables)
+
+
+def parent(pid: int) -> int:
+    # the process name is in parentheses and may itself contain spaces and parentheses, so split after the last parenthesis
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
 
 
 def watch(descriptors: list[int]) -> None:

@@ -36,16 +36,16 @@ EXPECTED = {
 }
 
 
-def load(document: Document, params: type[Params], *, torch: Literal["last", "never", "at once"] = "last") -> Params:
+def load(document: Document, params: type[Params], *, sections_with_torch: Literal["last", "never", "together"] = "last") -> Params:
     """Validate the sections of `document`, the parsed `params.yaml`, that are fields of the class `params`. Return an object of this class.
 
     Raises Refusal with one line for each error. A section that is not in SECTIONS is an error, too. The validation of some sections, such
     as `model`, imports `torch`, which is slow. By default, these are validated only if all others are valid, so that a typing error is
-    reported quickly. With `never`, only their key `name` is validated; with `at once`, all sections are, so that all problems are reported.
+    reported quickly. With `never`, only their key `name` is validated; with `together`, all sections are, so that all problems are reported.
     """
-    if torch == "last":
-        load(document, params, torch="never")
-    value, problems = validate(document.data, params, without_torch=torch == "never")
+    if sections_with_torch == "last":
+        load(document, params, sections_with_torch="never")
+    value, problems = validate(document.data, params, without_torch=sections_with_torch == "never")
     unknown = unknown_sections(document.data)
     if value is None or unknown:
         raise refusal(document, without_echoes([*unknown, *problems]))

@@ -157,6 +157,7 @@ class Targets(Description):
 
         `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
         """
+        assert self.output_names, f"{type(self).__name__} has no names of outputs, and so needs a num_outputs of its own"
         return len(self.output_names)
 
     def fitted(self, targets: NDArray[Any]) -> Self:  # noqa: ARG002  # for targets with statistics

@@ -144,7 +144,7 @@ def read_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: 
         if split == TEST and (missing := [column for column in (text, label) if column not in files]):
             notes.append(unused(next(iter(files.values())), missing[0], [label]))
             continue
-        for column, key in columns.settings.items():
+        for key, column in columns.named:
             if column not in files:
                 raise Refusal(
                     f"{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"

@@ -96,8 +96,8 @@ NO_LABEL = (None, "", -1, "-1")
 REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corrupt=skip"
 FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
-Settings = Mapping[Column, str]
-"""Columns to read, each with the key or option that names it, such as `source.text_column`, for messages, or with "" if none does."""
+Named = Sequence[tuple[str, Column]]
+"""Columns to read, each behind the key or option that names it in messages, such as `source.text_column`, or "" if none does."""
 Numbered = tuple[int, Any]
 """The number of a line, and the fields of its row by position or by name."""
 
@@ -121,11 +121,12 @@ class Columns:
         return "image_column" if self.of_images else "text_column"
 
     @cached_property
-    def settings(self) -> Settings:
-        """Return the columns in the order in which a missing one is reported, each with the key that names it."""
-        text = {} if self.text is None else {self.text: f"source.{self.text_key}"}
-        split = {} if self.split is None else {self.split: "source.split_column"}
-        return text | split | dict.fromkeys(self.cells, "") | dict.fromkeys(self.labels, f"source.{self.label_key}")
+    def named(self) -> Named:
+        """Return the columns in the order in which a missing one is reported."""
+        keys = [f"source.{self.label_key}{f'.{number}' if len(self.labels) > 1 else ''}" for number in range(len(self.labels))]
+        text = [] if self.text is None else [(f"source.{self.text_key}", self.text)]
+        split = [] if self.split is None else [("source.split_column", self.split)]
+        return [*text, *split, *(("", cell) for cell in self.cells), *zip(keys, self.labels, strict=True)]
 
 
 def suffix_of(path: Path) -> str:
@@ -152,7 +153,7 @@ def read(
     """
     place = f"source.root: {shown(path)}"
     labels = labels or ClassLabels(columns.labels)
-    found = records(path, columns.settings, encoding=encoding)
+    found = records(path, columns.named, encoding=encoding)
     if empty := next((label for label in columns.labels if all(fields[label] in NO_LABEL for _, fields in found)), None):
         raise MissingColumn(
             f"{place}: has no label in the column {shown(empty)}: write the labels into it, or choose another column", empty
@@ -178,7 +179,9 @@ def checked(
     place, text = f"source.root: {row.place}", None
     if columns.text is not None:
         text = fields[columns.text]
-        are_names = isinstance(columns.text, str) and all(str(fields[name]) == name for name in columns.settings)
+        are_names = isinstance(columns.text, str) and {str(fields[name]) for _, name in columns.named} == {
+            name for _, name in columns.named
+        }
         if keep_empty and (are_names or is_empty(text)):
             return row
         if are_names:
@@ -212,19 +215,19 @@ def refuse_rows(problems: Mapping[int, Refusal], num_rows: int, place: str) -> N
         raise Refusal(f"{place}: {len(problems)} of {num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")
 
 
-def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) -> list[Numbered]:
+def records(path: Path, columns: Named, *, encoding: str = encodings.UTF8) -> list[Numbered]:
     """Return the number of the line of each row of a table, and its values in `columns`, a dict by column. Blank lines are skipped.
 
     Raises Refusal if the file cannot be parsed, has no rows, or lacks a column, or if a row has more or fewer fields than the first row.
     """
     place, suffix = f"source.root: {shown(path)}", suffix_of(path)
-    if suffix in NAMED_SUFFIXES and any(isinstance(column, int) for column in columns):
-        keys = [key for column, key in columns.items() if isinstance(column, int) and key]
+    if suffix in NAMED_SUFFIXES and any(isinstance(column, int) for _, column in columns):
+        keys = [key for key, column in columns if isinstance(column, int) and key]
         if not keys:
             raise Refusal("its columns have names, but the model knows its columns by numbers: write a CSV without a line of names")
         raise Refusal(f"{keys[0]}: the columns of {shown(path)} have names, not numbers: set {' and '.join(keys)} to names of its columns")
     if suffix == parquet.SUFFIX:
-        found = list(parquet.rows(path, list(columns)))
+        found = list(parquet.rows(path, list(dict.fromkeys(column for _, column in columns))))
     else:
         found = list(records_of(read_text(path, encoding=encoding), suffix, place, columns))
     if not found:
@@ -232,7 +235,7 @@ def records(path: Path, columns: Settings, *, encoding: str = encodings.UTF8) ->
     return found
 
 
-def records_of(content: str, suffix: str, place: str, columns: Settings) -> Iterator[Numbered]:
+def records_of(content: str, suffix: str, place: str, columns: Named) -> Iterator[Numbered]:
     """Yield the records of the text of a table with this suffix. Raises Refusal, which begins with `place`, as `records` does."""
     rows = PARSERS.get(suffix, lines.parsed)(content, place)
     yield from json_rows(rows, place, columns) if suffix in (*JSON_LINES, ".json") else keyed(rows, place, columns)
@@ -319,7 +322,7 @@ def csv_separator(content: str) -> str:
     return SEPARATORS[0]
 
 
-def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) -> Iterator[Numbered]:
+def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Named) -> Iterator[Numbered]:
     """Yield the line number of each row, and a dict with its fields in `columns`.
 
     `rows` gives the line number and all fields of each row. Raises Refusal if one of `columns` does not occur exactly once, or if a row has
@@ -327,27 +330,27 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Settings) 
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
     first, names = next(filled, (1, [""]))
-    by_name = all(isinstance(column, str) for column in columns)
+    by_name = all(isinstance(column, str) for _, column in columns)
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
-    for column, key in columns.items():
+    for key, column in columns:
         if known.count(column) != 1:
             raise MissingColumn(
                 f"{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
                 "(it must not occur twice); if the first line has no column names, write the number of the column, from 1",
                 column,
             )
-    positions = {column: known.index(column) for column in columns}
+    positions = {column: known.index(column) for _, column in columns}
     for line, fields in filled if by_name else chain([(first, names)], filled):
         if len(fields) != len(names):
             raise Refusal(f"{place}:{line}: has {len(fields)} columns, but line {first} has {len(names)}: make them equal")
         yield line, {column: fields[position] for column, position in positions.items()}
 
 
-def json_rows(rows: Iterator[Numbered], place: str, columns: Settings) -> Iterator[Numbered]:
+def json_rows(rows: Iterator[Numbered], place: str, columns: Named) -> Iterator[Numbered]:
     for number, (line, fields) in enumerate(rows):
-        missing = [column for column in columns if not isinstance(fields, dict) or column not in fields]
+        missing = [column for _, column in columns if not isinstance(fields, dict) or column not in fields]
         if missing:
-            keys = " and ".join(map(str, columns))
+            keys = " and ".join(str(column) for _, column in columns)
             problem = f"{place}:{line}: has no key {shown(missing[0])}: write one object per line with the keys {keys}"
             raise Refusal(problem) if number else MissingColumn(problem, missing[0])
         yield line, fields

@@ -89,7 +89,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
     environment variable is invalid; the caller has already added this problem.
     """
     prepare = problems.gather(load, document, PrepareParams)
-    train = problems.gather(load, document, TrainParams, torch="never")
+    train = problems.gather(load, document, TrainParams, sections_with_torch="never")
     evaluate = problems.gather(load, document, EvaluateParams)
     splits = set[str]()
     dataset = problems.gather(describe_dataset, prepare) if prepare else None
@@ -101,7 +101,7 @@ def check_all(document: Document, environment: Environment | None, problems: Pro
         if evaluate:
             problems.gather(refuse_unscorable, evaluate.evaluate, prepare.source, num_classes)
     if any(problem.remedy == UPGRADE for problem in problems.found.values()):  # name what the model lacks, too, although this imports torch
-        problems.gather(load, document, TrainParams, torch="at once")
+        problems.gather(load, document, TrainParams, sections_with_torch="together")
     problems.refuse()
     assert prepare
     assert dataset

@@ -268,7 +268,7 @@ def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Re
     """Yield each row of a table, called `name:LINE`."""
 
     def read() -> Iterator[tables.Numbered]:  # within `reader.rows`, which rewords what it raises
-        yield from tables.records(path, dict.fromkeys(reader.columns, ""), encoding=encoding)
+        yield from tables.records(path, [("", column) for column in reader.columns], encoding=encoding)
 
     try:
         yield from reader.rows(name, read())

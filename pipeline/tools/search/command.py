@@ -34,7 +34,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
     paths, environment = Paths(), Environment.read()
     params = Document.read(paths.params)
     for stage_params in STAGE_PARAMS.values():
-        load(params, stage_params, torch="never")
+        load(params, stage_params, sections_with_torch="never")
     search = Search.read(Path(file), params)
     if apply and search.repeated:
         raise Refusal(f"--apply: the trials differ in {' and '.join(search.repeated)}, and the best would be so by chance: leave it out")

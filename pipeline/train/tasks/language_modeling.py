@@ -15,7 +15,7 @@ from pipeline.train.engine import objective
 
 
 class Objective(objective.Objective):
-    """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing and no weight of a token.
+    """Cross-entropy, perplexity, bits per character and per byte, and accuracy. There is no label smoothing.
 
     Outputs are logits (n, length, tokens); targets are token numbers (n, length), IGNORED at the padding.
     """

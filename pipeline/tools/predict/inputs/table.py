@@ -29,7 +29,7 @@ class Reader:
         """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
         content = tables.decode(file.read(), shown(file.name), encoding=self.encoding)
         suffix = ".jsonl" if content.lstrip().startswith("{") else ".csv"
-        yield from self.rows(file.name, tables.records_of(content, suffix, "", dict.fromkeys(self.columns, "")))
+        yield from self.rows(file.name, tables.records_of(content, suffix, "", [("", column) for column in self.columns]))
 
     def rows(self, name: str, records: Iterable[tables.Numbered]) -> Iterator[tuple[str, Floats | Refusal]]:
         """Yield the rows in `records`, called `name:LINE`. Raises Refusal if the table lacks a column that the model reads."""
