@@ -1,7 +1,7 @@
 """How long a training takes: counted at the speed of a nominal CPU, and measured for about a second on this machine."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ WEIGHTS, STEP_S = 1e9, 3e-3
 """The weights that it updates in a second, and the seconds that a step takes at least."""
 BACKWARD = 2
 """A backward pass takes so many times as long as a forward pass."""
-MEASURED_S, MEASURED_STEP_S = 1.0, 1.2
+MEASURED_S, MEASURED_STEP_S, MOST_S = 1.0, 1.2, 3.0
+FEWEST_STEPS = 2
 SHORT_S = 5.0
 """A training that is counted shorter is not measured: it takes less than MINUTE_S on slow machines, too."""
 MINUTE_S = 45.0
@@ -82,14 +83,23 @@ def measured(params: TrainParams, spec: Spec, cost: StepTime, environment: Envir
         trial = trials.Trial.of(random_weights, random_data(spec, 4 * size), machine, changes=changes)
         with trials.stepping(trial) as steps:
             timed = partial(trials.time_block, partial(next, steps), 1, partial(trials.synchronize, machine.device))
-            timed()  # the first step allocates memory
-            first_s = timed()
-            others_s = (timed() for _ in range(trials.steps_for(MEASURED_S, first_s, least=0)))
-            took_s = min(first_s, *others_s)  # other processes may delay a step many times over
+            took_s = min(durations_s(timed))  # other processes may delay a step many times over
     except Refusal:
         return cost
     step_s = cost.step_s if size < batch_size else took_s * cost.step_s / (cost.step_s + size * cost.sample_s)
     return StepTime(max(0.0, took_s - step_s) / size, step_s)
+
+
+def durations_s(timed: Callable[[], float]) -> list[float]:
+    """Return what `timed` returned in MEASURED_S seconds: the seconds of steps, after the first, which allocates memory.
+
+    There are at least FEWEST_STEPS, unless these take MOST_S.
+    """
+    found: list[float] = []
+    timed()
+    while sum(found) < MEASURED_S or (len(found) < FEWEST_STEPS and sum(found) < MOST_S):
+        found.append(timed())
+    return found
 
 
 def in_words(seconds: float) -> str:

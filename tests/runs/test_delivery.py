@@ -15,7 +15,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, is_pending
-from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, Journal, RunInfo
+from pipeline.runs.journal import COPIES, MIRROR_LOCK, MODEL, WRITER_LOCK, Journal, RunInfo
 from pipeline.runs.mlflow import comparison_view, delivery, mirror
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.mlflow.delivery import Delivery
@@ -158,6 +158,21 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
     mirror.deliver(journal.folder, server.store)
     assert server.accepted == ["start", "unreadable", "end"]
     assert not is_pending(journal.folder)
+
+
+def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
+    folder = write_journal(tmp_path)
+    (folder / COPIES).mkdir()
+    are_free = []
+
+    def rmtree(path: Path, **_: object) -> None:
+        with files.locked(folder / WRITER_LOCK, wait=False) as taken:
+            are_free.append(taken)
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    assert server.delivery(folder).catch_up()
+    assert are_free
+    assert all(are_free)
 
 
 def test_system_metrics_are_sent_while_a_stage_runs_but_after_its_first_metric(server: FakeServer, tmp_path: Path) -> None:

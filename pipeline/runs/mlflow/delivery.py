@@ -4,7 +4,6 @@ import math
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
 EVENTS_AT_ONCE = 250
+REMOVED = f"{COPIES}.removed"
 RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
 
 
@@ -44,6 +44,8 @@ class Delivery:
         self.cursor.has_failed = False
         self._retry_at_s, self._retry_after_s = math.inf, RETRY_AFTER_S
         self._has_metrics = False
+        self._run: Run | None = None
+        self._sender: Sender
         self.stage = ""
         """The stage of the last event `start` or `reopen` that this delivery has sent; "" if it has sent none."""
 
@@ -57,18 +59,19 @@ class Delivery:
         has_writer = is_written(self._folder)
         if time.monotonic() > self._retry_at_s:
             self._positions, self.cursor.has_failed, self._retry_at_s = dict(self.cursor.offsets), False, math.inf
-        _ = self._run  # finding the run can set the positions
+        if self._run is None:
+            self._run = self._find_run()
+            self._sender = Sender(self._store.client, self._run.info.run_id, self._folder)
         self._send_new(EVENTS)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
             self._send_new(SYSTEM)
         if has_writer:
             return False
-        self._finish()
+        self._finish(self._run)
         return self.cursor.is_complete(self._folder)
 
-    @cached_property
-    def _run(self) -> "Run":
+    def _find_run(self) -> "Run":
         """Return the journal's run in MLflow.
 
         If this is not the run that was saved, because that run was deleted or none was saved yet, go to the beginning of the journal. Then
@@ -85,10 +88,6 @@ class Delivery:
     def _start(self) -> Mapping[str, Any]:
         """Return the fields of the journal's first event."""
         return Record(self._folder).first
-
-    @cached_property
-    def _sender(self) -> Sender:
-        return Sender(self._store.client, self._run.info.run_id, self._folder)
 
     def _send_new(self, name: str) -> None:
         """Send the new lines of the journal's file `name`. After each batch, set the position in the file, and save it if no event before it
@@ -112,7 +111,7 @@ class Delivery:
             if last.kind in ("start", "reopen"):
                 self.stage = last.fields["stage"]
             if last.kind == "start":
-                self._compare()
+                self._place()
 
     def _send(self, batch: list[Event]) -> None:
         """Send a batch of events. If MLflow rejects a batch of several events, send each of its events alone.
@@ -137,43 +136,46 @@ class Delivery:
                 self.cursor.has_failed, self._retry_at_s = True, time.monotonic() + self._retry_after_s
                 self._retry_after_s *= 2
 
-    def _finish(self) -> None:
+    def _finish(self, run: "Run") -> None:
         """Finish the delivery after the stage has exited. If there was no `end` event, set the run's status to KILLED.
 
         If no event has failed, then remove the tag `pipeline.delayed` and the journal's copies of the model and other files, and only after
         that save that the run is complete. If this process is killed earlier, the next delivery does all of this again. If the journal has
         unsent events, keep the copies. Raises BlockingIOError if a stage has the journal open for writing.
         """
-        client, run_id = self._store.client, self._run.info.run_id
+        client, run_id, removed = self._store.client, run.info.run_id, self._folder / REMOVED
         if not self._has_ended:
             client.set_terminated(run_id, "KILLED", end_time=self.cursor.time_ms)
-        self._compare()
+        self._place()
         if self.cursor.has_failed:
             return
-        if DELAYED in self._run.data.tags:
+        if DELAYED in run.data.tags:
             client.delete_tag(run_id, DELAYED)
+        shutil.rmtree(removed, ignore_errors=True)  # of a delivery that was killed
         with exclusive(self._folder):
             if events.has_more(self._folder / EVENTS, self._positions[EVENTS]):
                 return
             (self._folder / MODEL).unlink(missing_ok=True)
-            shutil.rmtree(self._folder / COPIES, ignore_errors=True)
+            if (self._folder / COPIES).exists():
+                (self._folder / COPIES).rename(removed)  # quick, so that a stage that opens the journal does not wait for the removal
+        shutil.rmtree(removed, ignore_errors=True)
         self.cursor.offsets, self.cursor.has_ended = dict(self._positions), True
         self.cursor.save(self._folder, self._store.address.key)
 
-    def _compare(self) -> None:
-        """Make the run a child of its parent run, if its journal names one and MLflow has it, and update the view in the MLflow UI that
-        compares the runs of the experiment (`comparison_view`).
+    def _place(self) -> None:
+        """Give the run its place among others: make it a child of its parent run, if its journal names one and MLflow has it, and update
+        the view in the MLflow UI that compares the runs of the experiment (`comparison_view`).
 
         If the update fails, only print the error: the next run updates the view again. If the file was deleted, do nothing.
         """
-        if parent := self._start.get("tags", {}).get(PARENT_TAG):
+        if self._run and (parent := self._start.get("tags", {}).get(PARENT_TAG)):
             self._store.make_child(self._run, parent)
         try:
             from pipeline.runs.mlflow import comparison_view  # late: no delivery depends on the private keys of this file
-
-            comparison_view.update(self._store.client, str(self.cursor.experiment_id))
         except ImportError:
             return
+        try:
+            comparison_view.update(self._store.client, str(self.cursor.experiment_id))
         except Exception as error:  # whatever MLflow raises
             say(f"the comparison of runs in MLflow was not updated; the next run updates it: {type(error).__name__}: {error}", failed=True)
 

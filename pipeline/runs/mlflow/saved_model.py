@@ -204,14 +204,14 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 
-    from pipeline.inference import model_file  # late: torch takes seconds to import, and only a model needs it
-
     run = client.get_run(run_id)
     model = find_model(client, run, digest)
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
+    from pipeline.inference import model_file  # late: torch takes seconds to import
+
     module, manifest = model_file.load(path, complete=True)
     spec = manifest.spec
     if model is None:
