@@ -109,9 +109,9 @@ class Evaluator:
     def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
         """Write figures of the scores of each label, of the labels that are predicted for samples with each label, and of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
-        from pipeline.evaluate.reports.figures import curves, mistakes
+        from pipeline.evaluate.reports.figures import curves, labels
 
         targets = self.outputs[1]
-        mistakes.plot_label_scores(folder / "labels.png", self.scores()["per_label"])
-        mistakes.plot_pairs(folder / "pairs.png", targets.T @ self.predicted, targets.sum(axis=0), self.labels)
+        labels.plot_scores(folder / "labels.png", self.scores()["per_label"])
+        labels.plot_pairs(folder / "pairs.png", targets.T @ self.predicted, targets.sum(axis=0), self.labels)
         curves.plot_history(folder / "history.png", history, "micro_f1")

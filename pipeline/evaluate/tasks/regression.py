@@ -89,8 +89,8 @@ class Evaluator:
     def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
         """Write a figure of the predicted beside the actual numbers, and one of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
-        from pipeline.evaluate.reports.figures import curves, mistakes
+        from pipeline.evaluate.reports.figures import curves, errors
 
         predicted, actual = self.numbers
-        mistakes.plot_errors(folder / "predicted.png", actual, predicted, self.targets.columns)
+        errors.plot(folder / "predicted.png", actual, predicted, self.targets.columns)
         curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse", self.targets.loss_unit)

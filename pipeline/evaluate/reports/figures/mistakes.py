@@ -1,8 +1,6 @@
-"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images; also the scores of several
-labels a sample, and the errors of numbers.
-"""
+"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,51 +196,3 @@ def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence
     axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
     text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
     axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
-
-
-MOST_BARS, LONGEST_NAME = 40, 40
-SHOWN = {"average_precision": canvas.BLUE, "f1": canvas.VERMILION}
-
-
-def plot_label_scores(path: Path, per_label: Mapping[str, Mapping[str, float]]) -> None:
-    """Plot the average precision and the F1 of the MOST_BARS most frequent labels, the most frequent at the top."""
-    frequent = sorted(per_label.items(), key=lambda item: -item[1]["support"])[:MOST_BARS]
-    with canvas.figure(path, 6.4, 1.3 + 0.34 * len(frequent)) as figure:
-        axes = figure.add_subplot()
-        for place, (name, colour) in enumerate(SHOWN.items()):
-            lengths = [scores.get(name, 0.0) for _, scores in frequent]
-            axes.barh(np.arange(len(frequent)) + 0.38 * place, lengths, 0.36, color=colour, label=name)
-        names = [f"{canvas.label(label, number, LONGEST_NAME)} ({scores['support']:,})" for number, (label, scores) in enumerate(frequent)]
-        axes.set_yticks(np.arange(len(frequent)) + 0.19, names)
-        axes.invert_yaxis()
-        axes.set(xlim=(0, 1), title="Test scores of each label (samples with it)")
-        figure.legend(loc="outside lower center", ncols=len(SHOWN))
-
-
-def plot_pairs(path: Path, counts: Integers, support: Integers, labels: Sequence[str]) -> None:
-    """Plot for how many of the samples with a label (row) each label (column) is predicted. `support` counts the samples with each label."""
-    title = "Labels predicted for the samples with each label"
-    plot_counts(path, counts, counts / np.maximum(support[:, None], 1), labels, title=title, part="label")
-
-
-MOST_COLUMNS, MOST_POINTS = 4, 5000
-
-
-def plot_errors(path: Path, actual: Floats, predicted: Floats, columns: Sequence[str]) -> None:
-    """Plot the predictions (samples, columns) above the residuals, predicted minus actual, of at most MOST_COLUMNS columns, and write the figure to `path`.
-
-    Of more than MOST_POINTS samples, evenly spaced ones are drawn.
-    """
-    shown = np.linspace(0, len(actual) - 1, min(len(actual), MOST_POINTS)).astype(int)
-    count = min(len(columns), MOST_COLUMNS)
-    with canvas.figure(path, 4.2 * count, 6.4) as figure:
-        above, below = figure.subplots(2, count, sharex="col", squeeze=False, height_ratios=(3, 1.4))
-        for number in range(count):
-            x, y = actual[shown, number], predicted[shown, number]
-            ends = [min(x.min(), y.min()), max(x.max(), y.max())]
-            above[number].plot(ends, ends, color="0.6", linewidth=1)
-            above[number].scatter(x, y, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
-            above[number].set(title=canvas.label(columns[number], number, LONGEST_NAME), ylabel="predicted")
-            below[number].axhline(0, color="0.6", linewidth=1)
-            below[number].scatter(x, y - x, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
-            below[number].set(xlabel="actual", ylabel="predicted - actual")
