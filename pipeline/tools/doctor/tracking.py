@@ -135,16 +135,18 @@ def of_deleted(address: Address, environment: "Environment", number: str | int, 
 
 def of_database(address: Address, environment: "Environment") -> Finding:
     """Read from the database whether the experiment that runs go to was deleted. A SQLite file is not changed."""
-    from sqlalchemy import create_engine, text
+    from sqlalchemy import URL, create_engine, text
     from sqlalchemy.exc import SQLAlchemyError
 
-    url, place, remedy = address.for_mlflow, address.shown, f"start the database, {UNSET}"
+    place, remedy = address.shown, f"start the database, {UNSET}"
+    url: str | URL = address.for_mlflow
     options: dict[str, float] = {"connect_timeout": 2}
     if address.given.startswith("sqlite"):
-        database = Path(url.partition(":///")[2])
+        database = Path(address.for_mlflow.partition(":///")[2])
         if not database.exists():
             return ok(f"{database}, which the first run will make")
-        url, place, options = f"sqlite:///{database.as_uri()}?mode=ro&uri=true", str(database), {"timeout": LOCKED_S}
+        place, options = str(database), {"timeout": LOCKED_S}
+        url = URL.create("sqlite", database=database.as_uri(), query={"mode": "ro", "uri": "true"})  # a text would be decoded
         remedy = f"`fuser {database}` if a process locks it, else `mv {database} {database}.damaged`, and restore a backup or `python -m pipeline sync`"
     number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
     query = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND (experiment_id = :number OR name = :name)"

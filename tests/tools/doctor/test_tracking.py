@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from pipeline.tools.doctor import tracking
-from pipeline.tools.doctor.finding import Context, Finding
+from pipeline.tools.doctor.finding import Context, Finding, ok
 
 MakeContext = Callable[..., Context]
 MLFLOW = metadata.version("mlflow")
@@ -177,6 +177,14 @@ def test_a_file_that_is_no_database(make_context: MakeContext, tmp_path: Path) -
     finding = tracking.tracking(make_context())
     assert (finding.status, "file is not a database" in finding.text) == ("warning", True)
     assert f"`mv {tmp_path / 'mlflow.db'} " in finding.remedy
+
+
+def test_the_database_of_a_folder_with_characters_of_an_address_is_the_one_that_is_read(make_context: MakeContext, tmp_path: Path) -> None:
+    folder = tmp_path / "hash# 100% %41?"
+    folder.mkdir()
+    write_store(folder / "mlflow.db")
+    assert tracking.tracking(make_context(top=folder)) == ok(str(folder / "mlflow.db"))
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_database_that_another_process_locks(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
