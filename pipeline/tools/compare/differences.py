@@ -19,8 +19,6 @@ UNKNOWN = "unknown"
 SHORT = 12
 MOST_FILES = 3
 CODE, SOURCE, MODEL = f"{DIGESTS['code']} of train", "source.", "model.name"
-OF_MODEL = "includes the file of the model"
-"""The remark on code that can differ only because the architectures are others, each in a file of its own: all else of the code is equal."""
 MACHINE_FACTS = ("python", "gpu", "driver", "image.digest")
 """Recorded facts about the machine that are compared in addition to its fingerprint. Host names are not compared: every container has its own."""
 CAUSES: dict[Kind, str] = {"data": "the data", "code": "the code", "lock": DIGESTS["lock"], "hardware": "the machine"}
@@ -55,13 +53,12 @@ class Differences:
     def causes(self) -> tuple[str, ...]:
         """Return the possible causes of different scores: each parameter by its key, and every other kind of difference in words.
 
-        Commits and uncommitted changes are a cause only if the code that `train` imported differs, and not only by the file of another
-        architecture. Parameters of `source` affect a result only through the data, and are listed with the data.
+        Commits and uncommitted changes are a cause only if the code that `train` imported differs. That code includes the file of the
+        architecture, so it usually differs if `model.name` differs. In this case it is not listed as a further cause, provided that the commits
+        and the uncommitted changes are equal. Parameters of `source` affect a result only through the data, and are listed with the data.
         """
         source = [row.name for row in self.rows if row.name.startswith(SOURCE)]
-        rows = [
-            row for row in self.rows if row.name not in source and (row.kind != "code" or (row.name == CODE and row.remark != OF_MODEL))
-        ]
+        rows = [row for row in self.rows if row.name not in source and (row.kind != "code" or self._is_code_a_cause)]
         named = {**CAUSES, "data": f"{CAUSES['data']} ({', '.join(source)})" if source else CAUSES["data"]}
         return tuple(dict.fromkeys(row.name if row.kind == "parameters" else named[row.kind] for row in rows))
 
@@ -78,8 +75,7 @@ class Differences:
             result = "Same bytes: the model files are identical."
         else:
             result = "The model files differ, but nothing that is recorded and can affect a result does."
-        code_rows = {row.name for row in self.rows if row.kind == "code"}
-        aside = code_rows and CODE not in code_rows
+        aside = any(row.kind == "code" for row in self.rows) and not self._differ_in_code
         return f"{result} The commits or uncommitted changes differ too, but in no code that train imports." if aside else result
 
     def of_pair(self, position: int) -> "Differences":
@@ -87,6 +83,20 @@ class Differences:
         chosen = [replace(row, values=(row.values[0], row.values[position])) for row in self.rows]
         rows = [row for row in chosen if UNKNOWN not in row.values and row.values[0] != row.values[1]]
         return Differences((self.models[0], self.models[position]), tuple(rows), ())
+
+    @property
+    def _is_code_a_cause(self) -> bool:
+        commits_are_known = all(model.facts.provenance.get("git.commit") for model in self.models)
+        is_of_model = (
+            commits_are_known
+            and any(row.name == MODEL for row in self.rows)
+            and {CODE} == {row.name for row in self.rows if row.kind == "code"}
+        )
+        return self._differ_in_code and not is_of_model
+
+    @property
+    def _differ_in_code(self) -> bool:
+        return any(row.name == CODE for row in self.rows)
 
 
 def differences(models: Sequence[ComparedModel]) -> Differences:
@@ -125,18 +135,16 @@ def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     compared separately.
     """
     digests = [short(model.manifest.inputs.get("code")) for model in models]
+    remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
+    yield from differing("code", [{CODE: each} for each in digests], remark=remark)
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
-    changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
-    remarks, rows = [files_between(commits[0], each) for each in commits[1:]], list[DifferingRow]()
+    remarks = [files_between(commits[0], each) for each in commits[1:]]
     if any(remark != "" for remark in remarks):
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
         remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
-        rows += differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
-    rows += differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
-    is_other_model = len({flat(model.manifest.params)[MODEL] for model in models}) > 1
-    is_of_model = is_other_model and not rows and UNKNOWN not in commits
-    yield from differing("code", [{CODE: each} for each in digests], remark=OF_MODEL if is_of_model else "")
-    yield from rows
+        yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
+    changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
+    yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
     yield from differing("lock", [{DIGESTS["lock"]: short(model.manifest.inputs.get("lock"))} for model in models])
 
 

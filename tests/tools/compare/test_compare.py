@@ -67,6 +67,24 @@ def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_s
     assert differences([first, unrecorded]).causes == ("model.name", "the code")
 
 
+def test_of_more_than_two_models_each_pair_has_its_own_causes(models: Models) -> None:
+    first, other = models("first", "code")
+    name = first.manifest.params["model"]["name"]
+
+    def changed(code: str, facts: Facts, **params: dict[str, Any]) -> ComparedModel:
+        sections = {key: first.manifest.params[key] | section for key, section in params.items()}
+        update = {"params": first.manifest.params | sections, "inputs": {**first.manifest.inputs, "code": code * 64}}
+        return ComparedModel(code, code * 64, first.manifest.model_copy(update=update), {}, facts)
+
+    convnet = changed("c", first.facts, model={"name": "convnet"})
+    later = changed("d", other.facts, model={"name": name})
+    found = differences([first, convnet, later])
+    assert ("code of train", "includes the file of the model") in [(row.name, row.remark) for row in found.rows]
+    assert [found.of_pair(at).causes for at in (1, 2)] == [("model.name",), ("the code",)]
+    other_loss = changed("e", first.facts, model={"name": name}, loss={"name": "other"})
+    assert differences([first, convnet, other_loss]).of_pair(2).causes == ("loss.name", "the code")
+
+
 def test_a_key_that_moved_since_an_earlier_version_is_no_difference(models: Models) -> None:
     first, second = models("first", "first")
     params = {name: dict(section) if isinstance(section, dict) else section for name, section in second.manifest.params.items()}
