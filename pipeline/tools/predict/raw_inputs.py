@@ -133,6 +133,7 @@ class RawInputs:
         read. Raises Refusal if the folder or archive cannot be listed, or if it has no files.
         """
         reads_lines, reads_rows = isinstance(self.reader, LineReader), isinstance(self.reader, RowReader)
+        lists_images = not (reads_lines or reads_rows)
         if reads_lines and not path.is_dir() and path.suffix and not path.name.lower().endswith(archives.SUFFIXES):
             raise Refusal(f"is packed, but called neither a table nor one of {', '.join(archives.SUFFIXES)}: save it as .csv, or rename it")
         tree = archives.open_tree(path)
@@ -148,16 +149,19 @@ class RawInputs:
             except Refusal as error:  # the archive is damaged from here on
                 yield name, problem(error, path)
 
+        if not path.is_dir():  # left out before the files are grouped: each source reads the archive from its start
+            readable = () if lists_images else tables.PARSERS
+            packed = dict.fromkeys(each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable)
+            self.unused.extend(prefix + each for each in packed if lists_images)
+            remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
+            self.problems.extend((prefix + each, Refusal(remedy)) for each in packed if not lists_images)
+            found = [each for each in found if each not in packed]
         for suffix, group in groupby(found, key=lambda each: tables.suffix_of(Path(each))):
             files = list(group)
-            is_in_archive = suffix == parquet.SUFFIX and not path.is_dir()
             if not suffix and not reads_rows:
                 self.sources.append(Source(len(files), partial(read, files)))
-            elif not suffix or (not (reads_lines or reads_rows) and (is_in_archive or suffix != parquet.SUFFIX)):
+            elif not suffix or (lists_images and suffix != parquet.SUFFIX):
                 self.unused.extend(prefix + each for each in files)
-            elif is_in_archive:
-                remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
-                self.problems.extend((prefix + each, Refusal(remedy)) for each in files)
             else:
                 for each in files:
                     self.add_table(prefix + each, path / each)

@@ -22,6 +22,7 @@ from pipeline.core.prepared import Split
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks, tensor_file
 from pipeline.inference.batches import loader
+from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
 from pipeline.tools.predict import command
@@ -209,6 +210,19 @@ def test_a_damaged_image_in_a_folder_or_archive_is_named_and_hidden_files_are_le
     assert (done.code, [record["input"] for record in done.records]) == (1, ["images/000.png", "a.zip/a.png"])
     reason = "cannot be decoded: is not an image that Pillow can read"
     assert done.errors == [f"error: images/notes.txt: {reason}", f"error: a.zip/b.png: {reason}"]
+
+
+def test_tables_between_the_images_of_an_archive_do_not_make_it_be_read_more_than_once(
+    write_model: WriteModel, predict: Predict, monkeypatch
+) -> None:
+    write_model()
+    (path,) = save(random_images(1, (8, 8, 1)))
+    archived("a.tar.gz", {"a.png": path.read_bytes(), "b.csv": b"image", "c.png": path.read_bytes()})
+    passes, contents = list[object](), archives.Tar.contents
+    monkeypatch.setattr(archives.Tar, "contents", lambda self, names: passes.append(names) or contents(self, names))
+    done = predict("a.tar.gz")
+    assert [record["input"] for record in done.records] == ["a.tar.gz/a.png", "a.tar.gz/c.png"]
+    assert passes == [["a.png", "c.png"]]
 
 
 def test_options_below_one_and_no_input_are_refused(write_model: WriteModel, predict: Predict) -> None:
