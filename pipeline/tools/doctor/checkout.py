@@ -14,17 +14,28 @@ from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 
 def dvc_config(top: Path) -> dict[str, Any]:
-    """Return DVC's settings of the checkout `top`, with those of the user and of the system. Paths in them are absolute."""
-    from dvc.config import Config
+    """Return DVC's settings of the checkout `top`, with those of the user and of the system. Paths in them are absolute.
 
-    settings: dict[str, Any] = Config(top / ".dvc")
-    return settings
+    Return {} if DVC is not installed or cannot read them, which is no reason to examine nothing else.
+    """
+    try:
+        from dvc.config import Config
+
+        return dict(Config(top / ".dvc"))
+    except Exception:  # DVC's own types, which cannot be named without DVC
+        return {}
 
 
 RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")
 WRITTEN = (".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work", *RESULT_FOLDERS)
 """Folders of a checkout to which DVC and a training write, if they exist."""
 MOST_NAMED = 4
+OF_REPOSITORY = {
+    "not installed": "install git",
+    "no commit yet": "`git add --all; git commit`",
+    "did not answer": "`git status`, and see why it is slow here",
+}
+"""Errors of Git beside which DVC runs if there is a repository, which it reads without Git, with their remedies."""
 
 
 def ownership(context: Context) -> Finding:
@@ -63,14 +74,15 @@ def git(context: Context) -> Finding:
     without_commit = f"{reason}, so runs are recorded without their commit"
     if "dubious ownership" in reason:
         return warning(without_commit, f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`")
-    if dvc_config(context.top)["core"].get("no_scm"):
+    if dvc_config(context.top).get("core", {}).get("no_scm"):
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
         return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
-    if any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):  # DVC reads it without Git
-        return warning(without_commit, "install git" if "not installed" in reason else "`git add --all; git commit`")
+    remedy = next((remedy for piece, remedy in OF_REPOSITORY.items() if piece in reason), "")
+    if remedy and any((folder / ".git").exists() for folder in (context.top, *context.top.resolve().parents)):
+        return warning(without_commit, remedy)
     first = "install git, and " if "not installed" in reason else ""
     remedy = f"{first}`git init; git add --all; git commit`, or `dvc config --local core.no_scm true`"
-    return problem(f"{reason}: DVC does not run without a repository", remedy)
+    return problem(f"{reason}: DVC does not run without Git", remedy)
 
 
 def dvc_files(context: Context) -> Finding:

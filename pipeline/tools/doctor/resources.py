@@ -92,7 +92,7 @@ def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.
     """
     written = [context.top / name for name in WRITTEN]
     seen = set()
-    cache = dvc_config(context.top)["cache"].get("dir") or context.top / ".dvc/cache"
+    cache = dvc_config(context.top).get("cache", {}).get("dir") or context.top / ".dvc/cache"
     for path in (*written, context.environment.root / ".pipeline", Path(cache)):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.runs import provenance
 from pipeline.tools.doctor import checkout
 from pipeline.tools.doctor.finding import Context
 
@@ -115,6 +116,15 @@ def test_a_repository_without_a_commit_and_a_machine_without_git(make_context: M
     monkeypatch.setenv("PATH", "")
     finding = checkout.git(make_context(top=folder))
     assert (finding.status, finding.remedy) == ("warning", "install git"), "DVC reads a repository without it"
+
+
+def test_an_empty_git_folder_is_a_problem_and_a_git_that_is_slow_is_not(make_context: MakeContext, folder: Path, monkeypatch) -> None:
+    (folder / ".git").mkdir()
+    finding = checkout.git(make_context(top=folder))
+    assert (finding.status, "DVC does not run without Git" in finding.text) == ("problem", True)
+    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 0)
+    finding = checkout.git(make_context(top=folder))
+    assert (finding.status, "commit`" in finding.remedy) == ("warning", False)
 
 
 def test_a_conflict_in_dvc_lock_is_a_problem_and_the_remedy_ends_it(make_context: MakeContext, folder: Path) -> None:
