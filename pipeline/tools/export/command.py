@@ -136,9 +136,11 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
 
 
 def refuse_output(target: Path, *, model: Path) -> None:
-    """Raise Refusal if `target` is a folder, or is the model file itself."""
+    """Raise Refusal if `target` is a folder, is in a folder that does not exist, or is the model file itself."""
     if target.is_dir():
         raise Refusal(f"--output {target}: is a folder: write the name of a file")
+    if not target.parent.is_dir():
+        raise Refusal(f"--output {target}: there is no folder {target.parent}: create it, or write another path")
     if target.exists() and model.exists() and target.samefile(model):
         raise Refusal(f"--output {target}: is the model file itself: write another path")
 

@@ -234,6 +234,10 @@ def test_an_output_path_that_cannot_be_written_is_refused(mlp: Path, folder: Pat
     assert refused(model, "--format", "pt2", "--output", "model.safetensors") == (
         "--output model.safetensors: is the model file itself: write another path"
     )
+    assert refused(model, "--format", "pt2", "--output", "none/model.pt2") == (
+        "--output none/model.pt2: there is no folder none: create it, or write another path"
+    )
+    assert not Path("none").exists()
 
 
 def test_onnx_without_its_packages_is_refused_with_the_command(mlp: Path, refused, monkeypatch) -> None:
