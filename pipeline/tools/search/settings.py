@@ -1,14 +1,13 @@
 """The search file: the metric, the method and the space of a search, validated like `params.yaml`; and what must not change while it runs."""
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, field_validator
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationError, ValidationInfo, field_validator
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
@@ -39,12 +38,26 @@ DIRECTIONS: dict[Direction, Literal["minimize", "maximize"]] = {"min": "minimize
 
 
 class NumberRange(Section):
-    """The keys that `float` and `int` have in common. Optuna's distribution refuses what is no range."""
+    """The keys that `float` and `int` have in common."""
 
     type: str
     low: float
     high: float
     log: bool = False
+
+    @field_validator("high")
+    @classmethod
+    def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
+        if high < info.data.get("low", high):
+            raise ValueError(f"is below `low`, which is {info.data['low']}: write a larger number")
+        return high
+
+    @field_validator("log")
+    @classmethod
+    def refuse_log_of_zero(cls, log: bool, info: ValidationInfo) -> bool:
+        if log and info.data.get("low", 1) <= 0:
+            raise ValueError("a logarithmic range needs `low` above 0: raise `low`, or write `log: false`")
+        return log
 
     @property
     def ends(self) -> Mapping[str, list[Value]]:
@@ -67,6 +80,17 @@ class IntRange(NumberRange):
     low: int
     high: int
     step: PositiveInt = 1
+
+    @field_validator("step")
+    @classmethod
+    def refuse_unreachable_high(cls, step: int, info: ValidationInfo) -> int:
+        low = info.data.get("low", 0)
+        high = info.data.get("high", low)  # which is missing if it was refused
+        if step > 1 and info.data.get("log"):
+            raise ValueError("cannot be combined with a logarithmic range: leave it out, or write `log: false`")
+        if (high - low) % step:
+            raise ValueError(f"{high} cannot be reached from {low} in steps of {step}: write `high: {high - (high - low) % step}`")
+        return step
 
     @property
     def values(self) -> Sequence[Value]:
@@ -259,15 +283,7 @@ def unfit_space(space: Mapping[str, Range], text: str) -> Iterator[Problem]:
 
 
 def unfit_values(key: str, entry: Range, text: str) -> Iterator[Problem]:
-    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid or not fit together, or one
-    if it is no range for Optuna.
-    """
-    try:
-        with warnings.catch_warnings(action="error"):
-            _ = entry.distribution
-    except (ValueError, UserWarning) as error:  # Optuna's
-        yield Problem(str(error).partition(". ")[0].rstrip("."), "write other bounds", ("space", key))
-        return
+    """Yield a problem for each end or choice of a range with which `text`, that of `params.yaml`, would be invalid or not fit together."""
     for name, values in entry.ends.items():
         for value in values:
             try:

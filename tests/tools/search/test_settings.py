@@ -54,10 +54,8 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         (of_rate(low=1.0, high=2.0), f"search.yaml:9: {RATE}.type: is missing: choose one of float, int, categorical"),
         (of_rate(type=["float"]), f"search.yaml:10: {RATE}.type: there is no type [float]: choose one of float"),
         (of_rate(type="float", low=1e-3), f"search.yaml:9: {RATE}.high: is missing: docs/search.md lists the keys"),
-        (
-            of_rate(type="float", low=1.0, high=0.5),
-            f"search.yaml:9: {RATE}: `low <= high` must hold, but got (low=1.0, high=0.5): write other",
-        ),
+        (of_rate(type="float", low=1.0, high=0.5), f"search.yaml:12: {RATE}.high: is below `low`, which is 1.0: write a larger number"),
+        (of_rate(type="float", low=0.0, high=0.5, log=True), f"search.yaml:13: {RATE}.log: a logarithmic range needs `low` above 0"),
         (of_rate(type="float", low=-0.1, high=0.5), f"search.yaml:11: {RATE}.low: optimizer.learning_rate=-0.1: should be greater than 0"),
         (
             {"space": {"model": {"type": "categorical", "choices": ["mlp", "transformer"]}}},
@@ -65,7 +63,11 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
         ),
         (
             {"space": {"model.width": {"type": "int", "low": 8, "high": 31, "step": 8}}},
-            "search.yaml:9: space.model.width: The distribution is specified by [8, 31] and step=8, but the range is not divisible by `step`: write",
+            "search.yaml:13: space.model.width.step: 31 cannot be reached from 8 in steps of 8: write `high: 24`",
+        ),
+        (
+            {"space": {"model.width": {"type": "int", "low": 32, "high": 8, "step": 5}}, "method": "grid"},
+            "search.yaml:12: space.model.width.high: is below `low`, which is 32: write a larger number",
         ),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
@@ -103,6 +105,10 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
 def test_bad_input_is_refused_with_file_line_key_and_remedy(changes: dict[str, Any], message: str) -> None:
     (line,) = refused(changes)
     assert line.startswith(message), line
+
+
+def test_a_bad_range_is_refused_together_with_other_problems_of_the_file() -> None:
+    assert len(refused(of_rate(type="float", low=1.0, high=0.5) | {"trials": 0})) == 2
 
 
 def test_a_grid_has_every_combination_in_order_and_folds_fit_their_number() -> None:
