@@ -92,8 +92,11 @@ def reliability(rows: Sequence[Mapping[str, str]]) -> Figure:
 
 def num_bins(centres: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
     """Return the number of bins, from the centres of those that are not empty: each centre is (i + 0.5) / num_bins."""
-    places = {number: centres * number - 0.5 for number in range(1, 1001)}
-    return next((number for number, place in places.items() if np.allclose(place, place.round(), atol=1e-6)), len(centres))
+    for number in range(1, 1001):
+        places = centres * number - 0.5
+        if np.allclose(places, places.round(), atol=1e-6):
+            return number
+    return len(centres)
 
 
 def table(title: str, x_label: str, series: Mapping[str, Series]) -> Table:

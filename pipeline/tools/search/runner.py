@@ -133,7 +133,7 @@ class SearchRunner:
                 number = left.pop(0) if left else self.study.begin()
                 running[number] = self.run_trial(number, runs)
             for number, trial in list(running.items()):
-                if not next(trial, ""):
+                if next(trial, None) is None:
                     del running[number]
                     self.children.pop(number, None)
                     self.report(number, tracked)
@@ -168,7 +168,7 @@ class SearchRunner:
                 if not has_ended:
                     yield stage
             if trial.left[:1] == [stage] and not is_pruned:
-                self.finish_failed(number, trial, child, step=max(seen, default=0))
+                self.finish_failed(number, trial, child, step=seen[-1] if seen else 0)
                 return
         if is_pruned:
             runs.mark_pruned(trial, len(seen), seen[-1])

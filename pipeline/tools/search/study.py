@@ -1,7 +1,8 @@
 """The study of a search, the ranked table of its trials, and the means of those that repeat a training.
 
-The trials are in SQLite; Optuna's sampler and pruner work on a copy in memory. Each change of the database is one transaction, and a trial is written with all its parameters. The copy is rebuilt from the database when the
-study is opened, so a search that was killed and repeated proposes and prunes like a search that was never killed.
+The trials are in SQLite; Optuna's sampler and pruner work on a copy in memory. Each change of the database is one transaction, and a trial
+is written with all its parameters. The copy is rebuilt from the database when the study is opened, so a search that was killed and repeated
+proposes and prunes like a search that was never killed.
 """
 
 import importlib.util
