@@ -23,7 +23,7 @@ from pipeline.inference import model_file
 from pipeline.inference.machine import Machine
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
-from pipeline.runs.record import Record, runs_of
+from pipeline.runs.record import TRAIN, Record, runs_of
 from pipeline.tools.compare.models import Facts, located_data, read
 
 
@@ -91,7 +91,9 @@ def collect(name: str, paths: Paths, environment: Environment) -> Iterator[Evide
         prepared = data_of(manifest, data)
         evaluation = recorded_evaluation(of.digest, paths) or evaluate_anew(model, manifest, prepared, environment, name, paths, folder)
         trained = recorded.trained(paths.metrics / "train.json", manifest.step) if of_checkout else None
-        known = run.last.get("params", {}) if run else flatten({"source": read_record(data).source or {}}) if prepared else {}
+        trained_with = [fields["params"] for fields in run.begun if fields["stage"] == TRAIN] if run else []
+        of_data = flatten({"source": read_record(data).source or {}}) if prepared else {}
+        known = trained_with[-1] if trained_with else of_data  # a journal of an evaluation alone may have those of other data
         source = {name: value for name, value in known.items() if name.startswith("source.")}
         yield Evidence(
             digest=of.digest,

@@ -295,6 +295,17 @@ def test_without_a_journal_there_is_no_cost_and_no_commit_and_the_source_is_that
     assert "# check out the commit with the code of this model" in found.text
 
 
+def test_the_source_is_not_that_of_an_evaluation_with_other_parameters(checkout: Path, monkeypatch) -> None:
+    shutil.rmtree(".pipeline")
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
+    project.write_params(checkout, {**QUICK, "source.valid": 0.25})
+    assert main(["prepare"]) == main(["evaluate"]) == 0
+    text = report().text
+    assert "source.valid" not in text
+    assert "the source of the data is not known here" in text
+
+
 def test_uncommitted_changes_of_code_are_named_and_those_of_parameters_are_commands(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
