@@ -226,11 +226,11 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
 ) -> None:
     folder, finish_run, pauses, times_s = write_journal(tmp_path, "a"), Delivery._finish, [], [0.0]
 
-    def finished(self: Delivery) -> None:
+    def finished(self: Delivery, run: Any) -> None:
         if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered, however long that takes
             finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
             times_s.append(mirror.LAST_ATTEMPTS_S + 1)
-        finish_run(self)
+        finish_run(self, run)
 
     def pause(pause_s: float, *_: object, **__: object) -> None:
         pauses.append(pause_s)
@@ -254,8 +254,8 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     folder, finish_run, sampler = write_journal(tmp_path, "a"), Delivery._finish, MagicMock()
     opened: list[Journal] = []
 
-    def finished(self: Delivery) -> None:
-        finish_run(self)
+    def finished(self: Delivery, run: Any) -> None:
+        finish_run(self, run)
         if not opened:
             opened.append(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
 
