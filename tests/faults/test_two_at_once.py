@@ -17,7 +17,7 @@ from pipeline.__main__ import main
 from tests.project import digests
 from tests.repository import call, repository, variables
 
-CHANGES = {"train.steps": 200, "train.report_every_steps": 50, "train.validate_every_steps": 100}
+CHANGES = {"train.steps": 500, "train.report_every_steps": 50, "train.validate_every_steps": 250}
 QUIETLY = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10", "PIPELINE_DEVICE": "cpu"}
 BUSY = "is busy, it is being blocked by"
 TRAINS_ALREADY = "another process is training with the same inputs: wait for it, or stop it"
