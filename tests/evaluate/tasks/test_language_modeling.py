@@ -57,6 +57,14 @@ def test_the_size_of_the_pieces_changes_no_score_and_padding_counts_nowhere() ->
     assert scores["bits_per_byte"] < scores["bits_per_character"], "é has two bytes"
 
 
+def test_each_row_has_its_summed_loss_and_the_number_of_its_targets() -> None:
+    samples = fed(2).sample_scores()
+    loss = cross_entropy(LOGITS.flatten(0, 1), TARGETS.flatten(), ignore_index=IGNORED, reduction="none").view(TARGETS.shape)
+    assert samples.loss == pytest.approx(loss.sum(1).numpy(), rel=1e-6)
+    assert np.array_equal(samples.correct, (LOGITS.argmax(-1) == TARGETS).sum(1))
+    assert np.array_equal(samples.num_targets, (TARGETS != IGNORED).sum(1))
+
+
 def test_logits_that_are_not_finite_are_refused_though_nan_marks_the_padding() -> None:
     for value in (math.nan, math.inf):
         logits = LOGITS.clone()

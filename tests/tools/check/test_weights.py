@@ -51,6 +51,7 @@ def test_a_model_of_the_same_architecture_is_accepted(change, capsys: pytest.Cap
     [
         ("base.pth", "is a pickle, which can run any code when it is read: convert it, as docs/fine-tuning.md shows"),
         ("/base.safetensors", "should be a path inside data/weights/: copy the file into this folder, and write its name"),
+        ("../base.safetensors", "should be a path inside data/weights/"),
         ("None", "should be the name of a file or folder, or null: write `weights: null`"),
         ("other.safetensors", "data/weights/other.safetensors: is missing: copy the file to this path, or write `weights: null`"),
     ],

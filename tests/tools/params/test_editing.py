@@ -140,6 +140,7 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
         ("optimizer.learning_rate='1e-3'", "optimizer.learning_rate='1e-3': should be a number, not \"1e-3\""),
         ("train.batch_size=32", "params.yaml:58: train.micro_batch_size: is larger than train.batch_size: write at most 32"),
         ("train.steps=5", "train.steps=5: set either `epochs` or `steps`, and write null for the other"),
+        ("train.epochs=null", "train.steps: set either `epochs` or `steps`, and write null for the other"),
         ("train", "train: is not of the form KEY=VALUE"),
         ("=3", "=3: is not of the form KEY=VALUE"),
         ("source.root=a: b", "source.root=a: b: is not valid YAML:"),

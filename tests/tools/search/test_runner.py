@@ -348,6 +348,7 @@ def test_parameters_that_do_not_fit_each_other_fail_their_trial_only(top: Path, 
     ("changes", "params", "named"),
     [
         ({"space": {"train.clip_norm": projects.SEARCH["space"]["train.clip_norm"]}}, {}, "space.optimizer.learning_rate"),
+        ({"direction": "maximize", "seed": 4}, {}, "direction, seed: "),
         ({}, {"train.batch_size": 32, "train.micro_batch_size": 32}, "params.yaml train.batch_size, params.yaml train.micro_batch_size"),
     ],
 )

@@ -69,12 +69,17 @@ def test_the_search_of_digits_is_valid_for_its_preset() -> None:
             {"space": {"model.width": {"type": "int", "low": 32, "high": 8, "step": 5}}, "method": "grid"},
             "search.yaml:12: space.model.width.high: is below `low`, which is 32: write a larger number",
         ),
+        (of_rate(type="categorical", choices=[]), f"search.yaml:11: {RATE}.choices: "),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"search.yaml:11: {RATE}.choices: 1.0 is listed twice: remove one"),
         (of_rate(type="categorical", choices=[[1.0]]), f"search.yaml:11: {RATE}.choices: [1.0] is not a single value"),
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"search.yaml:11: {RATE}.choices: optimizer.learning_rate=fast: should be a "),
         (
             {"space": {"optimizer.learnin_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
             "search.yaml:9: space.optimizer.learnin_rate: is not a key of params.yaml: did you mean `optimizer.learning_rate`?",
+        ),
+        (
+            {"space": {"optimiser.learning_rate": {"type": "float", "low": 0.1, "high": 0.2}}},
+            "search.yaml:9: space.optimiser.learning_rate: is not a key of params.yaml: did you mean `optimizer`?",
         ),
         (
             {"space": {"source.valid": {"type": "float", "low": 0.1, "high": 0.2}}},

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import ValueOf
 from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
-from pipeline.inference import machine, model_file, tensor_file
+from pipeline.inference import machine, model_file, networks, tensor_file
 from pipeline.runs import find, provenance
 from pipeline.runs.mlflow.address import Address
 from pipeline.tools.verify import command
@@ -26,6 +27,7 @@ from pipeline.train.engine import update
 from pipeline.train.params import LoopSettings, TrainParams
 from tests import project
 from tests.conftest import changed
+from tests.laws.test_resuming import CONVNET
 from tests.repository import GIT, call, repository
 
 MODEL = Path("models/model.safetensors")
@@ -221,6 +223,7 @@ DIFFERENCES = {
         lambda: Path("pipeline/models/mlp.py").unlink(),
         r"code: \w{12} in the file, but no pipeline/models/mlp.py in this checkout .*",
     ),
+    "another lock file": (lambda: append("requirements.lock"), f"lock: {DIGESTS}"),
     "other parameters": (edit_the_parameters, r"params: optimizer.learning_rate: 0.003 in the file, but 0.25 in params.yaml"),
     "another score": (edit_a_score, r"score: accuracy: 0.75 in metrics/evaluate.json, but 0\.\d+ in this evaluation"),
 }
@@ -330,6 +333,9 @@ def test_a_manifest_that_contradicts_its_data_or_parameters_is_named(checkout: P
         difference = command.compare_manifest(manifest, params, prepared, found).difference
         assert difference
         assert re.fullmatch(message, difference)
+    chosen = from_data(changed(copy.deepcopy(metadata["params"]), {"model": CONVNET, "train.channels_last": "auto"}), TrainParams, "test")
+    manifest = model_file.describe({**metadata, "channels_last": True}, MODEL)
+    assert command.compare_manifest(manifest, chosen, prepared, found).difference is None
     reseal(lambda _, metadata: metadata.update(channels_last=True))
     assert verify()[-1] == f"differs: manifest: channels_last: true in the file, but false in {IMPLIED}"
 
@@ -380,7 +386,9 @@ def test_metrics_of_another_program_are_refused(tmp_path: Path) -> None:
             recorded.read(path)
 
 
-def test_scoring_is_refused_as_in_the_stage_evaluate(checkout: Path, refused: Callable[..., list[str]]) -> None:
+def test_scoring_is_refused_as_in_the_stage_evaluate(checkout: Path, refused: Callable[..., list[str]], monkeypatch) -> None:
+    monkeypatch.setattr(networks, "predict", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory (injected)")))
+    assert "evaluate.batch_size: out of memory" in refused("evaluate")[0]
     project.write_params(Path(), {**QUICK, "evaluate.top_k": 11})
     line = Document.read(Path("params.yaml")).line(("evaluate", "top_k"))
     message = f"params.yaml:{line}: evaluate.top_k: 11 is more than the 10 classes of this dataset: write at most 10"
