@@ -120,10 +120,11 @@ def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp
     assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"} - {"dvc"}, "of DVC only its settings"
 
 
-def test_doctor_needs_nothing_that_takes_seconds_to_import(tmp_path: Path) -> None:
-    code, found = heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true")
+@pytest.mark.parametrize(("address", "needed"), [({}, {"dvc", "sqlalchemy"}), ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, {"dvc"})])
+def test_doctor_needs_nothing_that_takes_seconds_to_import(tmp_path: Path, address: dict[str, str], needed: set[str]) -> None:
+    code, found = heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true", **address)
     assert code in (0, 1)
-    assert found <= {"dvc", "sqlalchemy"}
+    assert found <= needed
 
 
 def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:

@@ -37,6 +37,15 @@ def unreachable(*_: object, **__: object) -> None:
     raise URLError("Name or service not known")
 
 
+def test_weights_that_cannot_be_downloaded_are_refused_with_the_line_and_the_place(refused: Refused, tmp_path: Path, monkeypatch) -> None:
+    enter(tmp_path, monkeypatch, {"model": WEIGHTS})
+    monkeypatch.setattr("torch.hub.download_url_to_file", unreachable)
+    [message] = refused("check", code=69)
+    assert message.startswith("params.yaml:")
+    assert "model.pretrained: IMAGENET1K_V1 cannot be downloaded (<urlopen error Name or service not known>)" in message
+    assert f"put {FILE} into {tmp_path}/torch/hub/checkpoints" in message
+
+
 def test_weights_are_downloaded_once_and_damaged_ones_are_refused(refused: Refused, tmp_path: Path, monkeypatch) -> None:
     enter(tmp_path, monkeypatch, {"model": WEIGHTS})
     downloads = []

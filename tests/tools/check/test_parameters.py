@@ -63,6 +63,15 @@ def test_a_bad_value_is_answered_with_its_place_and_the_remedy(parameters, refus
     assert said.startswith(f"params.yaml:{line}: {key}: {words}")
 
 
+def test_each_stage_answers_for_its_sections(parameters: Parameters, refused: Refused) -> None:
+    keys = {"prepare": "source.valid", "train": "model.dropout", "evaluate": "evaluate.confidence_level"}
+    lines = {stage: parameters.put(key, "1.0") for stage, key in keys.items()}
+    parameters.write()
+    for stage, line in lines.items():
+        [said] = refused(stage)
+        assert said.startswith(f"params.yaml:{line}: {keys[stage]}: ")
+
+
 @pytest.mark.parametrize(
     ("key", "remedy"),
     [

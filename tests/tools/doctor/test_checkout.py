@@ -116,6 +116,9 @@ def test_a_repository_without_a_commit_and_a_machine_without_git(make_context: M
     monkeypatch.setenv("PATH", "")
     finding = checkout.git(make_context(top=folder))
     assert (finding.status, finding.remedy) == ("warning", "install git"), "DVC reads a repository without it"
+    shutil.rmtree(folder / ".git")
+    finding = checkout.git(make_context(top=folder))
+    assert (finding.status, finding.remedy.startswith("install git, and `git init;")) == ("problem", True)
 
 
 def test_an_empty_git_folder_is_a_problem_and_a_git_that_is_slow_is_not(make_context: MakeContext, folder: Path, monkeypatch) -> None:

@@ -134,8 +134,9 @@ def test_a_proxy_that_does_not_reach_the_server_is_named(make_context: MakeConte
     assert examined(make_context, address).status == "ok"
 
 
-def test_nothing_is_claimed_where_only_the_client_of_mlflow_can_ask(make_context: MakeContext, servers: Servers, monkeypatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_AUTH", "a plugin")
+@pytest.mark.parametrize(("name", "value"), [("MLFLOW_TRACKING_AUTH", "a plugin"), ("MLFLOW_WORKSPACE", "team")])
+def test_nothing_is_claimed_where_only_the_client_of_mlflow_can_ask(make_context, servers: Servers, monkeypatch, name: str, value) -> None:
+    monkeypatch.setenv(name, value)
     assert examined(make_context, servers.start(status=401)).text.endswith(", which was not examined")
     assert not servers.running[0].seen  # type: ignore[attr-defined]
 

@@ -133,6 +133,14 @@ def test_the_file_says_what_the_model_is_and_what_it_takes(mlp: Path, name: str)
     assert (found["precision"], found["step"]) == ("fp32", 3)
 
 
+def test_the_axes_of_an_onnx_file_have_names(mlp: Path) -> None:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(export(mlp, "onnx"), providers=["CPUExecutionProvider"])
+    assert [(each.name, each.shape) for each in session.get_inputs()] == [("inputs", ["batch", 8, 8, 3])]
+    assert [(each.name, each.shape) for each in session.get_outputs()] == [("outputs", ["batch", 3])]
+
+
 def test_several_models_are_exported_as_one(mlp: Path, folder: Path) -> None:
     other = models.write(folder / "other.safetensors", models.MLP | {"width": 8})
     export(mlp, "onnx", "--with", str(other))
@@ -204,6 +212,13 @@ def test_a_file_with_other_outputs_is_not_written(mlp: Path, folder: Path, capsy
     assert "was not written, because its outputs on 64 random samples" in error
     assert (folder / "model.pt2").read_text() == "an earlier one"
     assert len(list(folder.iterdir())) == 2, "no draft is left"
+
+
+def test_a_difference_within_the_tolerance_is_printed_and_output_written(mlp: Path, folder: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setitem(FORMATS, "pt2", shifted(5e-5))
+    export(mlp, "pt2", "--output", "deployed.bin")
+    assert "largest difference 5e-05 (allowed: 1e-04)" in capsys.readouterr().out
+    assert (folder / "deployed.bin").is_file()
 
 
 def test_a_program_whose_outputs_have_another_shape_is_not_written(mlp: Path, folder: Path, capsys, monkeypatch) -> None:

@@ -258,6 +258,14 @@ def test_a_list_of_columns_is_one_class_several_labels_or_numbers_by_its_values(
         assert found == expected.get(name, ("multi_label", "valid/average_precision"))
 
 
+def test_what_is_replaced_is_kept() -> None:
+    edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
+    Path("params.yaml").write_text(edited, encoding="utf-8")
+    source(f"data={csv('data/a.csv', rows())}")
+    [kept] = Path(".pipeline/replaced").iterdir()
+    assert kept.read_text(encoding="utf-8") == edited
+
+
 def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
     monkeypatch.setattr(training_time, "measured", lambda *given: StepTime(4 * given[2].sample_s, given[2].step_s))

@@ -29,6 +29,14 @@ def test_the_verb_writes_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(reference.SCHEMA.read_text(encoding="utf-8"))["properties"]
 
 
+def test_the_table_lists_every_parameter() -> None:
+    table = (TOP / reference.TABLE).read_text(encoding="utf-8")
+    for preset in PRESETS:
+        for section, content in Document.read(preset).data.items():
+            for key in [f"{section}.{name}" for name in content] if isinstance(content, dict) else [section]:
+                assert f"\n| `{key}`" in table
+
+
 def test_no_key_is_described_twice_in_the_same_words() -> None:
     rows = re.findall(r"^\| `([\w.]+)`[^|]*\|(.*)", (TOP / reference.TABLE).read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == len(set(rows))

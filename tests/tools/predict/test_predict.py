@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import re
 import sys
@@ -233,9 +234,10 @@ def test_options_below_one_and_no_input_are_refused(write_model: WriteModel, pre
         main(["predict", "model.safetensors"])
 
 
-def test_diverged_weights_are_refused(write_model: WriteModel, predict: Predict) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_diverged_weights_are_refused(write_model: WriteModel, predict: Predict, value: float) -> None:
     tensors, metadata = tensor_file.load(write_model())
-    tensor_file.save(Path("model.safetensors"), {name: tensor * float("nan") for name, tensor in tensors.items()}, metadata)
+    tensor_file.save(Path("model.safetensors"), tensors | {"3.bias": tensors["3.bias"] + value}, metadata)
     Image.new("L", (8, 8)).save("image.png")
     done = predict("image.png")
     assert (done.code, done.records) == (2, [])

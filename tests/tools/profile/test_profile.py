@@ -13,7 +13,8 @@ import torch
 from pipeline.inference.batches import loader
 from pipeline.tools.profile import profile
 from pipeline.tools.profile.profile import Profile, profile_training
-from tests.tools.profile.conftest import CPU
+from tests import texts
+from tests.tools.profile.conftest import CPU, LOOP
 
 SLOW_S = 0.02
 
@@ -96,3 +97,8 @@ def test_the_profile_tells_everything_that_was_measured(train_params, prepared) 
     crowded, alone = (replace(result, timed=replace(result.timed, cpu_wait_s=share * result.timed.step_s)) for share in (0.5, 0.0))
     assert "Other processes use the CPUs: for 50% of the time" in "\n".join(crowded.lines())
     assert "Other processes" not in "\n".join(alone.lines())
+
+
+def test_a_model_of_texts_is_profiled(train_params) -> None:
+    result = profile_training(train_params({"model": texts.LSTM, **texts.UNAUGMENTED, **LOOP}), texts.texts(), CPU, steps=5)
+    assert "lstm on cpu" in result.title

@@ -63,3 +63,12 @@ def test_seconds_are_those_of_a_step_and_ratios_those_of_a_round(monkeypatch) ->
     nothing = lambda: None  # noqa: E731
     assert trials.interleaved({"a": (nothing, 4), "b": (nothing, 1)}, rounds=1, synchronize=nothing) == {"a": [2.0], "b": [2.0]}
     assert trials.ratios([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
+
+
+@pytest.mark.parametrize("text", [None, "", "not numbers at all"])
+def test_a_kernel_that_does_not_tell_gives_no_wait_for_a_cpu(monkeypatch, tmp_path, text: str | None) -> None:
+    path = tmp_path / "schedstat"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(trials, "SCHEDULER_STATISTICS", path)
+    assert trials.cpu_wait_s() == 0

@@ -185,3 +185,11 @@ def test_a_metric_that_the_task_does_not_list_is_named_at_the_first_report(train
     monkeypatch.setattr(training.objective, "averages", lambda _sums, _count: {"f1": 1.0})
     with pytest.raises(ValueError, match="the objective reports train/f1, which are missing from `metrics`"):
         run(training)
+
+
+def test_a_sum_with_the_name_of_a_value_of_the_loop_is_refused(train_params, prepared, monkeypatch) -> None:
+    training = begin(train_params({}), prepared)
+    sums = training.objective.sums
+    monkeypatch.setattr(training.objective, "sums", lambda outputs, targets: sums(outputs, targets) | {"norm": outputs.sum()})
+    with pytest.raises(AssertionError):
+        run(training)

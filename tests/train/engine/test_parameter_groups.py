@@ -65,6 +65,12 @@ def test_the_rate_falls_from_the_head_to_the_first_layer() -> None:
     assert {name.partition(".")[0]: rate for name, rate in rates.items()} == {"8": 10.0, "4": 0.5, "2": 0.25, "0": 0.125}
 
 
+def test_the_range_of_the_learning_rates_is_told() -> None:
+    module, chosen = network(), settings(layer_decay=0.5, groups=(HEAD,))
+    told = parameter_groups.summary(module, optimizers.build(module, chosen), 0.01)
+    assert told == "learning rates from 0.0013 (0.0.weight) to 0.1 (8.bias)"
+
+
 def test_a_training_prints_the_range_of_the_learning_rates_only_if_they_differ(train_params, prepared, capsys) -> None:
     begin(train_params({"optimizer.layer_decay": None}), prepared)
     assert "learning rates" not in capsys.readouterr().out
