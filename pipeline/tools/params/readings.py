@@ -167,10 +167,15 @@ def of_single_table(path: Path, given: Given) -> Values | None:
     table = columns.read(path, encoding=encoding_of(given))
     if table.holds_images and given.get(IMAGES) not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
-    folders = [path.parent]
-    if any(map(columns.are_image_names, table.columns.values())) and len(path.parts) > 2:
+    folders, has_names = [path.parent], any(map(columns.are_image_names, table.columns.values()))
+    if has_names and len(path.parts) > 2:
         folders.append(path.parent.parent)
-    by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
+    try:
+        by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
+    except Refusal:  # such as that of links in the environment of a checkout, beside a table of something else
+        if has_names or IMAGES in given:
+            raise
+        return None
     root = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
     values = table_values(root, by_stem[root], path, table, given)
     return values and {"root": root, "table": path.relative_to(root), **values}

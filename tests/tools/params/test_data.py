@@ -289,3 +289,9 @@ def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsy
     assert chosen("model=resnet", "train.epochs=7") == ("resnet", 7)
     monkeypatch.setattr(recommending.machine, "choose_device", lambda _: torch.device("cuda"))
     assert chosen() == ("resnet", 60)
+
+
+def test_links_beside_a_table_without_images_are_no_obstacle(refused: Refused) -> None:
+    path = csv("data/a.csv", [{"text": f"sun and rain {number}", "label": ""} for number in range(20)])
+    Path("data/loop").symlink_to(Path("data").resolve())
+    assert "no column looks like the labels (label has no values)" in refused("set", f"data={path}")[0]
