@@ -107,7 +107,7 @@ class Columns:
     """The columns of a table that make up its labelled rows. All are names, or all are numbers."""
 
     labels: tuple[Column, ...]
-    """What a model should find: one column, or several of which each has one number or label."""
+    """The targets are in these columns: in one, or in several of which each has one number or label."""
     text: Column | None = None
     """The texts, or with `of_images` the paths of images."""
     split: Column | None = None
@@ -127,6 +127,10 @@ class Columns:
         text = [] if self.text is None else [(f"source.{self.text_key}", self.text)]
         split = [] if self.split is None else [("source.split_column", self.split)]
         return [*text, *split, *(("", cell) for cell in self.cells), *zip(keys, self.labels, strict=True)]
+
+    @cached_property
+    def names(self) -> set[Column]:
+        return {column for _, column in self.named}
 
 
 def suffix_of(path: Path) -> str:
@@ -179,9 +183,7 @@ def checked(
     place, text = f"source.root: {row.place}", None
     if columns.text is not None:
         text = fields[columns.text]
-        are_names = isinstance(columns.text, str) and {str(fields[name]) for _, name in columns.named} == {
-            name for _, name in columns.named
-        }
+        are_names = isinstance(columns.text, str) and {str(fields[name]) for name in columns.names} == columns.names
         if keep_empty and (are_names or is_empty(text)):
             return row
         if are_names:

@@ -58,7 +58,7 @@ class Evidence:
     model: Model
     manifest: Manifest
     facts: Facts
-    """What its run or its git revision recorded, as for `compare`."""
+    """These are the facts that its run or its git revision recorded, as for `compare`."""
     evaluation: Evaluation
     trained: Mapping[str, Any] | None
     history: Sequence[recorded.Row] | None

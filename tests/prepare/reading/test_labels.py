@@ -14,8 +14,8 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.prepare import split
-from pipeline.prepare.reading import labelled_tables
-from pipeline.prepare.reading.labels import Labelled
+from pipeline.prepare.reading import labelled_tables, tables
+from pipeline.prepare.reading.labels import ClassLabels, Labelled
 from pipeline.prepare.reading.tables import Columns
 from pipeline.sources.text_classification import Settings
 from tests.sources.test_text_classification import WORD
@@ -103,3 +103,26 @@ def test_the_last_sample_of_a_rare_label_stays_in_train_and_each_label_is_drawn_
         constant[:, column] = column == 0
         with pytest.raises(Refusal, match=f"source.root: x has {message}, or remove the label"):
             task.refuse_unlearnable(constant, "x")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "said"),
+    [
+        ("a.jsonl", "{}\n", Columns((1, 2), 3), "set source.text_column and source.label_column.0 and source.label_column.1 to names"),
+        ("a.csv", "text,label\nx,a\nlabel,text\n", Columns(("label",), "text"), "a.csv:3: has the names of the columns in place of values"),
+    ],
+)
+def test_a_column_or_row_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: str, columns: Columns, said: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(Refusal, match=said):
+        tables.read(path, columns)
+
+
+def test_an_image_may_have_a_number_as_its_name_or_none_beside_its_label(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"image": 17, "label": "a"}\n{"image": 18, "label": "b"}\n' * 2, encoding="utf-8")
+    columns = Columns(("label",), "image", of_images=True)
+    assert [row.text for row in tables.read(path, columns)] == ["17", "18", "17", "18"]
+    without = Columns(("label",), of_images=True)
+    assert len(labelled_tables.read({TRAIN: [path]}, without, ClassLabels(without.labels), path, "utf-8", skip_empty=True).rows) == 4
