@@ -16,7 +16,7 @@ from pipeline.prepare.progress import Advance, progress
 from pipeline.prepare.reading import encodings
 
 if TYPE_CHECKING:
-    from pipeline.tools.predict.protocols import Prediction
+    from pipeline.tools.predict.protocols import Prediction, Reader
 
 TABLE_ROWS = 64
 """Rows that are printed at once. The widths of the columns are those of the first rows, so that the parts form one table."""
@@ -44,7 +44,8 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     with those of `model`.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
-    pass, and `top_k` the number of most likely classes to name, and `beam` the width of the beam search of a model that writes texts. `column` is the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
+    pass, `top_k` the number of most likely classes to name, and `beam` the width of the beam search of a model that writes texts. `column` is
+    the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
     target = None if output is None else Path(output)
     refuse_invalid({"--batch-size": batch_size, "--top-k": top_k}, encoding)
@@ -55,7 +56,6 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
     from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.protocols import RowReader
     from pipeline.tools.predict.table_column import parsed
 
     machine = Machine.set_up(Environment.read())
@@ -71,9 +71,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
         print(f"error: {message}", file=sys.stderr, flush=True)
 
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
-        for name in given.unused:
-            is_no_input = "no table" if isinstance(loaded.reader, RowReader) else "a table, and no input by itself"
-            print(f"note: {shown(name)} is {is_no_input}", file=sys.stderr)
+        note_unused(given.unused, loaded.reader)
         # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
         is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
         shows_progress = not is_table and given.num_units > 1
@@ -91,6 +89,15 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     if note := loaded.reader.note():
         print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def note_unused(names: Iterable[str], reader: "Reader") -> None:
+    """Print to stderr which files are no inputs: all but tables for a model of rows, and tables between the files of any other model."""
+    from pipeline.tools.predict.protocols import RowReader
+
+    is_no_input = "no table" if isinstance(reader, RowReader) else "a table, and no input by itself"
+    for name in names:
+        print(f"note: {shown(name)} is {is_no_input}", file=sys.stderr)
 
 
 def refuse_invalid(counts: Mapping[str, int], encoding: str | None) -> None:
