@@ -1,23 +1,20 @@
 """Reads a YAML file as plain data, with the line number of every key. Parses it as DVC does: by YAML 1.2, where `1e-3` is a number."""
 
-import json
 import re
 import warnings
-from collections import ChainMap
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import RoundTripConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
-from ruamel.yaml.scalarbool import ScalarBoolean
 
 from pipeline.core import untrusted
 from pipeline.core.refusal import Location, Refusal
@@ -32,16 +29,17 @@ BRACKET = re.compile(r"\[|(?<!\$)\{")
 """A bracket of YAML: ruamel takes seconds to parse a thousand nested ones. The `${` of DVC's templates is none."""
 CONSTRUCTION_ERRORS = (YAMLError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError)
 """The exceptions that ruamel raises for a value that does not fit its tag."""
+TEXT_TAG, MERGE_TAG = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 KIND_NAMES = {"NoneType": "empty", "list": "a list"}
 
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed YAML file: `data` has dicts, lists and scalars, and `lines` the line of each value by its location."""
+    """A parsed YAML file: `data` has dicts, lists and scalars, and `root` is the YAML node tree, which has the line numbers."""
 
     path: Path
     data: dict[str, Any]
-    lines: Mapping[Location, int]
+    root: Node
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -57,7 +55,7 @@ class Document:
         refuse_conflict(text, path)
         refuse_brackets(text, path)
         try:
-            data, lines = parse(text)
+            data, root = parse(text)
         except MarkedYAMLError as error:
             raise Refusal(f"is not valid YAML: {describe(error)}", file=str(path), line=line_of(error)) from None
         except ReaderError as error:
@@ -72,15 +70,20 @@ class Document:
             kind = KIND_NAMES.get(type(data).__name__, "a single value")
             problem = f"should contain sections such as `train:`, but is {kind}"
             raise Refusal(problem, remedy="copy a file of presets/ to this path", file=str(path), line=1)
-        return cls(path, data, lines)
+        return cls(path, data, root)
 
     def line(self, location: Location) -> int:
         """Return the line number, from 1, of the key at `location`, a path of keys and list indices.
 
         If the file lacks this key, return the line of the innermost section on the path that the file has, or 1 if it has none.
         """
-        sections = (location[:length] for length in range(len(location), 0, -1))
-        return next((self.lines[section] for section in sections if section in self.lines), 1)
+        node, line = self.root, 1
+        for part in location:
+            found_child = child(node, part)
+            if found_child is None:
+                break
+            node, line = found_child
+        return line
 
 
 def read_text(path: Path) -> str:
@@ -112,87 +115,64 @@ def refuse_brackets(text: str, path: Path) -> None:
         raise Refusal(f"contains more than {MAX_BRACKETS} brackets", remedy="this is not a parameter file", file=str(path), line=1)
 
 
-def parse(text: str) -> tuple[Any, Mapping[Location, int]]:
-    """Return the data of a YAML text, which the caller may change, and the line of each of its values."""
-    data, lines = parsed(text)
-    return deepcopy(data), lines
+def parse(text: str) -> tuple[Any, Node]:
+    """Return the pair (data, node tree) of a YAML text. The caller may change the data."""
+    data, root = parsed(text)
+    return deepcopy(data), root
 
 
 @lru_cache(maxsize=64)  # a command asks for the same text several times, and parsing it takes longer than most other work
-def parsed(text: str) -> tuple[Any, Mapping[Location, int]]:
+def parsed(text: str) -> tuple[Any, Node]:
+    yaml = YAML(typ="safe", pure=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ruamel warns about an anchor that is defined twice; DVC reports it, if it is an error
-        plain = PlainData()
-        return plain.of(load(text)), plain.lines
+        root = yaml.compose(text)
+        if root is not None:
+            refuse_excess(root, text)
+        return to_plain_data(None if root is None else yaml.constructor.construct_document(root)), root
 
 
-def load(text: str) -> Any:
-    """Parse YAML into the values of ruamel, which keep their comments, their notation and their lines."""
-    ruamel = YAML()  # which makes no Python objects, unlike the yaml.load of PyYAML
-    ruamel.Constructor = Constructor
-    ruamel.preserve_quotes = True
-    return ruamel.load(text)
+def refuse_excess(root: Node, text: str) -> None:
+    """Raise ValueError if the file expands to more than MAX_VALUES values, and RecursionError if it nests deeper than MAX_DEPTH.
 
-
-class Constructor(RoundTripConstructor):
-    """Refuses a tag that it does not know, as DVC does. It is a subclass because ruamel registers functions for a whole class."""
-
-
-Constructor.add_constructor(None, Constructor.construct_undefined)
-
-
-class PlainData:
-    """Converts the values of `load` to dicts with str keys, lists and scalars, and collects the line, from 1, of each value in `lines`.
-
-    A value that has several aliases (`*name`) is converted, and counted, once for each use.
+    Aliases (`*name`) can make a small file huge, so call this before the nodes are converted to Python values. `text` is the text of the
+    file: `extent` turns its keys into text.
     """
-
-    def __init__(self) -> None:
-        self.lines: dict[Location, int] = {}
-        self.num_values = 0
-
-    def of(self, value: Any, location: Location = ()) -> Any:
-        """Return the plain data of `value`, the value at `location`. Dates become text.
-
-        Raises ValueError for more than MAX_VALUES values, RecursionError for more than MAX_DEPTH levels, and like `scalar`.
-        """
-        self.num_values += 1
-        if self.num_values > MAX_VALUES:
-            raise ValueError(f"the file expands to more than {MAX_VALUES} values: use fewer aliases")
-        if len(location) >= MAX_DEPTH:
-            raise RecursionError  # an alias that refers to its own parent recurses for ever
-        if not isinstance(value, CommentedMap | CommentedSeq):
-            return scalar(value)
-        # the keys that are merged by `<<` have their lines in another section; a value that was added to those of the file has none
-        positions = ChainMap(*(each.lc.data or {} for each in (value, *getattr(value, "merge", ()))))
-        found = dict[str | int, Any]()
-        for key, item in value.items() if isinstance(value, CommentedMap) else enumerate(value):
-            part = key if isinstance(value, CommentedSeq) else scalar(key if isinstance(key, str) else json.dumps(key, default=str))
-            if key in positions:
-                self.lines[*location, part] = positions[key][0] + 1
-            found[part] = self.of(item, (*location, part))
-        return found if isinstance(value, CommentedMap) else [*found.values()]
+    values, height = extent(root, text, {})
+    if height > MAX_DEPTH:
+        raise RecursionError
+    if values > MAX_VALUES:
+        raise ValueError(f"the file expands to more than {MAX_VALUES} values: use fewer aliases")
 
 
-def scalar(value: Any) -> Any:
-    """Return a scalar of ruamel as one of Python.
+def extent(node: Node, text: str, extents: dict[int, tuple[int, int]], depth: int = 0) -> tuple[int, int]:
+    """Return the pair (number of nodes, depth) of the tree that begins at `node`. A tree of one node has the depth 1. Turn its keys into text.
 
-    Raises TypeError for a value of another type. Raises ValueError for an integer of more than MAX_BITS bits, and for text that is not
-    valid Unicode (a lone surrogate).
+    A node that has several aliases is counted once for each use. `extents` caches the results by the id of the node. `depth` is the depth
+    of `node` in the whole file, and `text` its text. Raises RecursionError if `depth` is larger than MAX_DEPTH.
     """
-    if isinstance(value, bool | ScalarBoolean):
-        return bool(value)
-    if isinstance(value, int):
-        if value.bit_length() > MAX_BITS:
-            raise ValueError(f"a number of {value.bit_length()} bits: write a number of at most {MAX_BITS} bits")
-        return int(value)
-    if value is None or isinstance(value, float):
-        return value if value is None else float(value)
-    if not isinstance(value, str | date):
-        raise TypeError(f"a value of the type {type(value).__name__}: write text, numbers, lists or sections")
-    text = str(value)
-    text.encode()  # raises for a lone surrogate, which neither a file name nor JSON can hold
-    return text
+    if depth > MAX_DEPTH:
+        raise RecursionError  # an alias that refers to its own parent recurses for ever
+    if id(node) not in extents:
+        children = (
+            chain.from_iterable(node.value) if isinstance(node, MappingNode) else node.value if isinstance(node, SequenceNode) else ()
+        )
+        parts = [extent(child, text, extents, depth + 1) for child in children]
+        extents[id(node)] = 1 + sum(values for values, _ in parts), 1 + max((height for _, height in parts), default=0)
+        if isinstance(node, MappingNode):
+            node.value = [(as_text_key(key, text), value) for key, value in node.value]
+    return extents[id(node)]
+
+
+def as_text_key(key: Node, text: str) -> Node:
+    """Return a key such as `~`, `true` or `[a, b]` as a text node with the same characters. Text keys and `<<` are returned unchanged.
+
+    YAML would turn such a key into null, a boolean or a list. A text key can be reported as an unknown key, with its line. `text` is the
+    text of the whole file.
+    """
+    if key.tag in (TEXT_TAG, MERGE_TAG):
+        return key
+    return ScalarNode(TEXT_TAG, text[key.start_mark.index : key.end_mark.index], key.start_mark, key.end_mark)
 
 
 def line_of(error: MarkedYAMLError) -> int:
@@ -209,3 +189,34 @@ def describe(error: MarkedYAMLError) -> str:
     start_line = error.context_mark.line + 1 if error.context_mark else line_of(error)
     context = f", {error.context} from line {start_line}" if error.context and start_line != line_of(error) else ""
     return shown(problem) + context + (": indent with spaces" if r"'\t'" in problem else "")
+
+
+def child(node: Node, part: str | int) -> tuple[Node, int] | None:
+    """Return the child of `node` under a key or an index, and the line of the child; None if there is no such child."""
+    if isinstance(node, MappingNode):
+        # take the last match: keys merged by `<<` come before the section's own keys, which override them
+        return next(((value, key.start_mark.line + 1) for key, value in reversed(node.value) if key.value == part), None)
+    if isinstance(node, SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part].start_mark.line + 1
+    return None
+
+
+def to_plain_data(value: Any) -> Any:
+    """Convert a parsed value to dicts with str keys, lists and scalars. Dates become text.
+
+    Raises TypeError for a value of another type. Raises ValueError for an integer of more than MAX_BITS bits, and for text that is not
+    valid Unicode (a lone surrogate).
+    """
+    if isinstance(value, Mapping):
+        return {to_plain_data(str(key)): to_plain_data(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_plain_data(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        raise ValueError(f"a number of {value.bit_length()} bits: write a number of at most {MAX_BITS} bits")
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if not isinstance(value, str | date):
+        raise TypeError(f"a value of the type {type(value).__name__}: write text, numbers, lists or sections")
+    text = str(value)
+    text.encode()  # raises for a lone surrogate, which neither a file name nor JSON can hold
+    return text

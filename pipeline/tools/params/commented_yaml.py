@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -15,26 +16,41 @@ from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarfloat import ScalarFloat
 from ruamel.yaml.tokens import CommentToken
 
-from pipeline.core import yaml_document
+from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import MAX_BYTES
 
 PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Words that YAML 1.1 or 1.2 does not read as text."""
 
 
-def load(text: str) -> Any:
-    """Parse YAML into values that keep their comments and notation."""
-    return yaml_document.load(text.replace("\r\n", "\n"))
+def load(text: str, path: Path | None = None) -> Any:
+    """Parse YAML, the text of the file `path`, into values that keep their comments and notation.
+
+    Raises Refusal if ruamel cannot keep a comment.
+    """
+    try:
+        return round_trip().load(text.replace("\r\n", "\n"))
+    except NotImplementedError:  # "overlap in comment", at `key:  # comment`, a value on the next line, and an empty line
+        problem = "has a comment between a key and its value, where it would be lost"
+        raise Refusal(problem, remedy="write the value on the line of its key", file=str(path or "")) from None
 
 
 def dump(content: Any) -> str:
-    """Return the YAML of values that `load` has parsed. A file of `presets/` that is read and written is byte-identical."""
-    stream, yaml = io.StringIO(), YAML()
-    yaml.Representer = Representer
-    yaml.width = yaml_document.MAX_BYTES  # the largest length of a line, so that no line is broken
-    yaml.indent(mapping=2, sequence=4, offset=2)
-    yaml.dump(content, stream)
+    """Return the YAML of values that `load` has parsed."""
+    stream = io.StringIO()
+    round_trip().dump(content, stream)
     return stream.getvalue()
+
+
+def round_trip() -> YAML:
+    """Return ruamel's parser and writer that keeps comments. A file of `presets/` that is read and written is byte-identical."""
+    yaml = YAML()
+    yaml.Representer = Representer
+    yaml.preserve_quotes = True
+    yaml.width = MAX_BYTES  # the largest length of a line, so that no line is broken
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
 
 
 class Representer(RoundTripRepresenter):

@@ -15,7 +15,7 @@ from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
-from pipeline.core.yaml_document import MAX_BYTES, Document, PlainData
+from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
 from pipeline.tools.params import commented_yaml
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.reference import STAGE_PARAMS, section_fields
@@ -72,7 +72,7 @@ def edited(text: str, assignments: Sequence[str]) -> str:
     """
     before = Document.of(text, Paths().params)
     parsed = [Assignment.parse(given) for given in assignments]
-    content = commented_yaml.load(text)
+    content = commented_yaml.load(text, before.path)
     # whole sections first, and `source`, which decides the task, before `model`
     for assignment in sorted(parsed, key=lambda each: (len(each.location), SECTIONS.index(str(each.location[0])))):
         for location, value in replacements(assignment, content):
@@ -87,7 +87,7 @@ def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check
     Return the pair (text, added values by location). `kinds` are the classes of all sections. Everything else stays as in `edited`. Raises
     Refusal if `check` then finds problems, for example because a key was removed since, or if a section to change has an anchor.
     """
-    before, content, added = Document.of(text, path), commented_yaml.load(text), dict[Location, Any]()
+    before, content, added = Document.of(text, path), commented_yaml.load(text, path), dict[Location, Any]()
     for kind in kinds:
         added |= params.upgraded(before.data, kind)[1]
     for location, value in added.items():
@@ -112,7 +112,7 @@ def written(content: Any, before: Document, text: str, assignments: Sequence[Ass
         raise Refusal(f"{before.path}: would be larger than {MAX_BYTES} bytes: write shorter values")
     if found := check(after.data):
         raise Refusal.of(dict.fromkeys(described(problem, before, assignments) for problem in found))
-    if after.data != PlainData().of(content):
+    if after.data != to_plain_data(content):
         raise Refusal(f"{before.path}: could not be written again without changing another value: edit the file by hand")
     if after.data == before.data:
         return text

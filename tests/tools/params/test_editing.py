@@ -192,6 +192,12 @@ def test_a_value_that_is_merged_into_two_sections_is_changed_in_one(section: str
     assert (after[section]["batch_size"], after[other]["batch_size"]) == (128, 64)
 
 
+def test_a_comment_that_would_be_lost_is_refused() -> None:
+    text = TEXT.replace("seed: 1\n", "seed:  # of the parameters\n  1\n\n", 1)
+    with pytest.raises(Refusal, match=r"params\.yaml: has a comment between a key and its value.*: write the value on the line of its key"):
+        edited(text, ["train.epochs=3"])
+
+
 def test_numbers_keep_all_digits_when_another_value_changes() -> None:
     for number in ("7.887233511355132e-10", "7.984389405774261e-05", "1.5E+300", "+.5e-3", "1_0.5", "3."):
         text = TEXT.replace("1e-8", number)
