@@ -2,9 +2,10 @@
 
 import os
 import shlex
+from configparser import ConfigParser, Error
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
@@ -13,17 +14,18 @@ from pipeline.runs.provenance import Unknown
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 
-def dvc_config(top: Path) -> dict[str, Any]:
-    """Return DVC's settings of the checkout `top`, with those of the user and of the system. Paths in them are absolute.
+def dvc_setting(top: Path, section: str, name: str) -> str:
+    """Return a setting of DVC, "" if it is not set. The files of the checkout `top` come before those of the user and of the system.
 
-    Return {} if DVC is not installed or cannot read them, which is no reason to examine nothing else.
+    They are read without DVC, because its import takes longer on a busy machine than a check may take. A file with an error is skipped: DVC
+    reports it.
     """
-    try:
-        from dvc.config import Config
-
-        return dict(Config(top / ".dvc"))
-    except Exception:  # DVC's own types, which cannot be named without DVC
-        return {}
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    settings = ConfigParser(interpolation=None, strict=False)
+    for path in (Path("/etc/xdg/dvc/config"), home / "dvc/config", top / ".dvc/config", top / ".dvc/config.local"):
+        with suppress(Error, OSError, UnicodeDecodeError):
+            settings.read(path, encoding="utf-8")
+    return settings.get(section, name, fallback="")
 
 
 RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")
@@ -74,7 +76,7 @@ def git(context: Context) -> Finding:
     without_commit = f"{reason}, so runs are recorded without their commit"
     if "dubious ownership" in reason:
         return warning(without_commit, f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`")
-    if dvc_config(context.top).get("core", {}).get("no_scm"):
+    if dvc_setting(context.top, "core", "no_scm").lower() == "true":
         recorded = os.environ.get("PIPELINE_COMMIT", "not recorded, because PIPELINE_COMMIT is not set")
         return ok(f"{reason}, and DVC works without one (core.no_scm); the commit is {recorded}")
     remedy = next((remedy for piece, remedy in OF_REPOSITORY.items() if piece in reason), "")

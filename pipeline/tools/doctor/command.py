@@ -3,6 +3,8 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from json import dumps
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,7 @@ def examined() -> list[Finding]:
     Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
     """
     from pipeline.core.environment import Environment
+    from pipeline.runs.mlflow.address import Address
     from pipeline.tools.doctor import diagnosis
 
     try:
@@ -44,6 +47,9 @@ def examined() -> list[Finding]:
         invalid = problem(refusal.on_one_line, "correct the variable, or `unset` it", "environment")
         names = [name for name in diagnosis.CHECKS if name != "tracking"]
         return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
+    if environment.tracking:  # an import that takes seconds on a busy machine must not count as a server that does not answer
+        with suppress(ModuleNotFoundError):
+            import_module("requests" if Address.of(environment).is_server else "sqlalchemy")
     return [of_environment(environment), *diagnosis.examine(Context(environment))]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.core import limits
-from pipeline.tools.doctor.checkout import WRITTEN, dvc_config
+from pipeline.tools.doctor.checkout import WRITTEN, dvc_setting
 from pipeline.tools.doctor.finding import Context, Finding, ok, problem, warning
 
 MIB, GIB = 2**20, 2**30
@@ -92,8 +92,8 @@ def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.
     """
     written = [context.top / name for name in WRITTEN]
     seen = set()
-    cache = dvc_config(context.top).get("cache", {}).get("dir") or context.top / ".dvc/cache"
-    for path in (*written, context.environment.root / ".pipeline", Path(cache)):
+    cache = context.top / ".dvc" / (dvc_setting(context.top, "cache", "dir") or "cache")  # a relative path starts at the settings
+    for path in (*written, context.environment.root / ".pipeline", cache):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:
             seen.add(device)

@@ -146,3 +146,15 @@ def test_a_conflict_in_dvc_lock_is_a_problem_and_the_remedy_ends_it(make_context
     assert (finding.status, finding.text) == ("problem", "dvc.lock:4: contains a conflict of Git, so DVC does not run")
     subprocess.run(finding.remedy.split("`")[1].split(), cwd=folder, check=True)
     assert checkout.dvc_files(make_context(top=folder)).status == "ok"
+
+
+def test_the_settings_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
+    from dvc.config import Config
+
+    (tmp_path / ".dvc").mkdir()
+    config = Config(str(tmp_path / ".dvc"))
+    with config.edit("repo") as written:
+        written["cache"] = {"dir": "/elsewhere"}
+    with config.edit("local") as written:
+        written["cache"] = {"dir": str(tmp_path / "store")}
+    assert (tmp_path / ".dvc" / checkout.dvc_setting(tmp_path, "cache", "dir")).resolve() == tmp_path / "store"
