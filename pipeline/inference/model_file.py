@@ -131,11 +131,13 @@ def describe(metadata: Mapping[str, Any], path: Path) -> Manifest:
 
 
 def rebuild(weights: Tensors, manifest: Manifest, path: Path) -> Model:
-    """Build the model of `manifest` with `weights`, for inference. Raises Refusal if `weights` do not match the model.
+    """Build the model of `manifest` with `weights`, for inference. `path` is used only in the error message.
 
-    `path` is used only in the error message.
+    Raises Refusal if the code of this checkout cannot build the model, or if `weights` do not match it.
     """
-    settings, spec, bf16_weights = manifest.inference.model, manifest.spec, manifest.precision == "bf16-true"
+    spec, bf16_weights = manifest.spec, manifest.precision == "bf16-true"
+    with refusing(path):
+        settings = manifest.inference.model
     try:
         with refusing(path):
             networks.compare(weights, settings, spec, bf16_weights=bf16_weights)

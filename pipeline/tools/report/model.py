@@ -138,7 +138,7 @@ def provenance_section(evidence: Evidence) -> PageSection:
 
 
 def commit_line(evidence: Evidence) -> str:
-    if not evidence.facts.provenance:
+    if not evidence.run and not evidence.facts.provenance:
         return "unknown: no journal of the training is here"
     commit, changes = recorded(evidence, "git.commit"), changes_of(evidence)
     return f"{commit}, with uncommitted changes: {listed(changes)}" if changes else commit

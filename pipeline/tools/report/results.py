@@ -102,7 +102,7 @@ def confidence_level(evidence: Evidence) -> float | None:
 
 
 def all_scores(evidence: Evidence) -> PageSection:
-    """Return a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
+    """Return the section with a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
     numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
     for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name not in recorded.PARTS}):
         numbers[name]["test"] = Number(value, key(evidence, name))

@@ -169,3 +169,10 @@ def test_the_three_lines_of_the_readme_print_a_class_and_its_probability(write_m
     label, probability = capsys.readouterr().out.split()
     assert label in CLASSES
     assert 1 / 3 < float(probability) < 1
+
+
+def test_a_model_that_this_checkout_cannot_build_is_named_by_its_file(write_model: WriteModel) -> None:
+    model, manifest = model_file.load(write_model())
+    unknown = manifest.model_validate(manifest.model_dump(mode="json") | {"params": {**manifest.params, "model": {"name": "gone"}}})
+    with pytest.raises(Refusal, match=r"^a\.safetensors: .*there is no model \"gone\""):
+        model_file.rebuild(model.network.state_dict(), unknown, Path("a.safetensors"))
