@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipeline.tools.predict.protocols import Prediction, Reader
 
 TABLE_ROWS = 64
-"""Rows that are printed at once. The widths of the columns are those of the first rows, so that the parts form one table."""
+"""Rows that are printed at once. A part has the widths of the parts before it, or wider columns, so that the parts form one table."""
 WIDEST = 40
 """The width of the widest column, in characters. Columns of longer texts share the rest of the line."""
 FILE_ROWS = 65_536
@@ -126,7 +126,7 @@ def print_table(predictions: "Iterable[Prediction]") -> None:
     console, rows, widths = Console(), (prediction.cells() for prediction in predictions), dict[str, int]()
     while part := list(islice(rows, TABLE_ROWS)):
         is_first = not widths
-        widths = widths or {title: max(len(title), *(len(cells[title]) for cells in part)) for title in part[0]}
+        widths = {title: max(widths.get(title, len(title)), *(len(cells[title]) for cells in part)) for title in part[0]}
         table = Table(box=SIMPLE_HEAD if is_first else None, show_header=is_first, expand=True)
         for title, width in widths.items():
             shares = title == "input" or width > WIDEST

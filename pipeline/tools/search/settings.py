@@ -47,7 +47,7 @@ class NumberRange(Section):
 
     @field_validator("high")
     @classmethod
-    def refuse_empty(cls, high: float, info: ValidationInfo) -> float:
+    def refuse_high_below_low(cls, high: float, info: ValidationInfo) -> float:
         if high < info.data.get("low", high):
             raise ValueError(f"is below `low`, which is {info.data['low']}: write a larger number")
         return high

@@ -27,8 +27,10 @@ from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
 from pipeline.tools.predict import command
+from pipeline.tools.predict.command import TABLE_ROWS, print_table
 from pipeline.tools.predict.inputs.image import Reader
 from pipeline.tools.predict.model import load_model
+from pipeline.tools.predict.tasks.classification import Prediction
 from tests.tools.predict.conftest import CLASSES, Predict, Shape
 
 WriteModel = Callable[..., Path]
@@ -293,6 +295,15 @@ def test_a_terminal_gets_a_table_with_names_as_they_are(write_model: WriteModel,
     assert title.split() == ["input", "class", "probability", "next"]
     assert [row.split()[0] for row in rows] == [f"[bold]images\\x1b[31m/{number:03}.png" for number in range(3)]
     assert all(name in terminal.shown for name in CLASSES)
+
+
+def test_a_class_that_is_longer_than_those_before_it_is_not_broken(monkeypatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    names = ["cat"] * TABLE_ROWS + ["a class of a longer name"]
+    print_table([Prediction("a.png", name, 1.0, ((name, 1.0),)) for name in names])
+    assert "a class of a longer name" in terminal.shown
 
 
 def test_progress_on_a_terminal_leaves_the_lines_on_stdout_alone(write_model: WriteModel, predict: Predict, monkeypatch) -> None:
