@@ -141,7 +141,9 @@ class Settings(LabelSettings, TableSettings):
                 )
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
-            raise Refusal(f"source.root: {self.root}: has no column that can be an input: {why}")
+            raise Refusal(
+                f"source.root: {self.root}: has no column that can be an input: {why}; texts are read by source=text_classification"
+            )
         if len(parts) > MOST_COLUMNS:
             raise Refusal(
                 f"source.root: {self.root}: has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}: add some to source.ignored_columns"

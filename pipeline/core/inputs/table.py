@@ -30,7 +30,9 @@ LARGEST = 1e100
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
 LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
-DECIMAL_COMMA = re.compile(r"-?\d+(,\d+)?")
+COMMA = re.compile(r"-?\d+(,\d+)?|-?\d{1,3}(,\d{3})+(\.\d+)?|-?\d{1,3}(\.\d{3})+,\d+")
+"""A whole number, or one with a decimal comma, a comma between thousands, or a decimal comma and points between thousands."""
+WITHOUT_COMMA = "write a point for a decimal comma, and nothing between thousands"
 Floats = NDArray[np.float64]
 
 
@@ -220,10 +222,10 @@ def as_category(cell: Any) -> str:
     return text.lower() if text.lower() in ("true", "false") else text
 
 
-def with_decimal_comma(cells: Sequence[Any]) -> str:
-    """Return the first number with a decimal comma if all cells with a value are such numbers or whole ones, or else ""."""
+def with_comma(cells: Sequence[Any]) -> str:
+    """Return the first number with a comma if all cells with a value are such numbers or whole ones, or else ""."""
     texts = [str(cell).strip() for cell in cells if not is_missing(cell)]
-    return next((text for text in texts if "," in text), "") if all(map(DECIMAL_COMMA.fullmatch, texts)) else ""
+    return next((text for text in texts if "," in text), "") if all(map(COMMA.fullmatch, texts)) else ""
 
 
 Inputs = TableInputs

@@ -14,6 +14,7 @@ from pipeline.core.inputs.table import (
     MOST_COLUMNS,
     MOST_KNOTS,
     MOST_VALUES,
+    WITHOUT_COMMA,
     CategoryColumn,
     Kind,
     NumberColumn,
@@ -22,7 +23,7 @@ from pipeline.core.inputs.table import (
     as_date,
     as_number,
     is_missing,
-    with_decimal_comma,
+    with_comma,
 )
 from pipeline.core.raw_dataset import TRAIN, SampleBlock, blocks_of
 from pipeline.core.refusal import Refusal
@@ -106,10 +107,10 @@ def found_kind(name: Column, cells: Sequence[Any], place: str) -> Kind | LeftOut
     different = set(map(as_category, known))
     if len(different) + (len(known) < len(cells)) < 2:
         return LeftOut("the same value in all rows" if known else "no value in any row")
-    if comma := with_decimal_comma(known):
+    if comma := with_comma(known):
         raise Refusal(
-            f"has numbers with a decimal comma in the column {shown(name, 60)}, such as {shown(comma, 40)}",
-            remedy="write a point, or add the column to source.category_columns or source.ignored_columns",
+            f"has numbers with a comma in the column {shown(name, 60)}, such as {shown(comma, 40)}",
+            remedy=f"{WITHOUT_COMMA}, or add the column to source.category_columns or source.ignored_columns",
             place=place,
         )
     conversions: dict[Kind, Callable[[Any], float | None]] = {"number": as_number, "date": as_date}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from pipeline.core.inputs.table import as_number
+from pipeline.core.inputs.table import WITHOUT_COMMA, as_date, as_number, is_missing, with_comma
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
@@ -17,12 +17,14 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import is_certain, split_of_value
+from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.texts import num_words
 
 MOST_ROWS = 20_000
 """The number of rows that are looked at, over the whole length of the table."""
 MOST_LABELS = 1000
-SAMPLED_PATHS = 200
+SAMPLED_PATHS = SAMPLED_TEXTS = 200
+LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
 MOST_LISTED = 8
 MOST_OFFERED = 3
 IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
@@ -30,6 +32,8 @@ IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_c
 TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
 DELIMITER, DELIMITERS = "label_delimiter", (";", "|", ",", " ")
 LONGEST_LABEL = 60
+NAMES = ("target", "label", "labels", "class", "y")
+"""Names of a column that leave no doubt that it is to be predicted."""
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
 Given = Mapping[str, Any]
@@ -58,30 +62,30 @@ class Table(NamedTuple):
         return [name for name, values in self.columns.items() if fits(values)]
 
 
-def read(*paths: Path, encoding: str = encodings.UTF8, numbered: bool = False) -> Table:
-    """Read up to MOST_ROWS rows of a table, or of the parts of one. Raises Refusal if one cannot be parsed, or if it has no row.
+def read(*paths: Path, encoding: str = encodings.UTF8, given: Given | None = None) -> Table:
+    """Read up to MOST_ROWS rows of a table, or of the parts of one. The columns that `given` has decide whether the first line has names.
 
-    With `numbered`, the first line of a file of text is a row like the others. Otherwise it is examined whether it has names.
+    Raises Refusal if one cannot be parsed, has no row, or has names where `given` has numbers, and Question if it may have names.
     """
-    parts = [read_part(path, encoding, numbered) for path in paths]
+    parts = [read_part(path, encoding, given or {}) for path in paths]
     first = parts[0]
     joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
     return Table({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
 
 
-def read_part(path: Path, encoding: str, numbered: bool) -> Table:
+def read_part(path: Path, encoding: str, given: Given) -> Table:
     if tables.suffix_of(path) == parquet.SUFFIX:
         return read_parquet(path)
     found = list(tables.parsed(path, encoding))
     if any(isinstance(fields, dict) for fields in found):
         rows = sampled([fields for fields in found if isinstance(fields, dict)])
-        return Table({key: [row.get(key) for row in rows] for key in rows[0]})
+        return Table({key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)})
     if len(found) < 2:
         raise Refusal(f"source.root: {shown(path)}: has no rows: add some")
     first, *others = found
     others = sampled([row for row in others if row != first] or others)  # joined files repeat a line of names, which `prepare` refuses
     columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
-    if not numbered and has_names(first, columns):
+    if names_are_first(path, first, columns, given):
         return Table({name: values for name, values in zip(first, columns, strict=True) if name})
     return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
 
@@ -109,22 +113,70 @@ def filled(values: Sequence[Any]) -> list[Any]:
     return [value for value in values if value not in (None, "")]
 
 
-def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
-    """Return True if `first`, the first line, has the names of `columns`: two or more, none repeated, and most no label of the rows below.
+def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence[str]], given: Given) -> bool:
+    """Return True if `first`, the first line of the table `path`, has the names of `columns`: if `given` has one of them, or it seems so.
 
-    One name may be a label, such as `hate` of rows that are `hate` or `none`, if another column with labels does not have its name. A column without a name is one that a program added, such as the number of the row.
+    Raises Refusal if `given` has the number of a column that has a name for certain, and Question if the line may also be a row.
+    """
+    wanted = [(key, name) for key in WORDS if key in given for name in (given[key] if isinstance(given[key], list) else [given[key]])]
+    for key, number in wanted:
+        if isinstance(number, int) and (str(number) in first or has_other_cells(first, columns)) and has_names(first, columns):
+            name = [str(number)] if str(number) in first else first[number - 1 : number]
+            remedy = f"write the name of the column{f', {assignment(key, *name)}' if name else ''}"
+            raise Refusal(f"the first line of {shown(path)} has the names of the columns", remedy=remedy, place=f"source.{key}={number}")
+    if any(isinstance(name, int) for _, name in wanted):
+        return False
+    if len(first) > 2 and first[0] and not any(first[1:]):
+        raise Refusal(f"source.root: {shown(path)}:1: has one cell, {shown(first[0], 40)}: remove what is above the names of the columns")
+    if any(name in first for _, name in wanted) or has_names(first, columns):
+        return True
+    [label, *others] = [name for name, values in zip(first, columns, strict=True) if is_label(values)] or ["", ""]
+    texts = [name for name, values in zip(first, columns, strict=True) if is_text(values)]
+    if others or label in ("", *texts) or not any(num_words(text) < 2 for text in texts):
+        return False
+    may_be = f"its first line, {shown(','.join(first), 60)}, may have the names of the columns, or be a row"
+    raise Question(
+        path, f"{may_be}: add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
+    )
+
+
+def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return True if `first`, the first line, seems to have the names of `columns`: two or more, none repeated, and most no label of the rows below.
+
+    One name may be a label, such as `hate` of rows that are `hate` or `none`, if another column with labels does not have its name. Numbers are
+    names only if they count the columns. A column without a name is one that a program added, such as the number of the row.
     """
     names = [name for name in first if name]
+    if len(names) < 2 or len(set(names)) < len(names) or are_image_names(names[:1]):
+        return False
+    if (counted := numbers(names)) is not None:
+        return names == [str(int(counted[0]) + position) for position in range(len(names))]
     are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
-    return len(names) > 1 and len(set(names)) == len(names) and 2 * sum(are_labels) <= len(are_labels)
+    return 2 * sum(are_labels) <= len(are_labels)
+
+
+def has_other_cells(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return True if `first` has something else in a column of numbers or of the names of images."""
+    return any(
+        bool(filled(values))
+        and any(fits(values) and not fits([name]) for fits in (are_image_names, lambda cells: numbers(cells) is not None))
+        for name, values in zip(first, columns, strict=True)
+        if name
+    )
 
 
 def is_text(values: Sequence[Any]) -> bool:
-    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files."""
+    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files, dates or numbers."""
     texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if len(texts) <= len(values) / 2 or are_image_names(texts):
+    if len(texts) <= len(values) / 2 or are_image_names(texts) or not have_words(texts):
         return False
     return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
+
+
+def have_words(texts: Sequence[str]) -> bool:
+    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates."""
+    some = sampled([*texts], SAMPLED_TEXTS)
+    return 2 * sum(bool(LETTER.search(text)) and as_date(text) is None for text in some) > len(some)
 
 
 def is_label(values: Sequence[Any]) -> bool:
@@ -137,7 +189,7 @@ def is_label(values: Sequence[Any]) -> bool:
 
 def numbers(values: Sequence[Any]) -> list[float] | None:
     """Return the numbers in the cells that have a value, or None if one of them has something else."""
-    found = [as_number(value) for value in filled(values)]
+    found = [as_number(value) for value in values if not is_missing(value)]
     return None if None in found else cast("list[float]", found)
 
 
@@ -208,6 +260,7 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
         if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
             several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}"
             raise Question(path, f"{several}; if one of them is the class, add {ways(LABELS, marks)}")
+    refuse_unfit(path, rest, given, [*fitting, *lists, *marks])
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
@@ -216,13 +269,29 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
         signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
         if name not in lists and DELIMITER not in given and signs:
             unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
-            raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, 'null'))}")
+            raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, None))}")
         return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
     if LABELS not in given and TASK not in given and not fitting and (found := rest.where(are_numbers)):
         have, which = ("have", f" {ways(LABELS, found)}") if found[1:] else ("has", "")
         problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
         raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
-    return {LABELS: chosen(path, table, LABELS, given, fitting)}
+    return {LABELS: chosen(path, table if LABELS in given else rest, LABELS, given, fitting)}
+
+
+def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) -> None:
+    """Raise Question if no column is given, and one has a name of NAMES, but is none of `found`, those that may be labels.
+
+    A number with a unit, or a mark for a missing value, is enough for that.
+    """
+    named = [name for name in table.columns if str(name).lower() in NAMES and filled(table.columns[name])]
+    if LABELS in given or not named or not found or set(named) & set(found):
+        return
+    values = filled(table.columns[named[0]])
+    others = [value for value in values if as_number(value) is None and not is_missing(value)]
+    mistaken = f": correct cells such as {shown(others[0], 30)}" if others and 2 * len(others) < len(values) else ""
+    mistaken = f": {WITHOUT_COMMA}" if with_comma(values) else mistaken
+    unfit = f"the column {shown(named[0], 60)} has neither classes nor numbers, but {kind(table, named[0])}{mistaken}"
+    raise Question(path, f"{unfit}; to predict another column, add {ways(LABELS, found)}")
 
 
 def task_of_several(path: Path, table: Table, names: Sequence[Name]) -> str:
@@ -346,10 +415,10 @@ def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
 
 
 def are_strings(values: Sequence[Any]) -> bool:
-    """Return True for strings that are neither all numbers nor names of images, most of them different."""
+    """Return True for strings that are no numbers, dates or names of images, most of them different."""
     known = filled(values)
     is_varied = all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3
-    return is_varied and not are_image_names(known) and numbers(known) is None
+    return is_varied and not are_image_names(known) and have_words(known)
 
 
 def answered(path: Path, table: Table, given: Given, key: str, found: Sequence[Name]) -> dict[str, Any]:
@@ -395,7 +464,11 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
         raise Question(path, f"{len(found)} columns may hold {WORDS[key]}: add {words}{hint(table, key, found)}")
     varied = sorted(names, key=lambda name: -len({*map(str, table.columns.get(name, ()))}))
     offered = " or ".join(f"{assignment(key, name)} ({kind(table, name)})" for name in varied[:MOST_OFFERED])
-    remedy = f"if one of {counted(len(names), 'column')} holds them, add {offered}"
+    remedy = (
+        f"if one of {counted(len(names), 'column')} holds them, add {offered}"
+        if names
+        else "add a column with them, divided from the others by a comma, semicolon, tab or bar"
+    )
     raise Refusal(f"data={path}: no column looks like {WORDS[key]}{without_values(table)}: {remedy}")
 
 
@@ -420,18 +493,17 @@ def without_values(table: Table) -> str:
 
 
 def ways(key: str, values: Iterable[object]) -> str:
-    """Return the words of a command that give one of `values` to a key of the section `source`."""
+    """Return the words of a command each of which gives one of `values` to a key of the section `source`."""
     return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:
-    return assignment(key, name) + (f" ({len(set(values))} different values)" if key == LABELS else "")
+    return assignment(key, name) + (f" ({len(set(filled(values)))} different values)" if key == LABELS else "")
 
 
 def assignment(key: str, value: object) -> str:
-    """Return the word of a command that gives a value to a key of the section `source`."""
-    plain = re.fullmatch(r"[\w./-]+", str(value))
-    return shlex.quote(f"source.{key}={value if plain else json.dumps(shown(value, 60), ensure_ascii=False)}")
+    """Return the word of a command that gives a value to a key of the section `source`, in the quotes that YAML and the shell need."""
+    return shlex.quote(f"source.{key}={on_one_line(str(value) if isinstance(value, Path) else value)}")
 
 
 def kind(table: Table, name: Name) -> str:
@@ -441,4 +513,6 @@ def kind(table: Table, name: Name) -> str:
         return "images"
     if (value := fraction(values)) is not None:
         return f"numbers with fractions, such as {shown(value, 20)}"
-    return "texts" if is_text(values) else f"{len(set(map(str, values)))} different values"
+    if comma := with_comma(values):
+        return f"numbers with a comma, such as {shown(comma, 20)}"
+    return "texts" if is_text(values) else counted(len(set(map(str, values))), "different value")

@@ -121,4 +121,4 @@ def on_one_line(value: Any) -> str:
     if isinstance(value, float):
         return repr(value).replace("e-0", "e-")
     is_plain = isinstance(value, str) and PLAIN.fullmatch(value) and value.lower() not in WORDS
-    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=not str(value).isprintable())

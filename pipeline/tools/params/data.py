@@ -136,7 +136,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     if undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None):
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
-    if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS, error), Question) and pairs is not error:
+    if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS), Question) and pairs.questions != error.questions:
         return Refusal(f"{error}; or {'; and '.join(pairs.questions)}")
     if present == {"text"} and "name" not in given and CORPUS not in refusals:
         return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import partial
+from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import columns, rows
-from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, WRITTEN, Given, Question
+from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Question
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
 PAIRS = "text_pairs"
@@ -130,10 +131,9 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     these questions. Raises the first Refusal of `attempt` if none can.
     """
     answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
-    numbered = any(isinstance(given.get(key), int) for key in (IMAGES, TEXTS, LABELS, WRITTEN))
     for chosen, paths in options:
         try:
-            table = columns.read(*paths, encoding=encoding_of(given), numbered=numbered)
+            table = columns.read(*paths, encoding=encoding_of(given), given=given)
             if (values := attempt(paths[0], table, given)) is not None:
                 answers[chooses(chosen, paths)] = {**chosen, **values}
         except Question as error:
@@ -159,12 +159,12 @@ def chooses(values: Values, paths: Sequence[Path]) -> str:
     if "table" not in values:
         return shlex.quote(f"data={values['root']}")
     name = "" if values["table"] else f" ({shown(paths[0].relative_to(values['root']))})"
-    return columns.assignment("table", values["table"] or "null") + name
+    return columns.assignment("table", values["table"]) + name
 
 
 def of_single_table(path: Path, given: Given) -> Values | None:
     """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
-    table = columns.read(path, encoding=encoding_of(given))
+    table = columns.read(path, encoding=encoding_of(given), given=given)
     if table.holds_images and given.get(IMAGES) not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
     folders, has_names = [path.parent], any(map(columns.are_image_names, table.columns.values()))
@@ -212,11 +212,11 @@ def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
     try:
         of_splits = labelled_tables.find_tables(root, given.get("table"))
     except SeveralSets as error:
-        return [({"root": root, "table": str(paths[0].relative_to(root))}, paths) for paths in error.sets], True
+        return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
     if of_splits:
         return [({"root": root}, of_splits[TRAIN])], True
     names = [name for name in visible_files(root) if kind_of(name) == "table"]
-    return [({"root": root / name} if root.is_dir() else {"root": root, "table": name}, [root / name]) for name in names], False
+    return [({"root": root / name} if root.is_dir() else {"root": root, "table": escape(name)}, [root / name]) for name in names], False
 
 
 def as_labelled_texts(root: Path, given: Given) -> Values | None:
@@ -301,6 +301,8 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
         return False
     try:
         table = columns.read(*paths, encoding=encoding)
+    except Question:  # about its first line
+        return True
     except (encodings.NotDecoded, WrongLines):
         raise
     except Refusal:  # as other readings say that a file cannot be read

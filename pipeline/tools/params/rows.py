@@ -3,14 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import as_number, is_missing, with_decimal_comma
+from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import columns
-from pipeline.tools.params.columns import CLASSES, LABELS, MOST_LISTED, REGRESSION, SPLITS, TASK, Given, Name, Question, Table
+from pipeline.tools.params.columns import CLASSES, LABELS, MOST_LISTED, NAMES, REGRESSION, SPLITS, TASK, Given, Name, Question, Table
 
-NAMES = ("target", "label", "labels", "class", "y")
-"""Names of a column that leave no doubt that it is to be predicted."""
 MOST_NUMBERED = 20
 """Whole numbers without gaps from 0 or 1 are classes up to this number."""
 FEWEST_BESIDE = 3
@@ -48,6 +46,7 @@ def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
     if LABELS in given:
         return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
     found = [name for name in candidates(table) if name != split]
+    columns.refuse_unfit(path, table, given, found)
     named = [name for name in found if str(name).lower() in NAMES]
     if len(named) == 1 or len(found) < 2:
         return columns.chosen(path, table, LABELS, given, named or found)
@@ -61,12 +60,12 @@ def task(path: Path, table: Table, label: Name) -> str:
     """Return the task of a column to predict. Texts, two numbers, and whole numbers without gaps from 0 or 1 are classes; fractions, and numbers that seldom
     repeat, are numbers.
 
-    Raises Question for other whole numbers, and Refusal for numbers with a decimal comma.
+    Raises Question for other whole numbers, and Refusal for numbers with a comma.
     """
     classes, regression = columns.assignment(TASK, CLASSES), columns.assignment(TASK, REGRESSION)
-    if comma := with_decimal_comma(table.columns[label]):
-        commas = f"has numbers with a decimal comma in the column {shown(label, 60)}, such as {comma}"
-        raise Refusal(f"source.root: {shown(path)}: {commas}: write a point, or, if they are classes, add {classes}")
+    if comma := with_comma(table.columns[label]):
+        commas = f"has numbers with a comma in the column {shown(label, 60)}, such as {comma}"
+        raise Refusal(f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {classes}")
     numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:

@@ -1,11 +1,13 @@
 """Which columns hold several labels a sample, and what separates them."""
 
 import random
+import shlex
 from pathlib import Path
 
 import pytest
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.yaml_document import Document
 from pipeline.tools.params import columns, rows
 from pipeline.tools.params.columns import Question, Table
 
@@ -58,7 +60,70 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
 
 def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
     table = Table({"price": ["0,5", "2,25", "1"]})
-    with pytest.raises(
-        Refusal, match=r"has numbers with a decimal comma in the column price, such as 0,5: write a point, or, .*classification"
-    ):
+    with pytest.raises(Refusal, match=r"has numbers with a comma in the column price, such as 0,5: write a point .*, or, .*classification"):
         rows.task(Path("a.csv"), table, "price")
+
+
+TEXT_ROWS = [[f"a film, number {number}", ("spam", "ham")[number % 3 > 0]] for number in range(30)]
+NUMBER_ROWS = [[f"{number}.5", f"{number * 7 % 30}.25", "ab"[number % 2]] for number in range(30)]
+IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("first", "found", "given", "expected"),
+    [
+        (["text", "label"], TEXT_ROWS, {}, True),
+        (["a first text, not a name", "spam"], TEXT_ROWS, {}, False),
+        (["message", "spam"], TEXT_ROWS, {}, r"add source.label_column=spam if these are names, or source.label_column=2 if not"),
+        (["message", "spam"], TEXT_ROWS, {"label_column": "spam"}, True),
+        (["message", "spam"], TEXT_ROWS, {"label_column": 2}, False),
+        (["0.5", "0.75", "a"], NUMBER_ROWS, {}, False),
+        (["1.5", "2.5"], [row[:2] for row in NUMBER_ROWS], {}, False),
+        (["0", "1"], [row[:2] for row in NUMBER_ROWS], {}, True),
+        (
+            [str(at) for at in range(12)],
+            [row[:2] * 6 for row in NUMBER_ROWS],
+            {"label_column": 10},
+            r'has the names of the columns: write .* \'source.label_column="10"\'',
+        ),
+        (
+            ["size", "kind"],
+            [row[1:] for row in NUMBER_ROWS],
+            {"label_column": 2},
+            r"write the name of the column, source.label_column=kind",
+        ),
+        (["file", "size"], IMAGE_ROWS, {"image_column": 1}, r"write the name of the column, source.image_column=file"),
+        (["x.png", "0.5"], IMAGE_ROWS, {}, False),
+        (["Sales of 2024", "", ""], NUMBER_ROWS, {}, r"a.csv:1: has one cell, Sales of 2024: remove what is above the names"),
+    ],
+)
+def test_the_first_line_has_names_if_its_cells_differ_from_those_below(first: list[str], found: list[list[str]], given, expected) -> None:
+    values = list(zip(*found, strict=True))
+    if not isinstance(expected, str):
+        assert columns.names_are_first(Path("a.csv"), first, values, given) == expected
+        return
+    with pytest.raises(Refusal, match=expected):
+        columns.names_are_first(Path("a.csv"), first, values, given)
+
+
+@pytest.mark.parametrize(
+    "name", ["kind", 3, "3", "3.7", "1e5", "true", "null", "~", "two words " * 9, "a\tb", "it's", "\u200b\u00e9", "a: b", None]
+)
+def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str | int | None) -> None:
+    [word] = shlex.split(columns.assignment("label_column", name))
+    assert Document.of(word.replace("=", ": ", 1), Path("a")).data == {"source.label_column": name}
+
+
+@pytest.mark.parametrize("text", ["2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
+def test_dates_and_numbers_are_no_texts(text: str) -> None:
+    assert not columns.is_text([text.format(number) for number in range(30)])
+
+
+def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
+    kinds = ["ab"[number % 2] for number in range(30)]
+    prices = ["n/a" if number % 9 == 0 else f"{number * 7 % 30}.5" for number in range(30)]
+    with pytest.raises(Question, match=r"target has neither .*: correct cells such as n/a; to predict another .*source.label_column=kind"):
+        rows.values(Path("a.csv"), Table({"kind": kinds, "target": prices}), {})
+    texts = Table({"text": [row[0] for row in TEXT_ROWS], "kind": kinds, "label": [f"{number},500" for number in range(30)]})
+    with pytest.raises(Question, match=r"label has neither .* with a comma, such as 0,500: write a point for a decimal comma, and nothing"):
+        columns.labels(Path("a.csv"), texts, {}, ["text"])

@@ -208,6 +208,9 @@ def write_bad() -> dict[str, str]:
     Path("data/ragged.csv").write_text("".join(["label,text\n", *lines, "a,b,c d\n"]).replace('"', ""), encoding="utf-8")
     pq.write_table(pa.table({"text": [["a b"]] * 9, "label": [0, 1, 0] * 3}), "data/nested.parquet")
     csv("data/ratings.csv", [row | {"about": "good", "stars": number % 3} for number, row in enumerate(rows())])
+    keyed = [{"text": text(number), "label": "ab"[number % 2]} for number in range(12)]
+    Path("data/keys.jsonl").write_text("".join(json.dumps(row if number else {"text": "one"}) + "\n" for number, row in enumerate(keyed)))
+    csv("data/words.csv", [{"name": f"Ann{number}", "kind": "ab"[number % 2]} for number in range(12)])
     write_folder(Path("data/empty"), PICTURES)
     Path("data/empty/bird").mkdir()
     Path("data/list.json").write_text("[]")
@@ -223,6 +226,8 @@ def write_bad() -> dict[str, str]:
         "data=data/ragged.csv": "data/ragged.csv:12: has 3 columns, but line 1 has 2",
         "data=data/ratings.csv source=text_classification": " or source.text_column=label (2 different values); and 2 columns may hold the labels: add source.label_column=label (2 different",
         "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
+        "data=data/keys.jsonl": "data/keys.jsonl:1: has no key label: write one object per line with the keys text and label",
+        "data=data/words.csv": "texts are read by source=text_classification",
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
