@@ -251,6 +251,7 @@ LAYOUTS: dict[str, Files] = {
     },
     "`all.zip` with `train.csv` and `test.csv` of texts": {"train.csv": texts(), "test.csv": texts(numbers=range(4))},
     "`all.zip` with `notes/a.csv` and `notes/b.csv` of texts": {f"notes/{name}.csv": texts() for name in "ab"},
+    "`a.csv` with the first line `text,cat`, and the labels `cat` and `dog`": {"a.csv": texts("text,cat")},
     "`a.csv` with the names of its columns again in a line": {"a.csv": texts() + texts()},
     "`a.csv` with `;`, tabs or a bar": {"a.csv": texts(sep="|")},
     "`a.csv` that begins with `sep=`": {"a.csv": b"sep=;\n" + texts(sep=";")},
@@ -304,6 +305,7 @@ LAYOUTS: dict[str, Files] = {
     "`train.txt`, `test.txt` with `text;label` in each line": {
         f"{split}.txt": "".join(f"{text(n)};{LABELS[n % 2]}\n" for n in NUMBERS).encode() for split in ("train", "test")
     },
+    "`a.txt` with `text\\|label` in each line": {"a.txt": "".join(f"{text(n)}|{LABELS[n % 2]}\n" for n in NUMBERS).encode()},
     "`a.txt` with `__label__cat __label__red` before each text": {
         "a.txt": "".join(f"__label__{LABELS[n % 2]} __label__red {text(n)}\n" for n in NUMBERS).encode()
     },
