@@ -1,37 +1,45 @@
-"""Finds out which columns of a table hold the texts or images, and which one the labels. Values decide, not the names of columns."""
+"""Reads a table, and finds out which columns hold the texts or images, and which one the labels. Values decide, not the names of columns."""
 
 import json
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from pipeline.core.inputs.table import WITHOUT_COMMA, as_date, as_number, is_missing, with_comma
+from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import encodings, parquet, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import is_certain, split_of_value
+from pipeline.tools.params.cells import (
+    DELIMITERS,
+    are_image_names,
+    are_numbers,
+    are_strings,
+    delimiter_of,
+    divide_alike,
+    filled,
+    fraction,
+    is_label,
+    is_mark,
+    is_text,
+    numbers,
+    sampled,
+)
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.texts import num_words
 
-MOST_ROWS = 20_000
-"""The number of rows that are looked at, over the whole length of the table."""
-MOST_LABELS = 1000
-SAMPLED_PATHS = SAMPLED_TEXTS = 200
-LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
+SAMPLED_PATHS = 200
 MOST_LISTED = 8
 MOST_OFFERED = 3
 IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
 """The keys of the section `source` that name a column."""
 TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
-DELIMITER, DELIMITERS = "label_delimiter", (";", "|", ",", " ")
-LONGEST_LABEL = 60
+DELIMITER = "label_delimiter"
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
@@ -90,11 +98,6 @@ def read_part(path: Path, encoding: str, given: Given) -> Table:
     return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
 
 
-def sampled(rows: list[Any], most: int = MOST_ROWS) -> list[Any]:
-    """Return at most `most` of the rows at equal distances: a table may be sorted."""
-    return rows[:: -(-len(rows) // most)] if rows else rows
-
-
 def read_parquet(path: Path) -> Table:
     with parquet.opened(path) as file:
         schema = file.schema_arrow
@@ -106,11 +109,6 @@ def read_parquet(path: Path) -> Table:
     columns = {name: [row[name] for row in rows] for name in plain}
     single = [name for name, values in columns.items() if not any(isinstance(value, list) for value in values)]
     return Table(columns, images, frozenset(name for name in single if parquet.class_names(path, name)))
-
-
-def filled(values: Sequence[Any]) -> list[Any]:
-    """Return the cells that have a value."""
-    return [value for value in values if value not in (None, "")]
 
 
 def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence[str]], given: Given) -> bool:
@@ -163,44 +161,6 @@ def has_other_cells(first: Sequence[str], columns: Sequence[Sequence[str]]) -> b
         for name, values in zip(first, columns, strict=True)
         if name
     )
-
-
-def is_text(values: Sequence[Any]) -> bool:
-    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files, dates or numbers."""
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    if len(texts) <= len(values) / 2 or are_image_names(texts) or not have_words(texts):
-        return False
-    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
-
-
-def have_words(texts: Sequence[str]) -> bool:
-    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates."""
-    some = sampled([*texts], SAMPLED_TEXTS)
-    return 2 * sum(bool(LETTER.search(text)) and as_date(text) is None for text in some) > len(some)
-
-
-def is_label(values: Sequence[Any]) -> bool:
-    """Return True for labels: at least two different strings, whole numbers or truth values, each of which three rows have on average."""
-    known = filled(values)
-    if not known or not all(isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()) for value in known):
-        return False
-    return 2 <= len(set(known)) <= min(MOST_LABELS, max(2, len(known) // 3)) and not is_text(values) and not fraction(values)
-
-
-def numbers(values: Sequence[Any]) -> list[float] | None:
-    """Return the numbers in the cells that have a value, or None if one of them has something else."""
-    found = [as_number(value) for value in values if not is_missing(value)]
-    return None if None in found else cast("list[float]", found)
-
-
-def fraction(values: Sequence[Any]) -> float | None:
-    """Return the first number with a fraction, such as 0.5, if all cells that have a value are numbers."""
-    return next((number for number in numbers(values) or () if number % 1), None)
-
-
-def are_image_names(values: Sequence[Any]) -> bool:
-    names = [str(value).strip().lower() for value in filled(values)]
-    return sum(name.endswith(IMAGE_SUFFIXES) for name in names) > len(names) / 2
 
 
 def has_images(table: Table) -> bool:
@@ -319,53 +279,10 @@ def list_columns(table: Table) -> dict[Name, str]:
     return {name: delimiter for name, delimiter in found.items() if delimiter is not None}
 
 
-def delimiter_of(values: Sequence[Any]) -> str | None:
-    """Return what separates the labels in each cell; "" if the cells are lists of labels, and None if they are something else.
-
-    Each label must occur in three cells on average, and twice in none, and there must be as many different cells as labels: some labels occur alone, or with
-    several others. For words, there must be twice as many; texts are not divided, nor numbers with a decimal comma.
-    """
-    known = filled(values)
-    if known and all(labels_of_cell(value, None) != [value] for value in known):
-        return "" if are_labels([labels_of_cell(value, None) for value in known]) else None
-    if not known or not all(isinstance(value, str) for value in known):
-        return None
-    for sign in DELIMITERS:
-        if not any(sign in value for value in known):
-            continue
-        cells = [labels_of_cell(value, sign) for value in known]
-        most, num_labels = max(map(len, cells)), len({label for cell in cells for label in cell})
-        are_decimals = sign == "," and most == 2 and all(label.isdigit() for cell in cells for label in cell)
-        fewest = 2 * num_labels if sign == " " else num_labels  # names of classes, such as `good` and `very good`, share words
-        if most > 1 and fewest <= len(set(known)) and are_labels(cells) and not are_decimals:
-            return None if sign == " " and is_text(values) else sign
-    return None
-
-
-def are_labels(cells: Sequence[Sequence[Any]]) -> bool:
-    """Return True if the items of the lists can be labels: short, each at most once in a list, and in three lists on average."""
-    items = [item for cell in cells for item in cell]
-    if not all(isinstance(item, str | int) and len(str(item)) <= LONGEST_LABEL for item in items):
-        return False
-    return 2 <= len(set(items)) <= min(MOST_LABELS, len(items) // 3) and all(len(set(cell)) == len(cell) for cell in cells)
-
-
-def is_mark(values: Sequence[Any]) -> bool:
-    """Return True for truth values, such as 0 and 1, if both occur."""
-    return {TRUTH.get(canonical(str(value)).lower()) for value in set(map(str, values))} == {False, True}
-
-
 def are_exclusive(table: Table, marks: Sequence[Name]) -> bool:
     """Return True if each row has a 1 in exactly one of the columns `marks`."""
     rows = zip(*(table.columns[name] for name in marks), strict=False)
     return all(sum(bool(TRUTH.get(canonical(str(value)).lower())) for value in row) == 1 for row in rows)
-
-
-def are_numbers(values: Sequence[Any]) -> bool:
-    """Return True for numbers, at least three different ones, that do not just count the rows."""
-    found = numbers(values) or []
-    counts_rows = found == sorted(set(found)) and all(number.is_integer() for number in found)
-    return len(set(found)) > 2 and not counts_rows
 
 
 def label_columns(table: Table) -> list[Name]:
@@ -379,10 +296,6 @@ def label_columns(table: Table) -> list[Name]:
         if not any(divide_alike(table.columns[name], table.columns[other]) for other in kept):
             kept.append(name)
     return sorted(kept, key=found.index)
-
-
-def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(set(zip(values, others, strict=False))) == len(set(values)) == len(set(others))
 
 
 def texts(table: Table) -> list[Name]:
@@ -412,13 +325,6 @@ def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
         return ""
     number = [*table.columns].index(found[-1]) + 1
     return f"; if the first line has texts instead of names, write the number of the column, such as {assignment(WRITTEN, number)}"
-
-
-def are_strings(values: Sequence[Any]) -> bool:
-    """Return True for strings that are no numbers, dates or names of images, most of them different."""
-    known = filled(values)
-    is_varied = all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3
-    return is_varied and not are_image_names(known) and have_words(known)
 
 
 def answered(path: Path, table: Table, given: Given, key: str, found: Sequence[Name]) -> dict[str, Any]:

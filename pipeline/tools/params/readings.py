@@ -21,7 +21,7 @@ from pipeline.prepare.reading.labelled_tables import SeveralSets, visible_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
-from pipeline.tools.params import columns, rows
+from pipeline.tools.params import cells, columns, rows
 from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Question
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
@@ -120,7 +120,7 @@ def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
     """Return True if the lines of files of text begin with the names of images."""
     with suppress(Refusal):  # as it is no list
         table = columns.read(*paths, encoding=encoding_of(given))
-        return len(table.columns) > 1 and columns.are_image_names(next(iter(table.columns.values())))
+        return len(table.columns) > 1 and cells.are_image_names(next(iter(table.columns.values())))
     return False
 
 
@@ -167,7 +167,7 @@ def of_single_table(path: Path, given: Given) -> Values | None:
     table = columns.read(path, encoding=encoding_of(given), given=given)
     if table.holds_images and given.get(IMAGES) not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
-    folders, has_names = [path.parent], any(map(columns.are_image_names, table.columns.values()))
+    folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
     if has_names and len(path.parts) > 2:
         folders.append(path.parent.parent)
     try:
@@ -320,7 +320,7 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     if not found or any(map(split_in, found)):
         return None
     several = {name: labelled_tables.lines_of(root / name, encoding_of(given)) for name in found}
-    if labels := next((name for name, content in several.items() if columns.is_label(content)), None):
+    if labels := next((name for name, content in several.items() if cells.is_label(content)), None):
         alone = f"{labels} has a label in each line, but no other file has as many lines"
         raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
     blank = sum(not line.strip() for content in several.values() for line in content)
@@ -384,7 +384,7 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
     """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
     if labelled_lines([path], encoding):
         raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
-    if columns.is_label([line.rstrip("\r") for line in columns.sampled(labelled_tables.lines_of(path, encoding)) if line.strip()]):
+    if cells.is_label([line.rstrip("\r") for line in cells.sampled(labelled_tables.lines_of(path, encoding)) if line.strip()]):
         way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
         raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
 

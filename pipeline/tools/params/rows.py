@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.tools.params import columns
+from pipeline.tools.params import cells, columns
 from pipeline.tools.params.columns import CLASSES, LABELS, MOST_LISTED, NAMES, REGRESSION, SPLITS, TASK, Given, Name, Question, Table
 
 MOST_NUMBERED = 20
@@ -21,7 +21,7 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     Raises Refusal and Question if it has texts beside other columns, or if the column to predict, or what it holds, is not clear.
     """
     texts = columns.texts(table)
-    usable = [name for name in candidates(table) if name not in texts and not (texts and columns.is_mark(table.columns[name]))]
+    usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
     if "name" not in given:
         if columns.has_images(table) or (texts and len(usable) < FEWEST_BESIDE):
             return None
@@ -30,7 +30,7 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
             raise Question(path, f"{beside}: to train on these, add source=table; on the texts alone, add source=text_classification")
     split = columns.split_column(path, table, given)
     if isinstance(names := given.get(LABELS), list):
-        are_marks = all(columns.is_mark(table.columns.get(name, ())) for name in names)
+        are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
         return {SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
     label = target(path, table, given, split)
     return {LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
@@ -38,7 +38,7 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
 
 def candidates(table: Table) -> list[Name]:
     """Return the columns that hold classes, or numbers that do not just count the rows."""
-    return table.where(lambda cells: columns.is_label(cells) or columns.are_numbers(cells))
+    return table.where(lambda values: cells.is_label(values) or cells.are_numbers(values))
 
 
 def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
@@ -70,7 +70,7 @@ def task(path: Path, table: Table, label: Name) -> str:
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:
         return CLASSES
-    if not all(number.is_integer() for number in known) or not columns.is_label(table.columns[label]):
+    if not all(number.is_integer() for number in known) or not cells.is_label(table.columns[label]):
         return REGRESSION
     if known[0] in (0, 1) and known[-1] - known[0] == len(known) - 1 < MOST_NUMBERED:
         return CLASSES

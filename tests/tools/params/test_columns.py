@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools.params import columns, rows
+from pipeline.tools.params import cells, columns, rows
 from pipeline.tools.params.columns import Question, Table
 
 TAGS = ("clear", "haze", "road", "water")
@@ -34,7 +34,7 @@ SCALE = ("Extremely Positive", "Positive", "Neutral", "Negative", "Extremely Neg
     ],
 )
 def test_a_delimiter_is_what_separates_labels_that_recur_alone_and_together(values: list[object], expected: str | None) -> None:
-    assert columns.delimiter_of(values) == expected
+    assert cells.delimiter_of(values) == expected
 
 
 def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
@@ -116,7 +116,7 @@ def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str 
 
 @pytest.mark.parametrize("text", ["2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
 def test_dates_and_numbers_are_no_texts(text: str) -> None:
-    assert not columns.is_text([text.format(number) for number in range(30)])
+    assert not cells.is_text([text.format(number) for number in range(30)])
 
 
 def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:

@@ -1,0 +1,121 @@
+"""Says what the cells of a column can be: texts, labels, several labels, numbers, truth values, or names of images."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+from pipeline.core.inputs.table import as_date, as_number, is_missing
+from pipeline.core.untrusted import canonical
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
+from pipeline.tools.params.texts import num_words
+
+MOST_ROWS = 20_000
+"""The number of rows that are looked at, over the whole length of the table."""
+MOST_LABELS = 1000
+SAMPLED_TEXTS = 200
+LONGEST_LABEL = 60
+DELIMITERS = (";", "|", ",", " ")
+LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
+
+
+def filled(values: Sequence[Any]) -> list[Any]:
+    """Return the cells that have a value."""
+    return [value for value in values if value not in (None, "")]
+
+
+def sampled(rows: list[Any], most: int = MOST_ROWS) -> list[Any]:
+    """Return at most `most` of the rows at equal distances: a table may be sorted."""
+    return rows[:: -(-len(rows) // most)] if rows else rows
+
+
+def is_text(values: Sequence[Any]) -> bool:
+    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files, dates or numbers."""
+    texts = [value for value in values if isinstance(value, str) and value.strip()]
+    if len(texts) <= len(values) / 2 or are_image_names(texts) or not have_words(texts):
+        return False
+    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
+
+
+def have_words(texts: Sequence[str]) -> bool:
+    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates."""
+    some = sampled([*texts], SAMPLED_TEXTS)
+    return 2 * sum(bool(LETTER.search(text)) and as_date(text) is None for text in some) > len(some)
+
+
+def is_label(values: Sequence[Any]) -> bool:
+    """Return True for labels: at least two different strings, whole numbers or truth values, each of which three rows have on average."""
+    known = filled(values)
+    if not known or not all(isinstance(value, str | int) or (isinstance(value, float) and value.is_integer()) for value in known):
+        return False
+    return 2 <= len(set(known)) <= min(MOST_LABELS, max(2, len(known) // 3)) and not is_text(values) and not fraction(values)
+
+
+def numbers(values: Sequence[Any]) -> list[float] | None:
+    """Return the numbers in the cells that have a value, or None if one of them has something else."""
+    found = [as_number(value) for value in values if not is_missing(value)]
+    return None if None in found else cast("list[float]", found)
+
+
+def fraction(values: Sequence[Any]) -> float | None:
+    """Return the first number with a fraction, such as 0.5, if all cells that have a value are numbers."""
+    return next((number for number in numbers(values) or () if number % 1), None)
+
+
+def are_numbers(values: Sequence[Any]) -> bool:
+    """Return True for numbers, at least three different ones, that do not just count the rows."""
+    found = numbers(values) or []
+    counts_rows = found == sorted(set(found)) and all(number.is_integer() for number in found)
+    return len(set(found)) > 2 and not counts_rows
+
+
+def are_image_names(values: Sequence[Any]) -> bool:
+    names = [str(value).strip().lower() for value in filled(values)]
+    return sum(name.endswith(IMAGE_SUFFIXES) for name in names) > len(names) / 2
+
+
+def are_strings(values: Sequence[Any]) -> bool:
+    """Return True for strings that are no numbers, dates or names of images, most of them different."""
+    known = filled(values)
+    is_varied = all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3
+    return is_varied and not are_image_names(known) and have_words(known)
+
+
+def is_mark(values: Sequence[Any]) -> bool:
+    """Return True for truth values, such as 0 and 1, if both occur."""
+    return {TRUTH.get(canonical(str(value)).lower()) for value in set(map(str, values))} == {False, True}
+
+
+def delimiter_of(values: Sequence[Any]) -> str | None:
+    """Return what separates the labels in each cell; "" if the cells are lists of labels, and None if they are something else.
+
+    Each label must occur in three cells on average, and twice in none, and there must be as many different cells as labels: some labels occur alone, or with
+    several others. For words, there must be twice as many; texts are not divided, nor numbers with a decimal comma.
+    """
+    known = filled(values)
+    if known and all(labels_of_cell(value, None) != [value] for value in known):
+        return "" if are_labels([labels_of_cell(value, None) for value in known]) else None
+    if not known or not all(isinstance(value, str) for value in known):
+        return None
+    for sign in DELIMITERS:
+        if not any(sign in value for value in known):
+            continue
+        cells = [labels_of_cell(value, sign) for value in known]
+        most, num_labels = max(map(len, cells)), len({label for cell in cells for label in cell})
+        are_decimals = sign == "," and most == 2 and all(label.isdigit() for cell in cells for label in cell)
+        fewest = 2 * num_labels if sign == " " else num_labels  # names of classes, such as `good` and `very good`, share words
+        if most > 1 and fewest <= len(set(known)) and are_labels(cells) and not are_decimals:
+            return None if sign == " " and is_text(values) else sign
+    return None
+
+
+def are_labels(cells: Sequence[Sequence[Any]]) -> bool:
+    """Return True if the items of the lists can be labels: short, each at most once in a list, and in three lists on average."""
+    items = [item for cell in cells for item in cell]
+    if not all(isinstance(item, str | int) and len(str(item)) <= LONGEST_LABEL for item in items):
+        return False
+    return 2 <= len(set(items)) <= min(MOST_LABELS, len(items) // 3) and all(len(set(cell)) == len(cell) for cell in cells)
+
+
+def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(set(zip(values, others, strict=False))) == len(set(values)) == len(set(others))
