@@ -42,6 +42,8 @@ TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "mu
 DELIMITER = "label_delimiter"
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
+MOST_NUMBERED = 20
+"""More whole numbers than this are classes only if they have no gaps."""
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
 Given = Mapping[str, Any]
@@ -214,28 +216,53 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
     if task == REGRESSION:
         return {LABELS: chosen(path, table, LABELS, given, rest.where(are_numbers))}
     fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(is_mark)
+    refuse_unfit(path, rest, given, [*fitting, *lists, *marks])
+    if several := several_labels(path, table, given, fitting, lists, marks):
+        return several
+    if wanted is None and task is None and not fitting and (found := rest.where(are_numbers)):
+        have, which = ("have", f" {ways(LABELS, found)}") if found[1:] else ("has", "")
+        problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
+        raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
+    label = chosen(path, table if LABELS in given else rest, LABELS, given, fitting)
+    known = sorted(set(numbers(table.columns.get(label, ())) or ()))
+    if task is None and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
+        raise either(path, label, known)
+    return {LABELS: label}
+
+
+def several_labels(
+    path: Path, table: Table, given: Given, fitting: Sequence[Name], lists: Mapping[Name, str], marks: Sequence[Name]
+) -> dict[str, Any] | None:
+    """Return the values for samples with several labels each, or None if each has one. The classes may be in the columns `fitting`.
+
+    The labels are in one of `lists`, with its delimiter, or in all of `marks`, the columns of 0 and 1. Raises Refusal like `chosen`.
+    """
+    task, wanted = given.get(TASK), given.get(LABELS)
     if wanted is None and not lists and len(marks) > 1:
         if task == SEVERAL:
             return {LABELS: marks}
         if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
             several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}"
             raise Question(path, f"{several}; if one of them is the class, add {ways(LABELS, marks)}")
-    refuse_unfit(path, rest, given, [*fitting, *lists, *marks])
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
-    if task == SEVERAL or (task is None and possible):
-        name = chosen(path, table, LABELS, {**given, TASK: SEVERAL}, [*possible])
-        signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
-        if name not in lists and DELIMITER not in given and signs:
-            unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
-            raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, None))}")
-        return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
-    if LABELS not in given and TASK not in given and not fitting and (found := rest.where(are_numbers)):
-        have, which = ("have", f" {ways(LABELS, found)}") if found[1:] else ("has", "")
-        problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
-        raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
-    return {LABELS: chosen(path, table if LABELS in given else rest, LABELS, given, fitting)}
+    if task != SEVERAL and (task is not None or not possible):
+        return None
+    name = chosen(path, table, LABELS, {**given, TASK: SEVERAL}, [*possible])
+    signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
+    if name not in lists and DELIMITER not in given and signs:
+        unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
+        raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, None))}")
+    return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
+
+
+def either(path: Path, name: Name, known: Sequence[float]) -> Question:
+    """Return the question whether a column with the whole numbers `known`, in ascending order, has classes or numbers."""
+    problem = f"the column {shown(name, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
+    return Question(
+        path, f"{problem}: to predict numbers, add {assignment(TASK, REGRESSION)}; if they are classes, add {assignment(TASK, CLASSES)}"
+    )
 
 
 def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) -> None:

@@ -7,10 +7,21 @@ from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, wit
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
-from pipeline.tools.params.columns import CLASSES, LABELS, MOST_LISTED, NAMES, REGRESSION, SPLITS, TASK, Given, Name, Question, Table
+from pipeline.tools.params.columns import (
+    CLASSES,
+    LABELS,
+    MOST_LISTED,
+    MOST_NUMBERED,
+    NAMES,
+    REGRESSION,
+    SPLITS,
+    TASK,
+    Given,
+    Name,
+    Question,
+    Table,
+)
 
-MOST_NUMBERED = 20
-"""Whole numbers without gaps from 0 or 1 are classes up to this number."""
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
 
@@ -62,10 +73,11 @@ def task(path: Path, table: Table, label: Name) -> str:
 
     Raises Question for other whole numbers, and Refusal for numbers with a comma.
     """
-    classes, regression = columns.assignment(TASK, CLASSES), columns.assignment(TASK, REGRESSION)
     if comma := with_comma(table.columns[label]):
         commas = f"has numbers with a comma in the column {shown(label, 60)}, such as {comma}"
-        raise Refusal(f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {classes}")
+        raise Refusal(
+            f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {columns.assignment(TASK, CLASSES)}"
+        )
     numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:
@@ -74,5 +86,4 @@ def task(path: Path, table: Table, label: Name) -> str:
         return REGRESSION
     if known[0] in (0, 1) and known[-1] - known[0] == len(known) - 1 < MOST_NUMBERED:
         return CLASSES
-    problem = f"the column {shown(label, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
-    raise Question(path, f"{problem}: to predict numbers, add {regression}; if they are classes, add {classes}")
+    raise columns.either(path, label, known)

@@ -58,6 +58,14 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
         columns.labels(Path("a.csv"), marks, {"label_column": ["a", "c"]})
 
 
+def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
+    scores, classes = ([str(number * factor % 90) for number in range(90) for _ in range(4)] for factor in (2, 1))
+    with pytest.raises(Question, match=r"45 different whole numbers from 0 to 88: to predict numbers, add source.task=regression; if"):
+        columns.labels(Path("a.csv"), Table({"score": scores}), {})
+    assert columns.labels(Path("a.csv"), Table({"score": scores}), {"task": "classification"}) == {"label_column": "score"}
+    assert columns.labels(Path("a.csv"), Table({"intent": classes}), {}) == {"label_column": "intent"}
+
+
 def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
     table = Table({"price": ["0,5", "2,25", "1"]})
     with pytest.raises(Refusal, match=r"has numbers with a comma in the column price, such as 0,5: write a point .*, or, .*classification"):
