@@ -134,7 +134,8 @@ class Settings(LabelSettings, TableSettings):
         labels = [str(row.label) for row in rows[TRAIN]]
         for part in parts:
             values = part.values[TRAIN]
-            if part.kind == "category" and len({*zip(values, labels, strict=True)}) == len({*values}) == len({*labels}):
+            recur = part.kind == "category" or 3 * len({*labels}) <= len(labels)  # measurements differ in each row, as their labels may
+            if recur and len({*zip(values, labels, strict=True)}) == len({*values}) == len({*labels}):
                 name = shown(part.name, 40)
                 sentences.append(
                     f"warning: the column {name} has one value for each label: if it is not known before the label, add source.ignored_columns=[{name}]"

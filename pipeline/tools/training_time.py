@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from functools import partial
+from io import StringIO
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +83,7 @@ def measured(params: TrainParams, spec: Spec, cost: StepTime, environment: Envir
         set_determinism(params.train.deterministic, training=True)
         random_weights = from_data({**data, "model": model}, TrainParams, "params.yaml")
         trial = trials.Trial.of(random_weights, random_data(spec, 4 * size), machine, changes=changes)
-        with trials.stepping(trial) as steps:
+        with redirect_stdout(StringIO()), trials.stepping(trial) as steps:  # a training on random samples may warn of its loss
             timed = partial(trials.time_block, partial(next, steps), 1, partial(trials.synchronize, machine.device))
             took_s = min(durations_s(timed))  # other processes may delay a step many times over
     except Refusal:

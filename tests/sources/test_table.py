@@ -246,11 +246,14 @@ def test_a_table_that_cannot_be_used_is_refused_with_a_remedy(tmp_path: Path, mo
 
 
 def test_a_column_that_tells_the_label_is_named(tmp_path: Path) -> None:
-    lines = [f"{'xy'[number % 2]},{'xyz'[number % 3]},{'ab'[number % 2]}" for number in range(12)]
-    dataset, _ = opened(settings(write(tmp_path / "a.csv", "species,other,label", *lines)))
-    (said,) = [note for note in dataset.notes if "warning" in note]
-    assert said.startswith("warning: the column species has one value for each label: ")
-    assert said.endswith("add source.ignored_columns=[species]")
+    lines = [f"{'xy'[number % 2]},{number % 2 + 3},{'xyz'[number % 3]},{number}.5,{'ab'[number % 2]}" for number in range(12)]
+    dataset, _ = opened(settings(write(tmp_path / "a.csv", "species,code,other,size,label", *lines)))
+    said = [note for note in dataset.notes if "warning" in note]
+    assert [note.split()[3] for note in said] == ["species", "code"]
+    assert said[0].startswith("warning: the column species has one value for each label: ")
+    assert said[0].endswith("add source.ignored_columns=[species]")
+    path = write(tmp_path / "b.csv", "size,price", *(f"{number}.5,{number * 3}.25" for number in range(12)))
+    assert not any("warning" in note for note in opened(settings(path, label_column="price", task="regression"))[0].notes)
 
 
 def test_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
         return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
     found = [name for name in candidates(table) if name != split]
     columns.refuse_unfit(path, table, given, found)
-    named = [name for name in found if str(name).lower() in NAMES]
+    named = [name for name in found if str(name).lower() in NAMES and not {"x", "z"} <= {*map(str, table.columns)}]
     if len(named) == 1 or len(found) < 2:
         return columns.chosen(path, table, LABELS, given, named or found)
     ways = [columns.described(name, table.columns[name], LABELS) for name in (found[-1], *found[:-1])]

@@ -58,6 +58,13 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
         columns.labels(Path("a.csv"), marks, {"label_column": ["a", "c"]})
 
 
+def test_a_column_y_beside_x_and_z_is_a_coordinate() -> None:
+    points = {name: [f"{number * factor % 31}.5" for number in range(30)] for name, factor in (("x", 7), ("y", 11), ("price", 13))}
+    assert rows.values(Path("a.csv"), Table(points), {})["label_column"] == "y"
+    with pytest.raises(Question, match="4 columns may be the one to predict"):
+        rows.values(Path("a.csv"), Table(points | {"z": points["x"]}), {})
+
+
 def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
     scores, classes = ([str(number * factor % 90) for number in range(90) for _ in range(4)] for factor in (2, 1))
     with pytest.raises(Question, match=r"45 different whole numbers from 0 to 88: to predict numbers, add source.task=regression; if"):
