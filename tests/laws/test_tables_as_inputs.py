@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -78,6 +79,10 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     assert large > unknown > small
     with pytest.warns(UserWarning, match="2 cells with a category that train does not have"):
         assert [prediction.numbers["price"] for prediction in loaded.predict(Path("rows.jsonl"))] == [large, unknown, small]
+    (alone,) = loaded.predict(pandas.DataFrame(rows).iloc[0])
+    assert alone.numbers["price"] == pytest.approx(large)
+    with pytest.raises(Refusal, match="inputs: has several columns called area: remove or rename all but one"):
+        list(loaded.predict(pandas.DataFrame([["9", "8"]], columns=["area", "area"])))
     inputs = loaded.spec.inputs
     numbered = tuple(column.model_copy(update={"name": at}) for at, column in enumerate(inputs.columns, 1))
     with pytest.raises(Refusal, match="has a column 0, but the columns of this model are numbered from 1"):

@@ -111,13 +111,23 @@ class LoadedModel:
         """
         self.use_beam(beam)
         before = self.reader.note()
-        if isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
-            inputs = inputs.to_dict("records")
+        if hasattr(inputs, "columns"):
+            inputs = self.records(inputs)
+        elif isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
+            inputs = inputs.to_dict()  # a Series of pandas is one row
         is_single = isinstance(inputs, str | Path | Mapping) or not hasattr(inputs, "__iter__")
         readings = self.readings([inputs] if is_single else inputs)
         yield from self.predictions(readings, self.predictor(top_k), batch_size=batch_size, on_problem=refuse)
         if isinstance(self.reader, RowReader) and (note := self.reader.note()) != before:
             warnings.warn(note, stacklevel=2)
+
+    def records(self, frame: Any) -> list[dict[Any, Any]]:
+        """Return the rows of a DataFrame of pandas. Raises Refusal if the model reads no rows, or if one of its columns occurs twice."""
+        if not isinstance(self.reader, RowReader):  # iterating over a frame yields the names of its columns
+            raise Refusal("inputs: is a DataFrame, but this model does not read rows: give one of its columns, as by `frame[NAME]`")
+        if twice := [column for column in self.reader.columns if list(frame.columns).count(column) > 1]:
+            raise Refusal(f"inputs: has several columns called {shown(twice[0], 60)}: remove or rename all but one")
+        return frame.to_dict("records")  # type: ignore[no-any-return]
 
     def use_encoding(self, encoding: str) -> None:
         """Read tables and files of text in `encoding`, the name of one for Python, unless a byte order mark names another."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas
 import PIL.Image
 import pytest
 import torch
@@ -231,6 +232,8 @@ def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) 
     ):
         with pytest.raises(ValueError, match=message):
             list(model.predict([value]))
+    with pytest.raises(ValueError, match=r"inputs: is a DataFrame, .*: give one of its columns, as by `frame\[NAME\]`"):
+        list(model.predict(pandas.DataFrame({"text": ["the cat"]})))
 
 
 def test_a_byte_order_mark_counts_more_than_the_named_encoding_in_every_line(monkeypatch: pytest.MonkeyPatch) -> None:
