@@ -109,6 +109,9 @@ class LoadedModel:
         width of the beam search of a model that writes texts. Raises Refusal for the first input that cannot be read. Warns of cells with a category
         that train does not have, after the last prediction.
         """
+        for name, number in {"batch_size": batch_size, "top_k": top_k}.items():
+            if number < 1:
+                raise Refusal(f"{name}: is {number}: write a number from 1 on")
         self.use_beam(beam)
         before = self.reader.note()
         if hasattr(inputs, "columns"):

@@ -85,6 +85,9 @@ def test_one_input_need_not_be_in_a_list_and_an_array_of_images_is_several(write
     assert len(list(model.predict(np.zeros((5, 8, 8), np.uint8), batch_size=2, top_k=1))) == 5
     Image.new("L", (8, 8)).save("cat.png")
     assert len(list(model.predict("cat.png"))) == 1
+    for name in ("batch_size", "top_k"):
+        with pytest.raises(Refusal, match=f"{name}: is 0: write a number from 1 on"):
+            list(model.predict("cat.png", **{name: 0}))
 
 
 def test_a_model_that_drops_the_dimension_of_one_sample_is_refused(write_model: WriteModel) -> None:
