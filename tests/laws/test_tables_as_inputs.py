@@ -90,6 +90,9 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     Path("few.csv").write_text("area,city\n3,Oslo\n", encoding="utf-8")
     assert main(["predict", str(Paths().model), "few.csv"]) == 1
     assert "few.csv: has no column built, but the model reads area, city, built, code" in capsys.readouterr().err
+    Path("rows").write_text("area,city,built,code\n3,Orl\u00e9ans,,\n", encoding="cp1252")  # no suffix, as standard input
+    assert main(["predict", str(Paths().model), "rows"]) == 1
+    assert "rows:2: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252`" in capsys.readouterr().err
 
     assert main(["report"]) == 0
 

@@ -27,7 +27,10 @@ class Reader:
 
     def read(self, file: Member) -> Iterator[tuple[str, Floats | Refusal]]:
         """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
-        content = tables.decode(file.read(), shown(file.name), encoding=self.encoding)
+        try:
+            content = tables.decode(file.read(), shown(file.name), encoding=self.encoding)
+        except encodings.NotDecoded as error:
+            raise Refusal(error.advising("--encoding ")) from None
         suffix = ".jsonl" if content.lstrip().startswith("{") else ".csv"
         yield from self.rows(file.name, tables.records_of(content, suffix, "", [("", column) for column in self.columns]))
 
