@@ -254,6 +254,8 @@ REFUSED = {
         {},
         "a.csv:1: no other row has the label label: if this line has the names",
     ),
+    "nothing": ("a.csv", "\n", NAMED, "a.csv: has no rows"),
+    "no gzip": ("a.csv.gz", "text,label\n", NAMED, "a.csv.gz: cannot be read (Is no complete gzip file, Not a gzipped file (b'te'))"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),
     "columns of files": ("x/1.txt", "text", {}, "give your table one of the suffixes .tsv, .csv, .jsonl, .ndjson"),

@@ -60,7 +60,7 @@ def decompressed(content: bytes, most_bytes: int) -> bytes:
     """Return the contents of a gzip file. Raises OSError if it is damaged, or TooLarge if it has more than `most_bytes`."""
     try:
         data = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most_bytes + 1)
-    except (EOFError, zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise OSError(errno.EIO, f"Is no complete gzip file, {reason(error)}") from None
     if len(data) > most_bytes:
         raise untrusted.TooLarge(len(data), most_bytes)
@@ -94,6 +94,7 @@ EXCEL = re.compile(r"sep=(.)\r?\n")
 NO_LABEL = (None, "", -1, "-1")
 """Values that stand for a label where none is known."""
 REMOVE_OR_SKIP = "remove the row, or leave out all such rows with source.on_corrupt=skip"
+NO_ROWS = "has no rows: add some, or remove the file"
 FILL_OR_SKIP = f"write a text, {REMOVE_OR_SKIP}"
 """The remedy that the refusal of an empty text names."""
 Named = Sequence[tuple[str, Column]]
@@ -233,7 +234,7 @@ def records(path: Path, columns: Named, *, encoding: str = encodings.UTF8) -> li
     else:
         found = list(records_of(read_text(path, encoding=encoding), suffix, place, columns))
     if not found:
-        raise Refusal(f"{place}: has no rows: add some, or remove the file")
+        raise Refusal(f"{place}: {NO_ROWS}")
     return found
 
 
@@ -331,10 +332,12 @@ def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Named) -> 
     more or fewer fields than the first row. The first is MissingColumn.
     """
     filled = ((line, fields) for line, fields in rows if any(fields))
-    first, names = next(filled, (1, [""]))
+    first, names = next(filled, (1, list[str]()))
     by_name = all(isinstance(column, str) for _, column in columns)
     known: list[Any] = names if by_name else list(range(1, len(names) + 1))
     for key, column in columns:
+        if not names:
+            raise MissingColumn(f"{place}: {NO_ROWS}", column)
         if known.count(column) != 1:
             raise MissingColumn(
                 f"{key}: is {shown(column)}, but {place.removeprefix('source.root: ')}:{first} has the columns {shown(', '.join(map(str, known)))}: write one of these "
