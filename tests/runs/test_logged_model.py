@@ -316,12 +316,14 @@ def test_rows_of_a_table_are_read_by_the_names_of_their_columns(tmp_path: Path, 
     arrays = [{name: np.asarray(cell) for name, cell in record.items()} for record in records]  # as MLflow reads `inputs`
     for given in (records, pandas.DataFrame(records), columns, arrays):
         np.testing.assert_array_equal(rows.rows(given), expected)
+    np.testing.assert_array_equal(rows.rows(pandas.Series(records[0])), expected[:1])
     example = saved_model.given_example(inputs, inputs.random_samples(2))
     np.testing.assert_allclose(rows.rows(example), inputs.random_samples(2), atol=1e-5)  # dates have seconds
     wrong = {
         "row 0 of the input has no column 'city'": [{"size": 1, "when": None}],
         "contains something else than rows": [1],
         "has no rows": [],
+        "several columns called city; send rows": pandas.DataFrame([[1, None, "a", "b"]], columns=["size", "when", "city", "city"]),
     }
     for message, given in {
         **wrong,

@@ -103,8 +103,13 @@ class Rows:
     def rows(self, given: Any) -> NDArray[np.float64]:
         """Return the stored rows (n, columns) of a DataFrame, of a list of dicts, or of a dict of columns.
 
-        Raises MlflowException if a column is missing, or if a cell is no number or date.
+        A Series of pandas is one row. Raises MlflowException if a column is missing or occurs twice, or if a cell is no number or date.
         """
+        names = [*map(str, getattr(given, "columns", []))]
+        if twice := [column.name for column in self.inputs.columns if names.count(str(column.name)) > 1]:
+            raise refusal(f"the input has several columns called {twice[0]}; send {self.expected}")
+        if hasattr(given, "to_dict") and not names:
+            given = given.to_dict()
         if isinstance(given, dict):
             given = [dict(zip(given, cells, strict=False)) for cells in zip(*map(np.atleast_1d, given.values()), strict=True)]
         records = given.to_dict("records") if hasattr(given, "to_dict") else list(given)
