@@ -179,7 +179,7 @@ def averaged(members: Sequence[Member]) -> Model:
         return first.model
     targets = first.manifest.spec.targets
     if not (targets.has_classes or targets.per_token):
-        raise Refusal(f"{first.name}: an ensemble averages probabilities, and the task {targets.kind} has none")
+        raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
         if reason := incomparability(first.manifest.spec, manifest.spec):
             raise Refusal(f"{name}: cannot be averaged with {first.name}: {reason}")

@@ -16,6 +16,7 @@ import pipeline
 from pipeline import load_ensemble, load_model
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
+from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.inference import model_file
 from tests.imports import TOP
 from tests.tools.predict.conftest import CLASSES
@@ -67,7 +68,12 @@ def test_models_that_are_no_ensemble_are_refused_with_the_difference(write_model
     spec = model_file.load(first)[1].spec
     renamed = spec.model_copy(update={"targets": spec.targets.model_copy(update={"classes": ("a", "b", "c")})})
     larger = spec.model_copy(update={"inputs": spec.inputs.model_copy(update={"height": 16, "width": 4})})
-    of_names, of_size, of_precision = others(first, {"spec": renamed}, {"spec": larger}, {"precision": "bf16"})
+    labelled = spec.model_copy(update={"targets": LabelTargets(labels=("a", "b", "c"), thresholds=(0.5, 0.5, 0.5))})
+    of_names, of_size, of_precision, of_labels = others(
+        first, {"spec": renamed}, {"spec": larger}, {"precision": "bf16"}, {"spec": labelled}
+    )
+    with pytest.raises(Refusal, match="averages the probabilities of classes, and the task multi_label has no classes"):
+        load_ensemble([of_labels, first])
     for path, difference in (
         (of_names, r"different classes: image inputs \(8, 8, 1\) and 3 outputs \(ant, bee, .*\), and image .* \(a, b, c\)"),
         (of_size, r"different inputs: .* \(8, 8, 1\) .*, and .* \(16, 4, 1\)"),

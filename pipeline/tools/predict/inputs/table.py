@@ -42,7 +42,9 @@ class Reader:
                 yield place, self.cells(place, [fields[column] for column in self.columns])
         except MissingColumn as error:
             column, known = shown(error.column, 60), shown(", ".join(map(str, self.columns)))
-            raise Refusal(f"has no column {column}, or several, but the model reads {known}: write it once, with empty cells if it has no values") from None
+            raise Refusal(
+                f"has no column {column}, or several, but the model reads {known}: write it once, with empty cells if it has no values"
+            ) from None
 
     def cells(self, place: str, cells: Sequence[Any]) -> Floats | Refusal:
         """Return the cells of the columns as a stored row, or the reason why they cannot be read. `place` is the name of the row."""
