@@ -129,7 +129,7 @@ def replacements(assignment: Assignment, content: Mapping[str, Any]) -> Iterator
     values = commented_yaml.load(on_one_line(recommended(assignment, types, task_of(content))))
     values.fa.set_block_style()
     present = content.get(str(section))
-    if isinstance(present, Mapping) and [*present] == [*values] and present["name"] == values["name"]:
+    if isinstance(present, Mapping) and present.keys() == values.keys() and present["name"] == values["name"]:
         for key, value in values.items():  # key by key, so that comments stay
             if value != present[key]:
                 yield (section, key), value
