@@ -4,6 +4,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from ruamel.yaml.representer import RoundTripRepresenter
 from ruamel.yaml.scalarfloat import ScalarFloat
 from ruamel.yaml.tokens import CommentToken
 
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import MAX_SHOWN, Refusal
+from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES
 
+COMMENT = re.compile("#.*")
 PLAIN = re.compile(r"[A-Za-z][\w./-]*", re.ASCII)
 WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 """Words that YAML 1.1 or 1.2 does not read as text."""
@@ -27,13 +30,29 @@ WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 def load(text: str, path: Path | None = None) -> Any:
     """Parse YAML, the text of the file `path`, into values that keep their comments and notation.
 
-    Raises Refusal if ruamel cannot keep a comment.
+    Raises Refusal if ruamel cannot keep a comment of the file.
     """
+    text = text.replace("\r\n", "\n")
     try:
-        return round_trip().load(text.replace("\r\n", "\n"))
+        content = round_trip().load(text)
     except NotImplementedError:  # "overlap in comment", at `key:  # comment`, a value on the next line, and an empty line
         problem = "has a comment between a key and its value, where it would be lost"
         raise Refusal(problem, remedy="write the value on the line of its key", file=str(path or "")) from None
+    if path and len(before := comments_in(text)) > len(after := comments_in(dump(content))):
+        line, lost = next(one for one, other in zip_longest(before, after) if other is None or one[1] != other[1])
+        remedy = "move it to a line of its own above the key"
+        raise Refusal(f"the comment {shown(lost, MAX_SHOWN)} would be lost: {remedy}", file=str(path), line=line)
+    return content
+
+
+def comments_in(text: str) -> list[tuple[int, str]]:
+    """Return the line and the text of each comment in YAML: what stands between its tokens, and is no blank."""
+    found, end = list[tuple[int, str]](), 0
+    for token in YAML(typ="safe", pure=True).scan(text):
+        between = text[end : token.start_mark.index]
+        found += [(text.count("\n", 0, end + match.start()) + 1, match[0].rstrip()) for match in COMMENT.finditer(between)]
+        end = max(end, token.end_mark.index)
+    return found
 
 
 def dump(content: Any) -> str:

@@ -194,10 +194,23 @@ def test_a_value_that_is_merged_into_two_sections_is_changed_in_one(section: str
     assert (after[section]["batch_size"], after[other]["batch_size"]) == (128, 64)
 
 
-def test_a_comment_that_would_be_lost_is_refused() -> None:
-    text = TEXT.replace("seed: 1\n", "seed:  # of the parameters\n  1\n\n", 1)
-    with pytest.raises(Refusal, match=r"params\.yaml: has a comment between a key and its value.*: write the value on the line of its key"):
-        edited(text, ["train.epochs=3"])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "seed: 1\n",
+            "seed:  # of the parameters\n  1\n\n",
+            "params.yaml: has a comment between a key and its value, where it would be lost: write the value on the line of its key",
+        ),
+        (
+            "  freeze: []\n",
+            "  freeze: [ # one\n    'a # b', # two\n    'c', ]\n",
+            "params.yaml:71: the comment # one would be lost: move it to a line of its own above the key",
+        ),
+    ],
+)
+def test_a_comment_that_would_be_lost_is_refused(old: str, new: str, message: str) -> None:
+    assert refusal(TEXT.replace(old, new, 1), "train.epochs=3") == message
 
 
 def test_numbers_keep_all_digits_when_another_value_changes() -> None:
