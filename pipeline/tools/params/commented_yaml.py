@@ -101,21 +101,31 @@ def replace(container: Any, key: Any, value: Any) -> None:
     beside, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
     comments[position] = comment(f"{beside}\n") if beside else None
     container[key] = value
-    if below:
-        comments, position = comments_after(container, key)
-        comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
+    annotate(container, key, below=below)
 
 
-def remove(container: CommentedMap, key: str) -> None:
-    """Remove `container[key]`. Comments and blank lines below it stay below the key before it, if there is one."""
+def remove(container: CommentedMap, key: str) -> str:
+    """Remove `container[key]`, and return the comment beside it.
+
+    Comments and blank lines below it stay below the key before it. If it is the first key, they are returned, too.
+    """
     comments, position = comments_after(container, key)
-    _, _, below = comments[position].value.partition("\n") if comments[position] else ("", "", "")
+    text = comments[position].value if comments[position] else ""
+    beside, _, below = text.partition("\n")
     keys = [*container]
     del container[key]
     container.ca.items.pop(key, None)
-    if below and keys[0] != key:
-        comments, position = comments_after(container, keys[keys.index(key) - 1])
-        comments[position] = comment((comments[position].value if comments[position] else "\n") + below)
+    if keys[0] == key:
+        return text.removesuffix("\n")
+    annotate(container, keys[keys.index(key) - 1], below=below)
+    return beside
+
+
+def annotate(container: Any, key: Any, *, beside: str = "", below: str = "") -> None:
+    """Add a comment beside `container[key]`, which has none, and lines below its other comments."""
+    if beside or below:
+        comments, position = comments_after(container, key)
+        comments[position] = comment(beside + (comments[position].value if comments[position] else "\n") + below)
 
 
 def comments_after(container: Any, key: Any) -> tuple[list[Any], int]:

@@ -13,7 +13,7 @@ from pipeline.core import params
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
-from pipeline.core.section import COMMON_KEYS, SECTIONS, moved, suggestion
+from pipeline.core.section import COMMON_KEYS, MOVED, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
 from pipeline.tools.params import commented_yaml
@@ -97,7 +97,8 @@ def upgraded_text(text: str, path: Path, kinds: Iterable[type[BaseModel]], check
             new.fa.set_block_style()
             content.yaml_set_comment_before_after_key(location[0], before="\n")
     for section, key in moved(added):
-        commented_yaml.remove(content[section], key)
+        new_section, _, new_key = MOVED[f"{section}.{key}"].partition(".")
+        commented_yaml.annotate(content[new_section], new_key, beside=commented_yaml.remove(content[section], key))
     return written(content, before, text, [], check), added
 
 

@@ -197,5 +197,5 @@ def test_a_key_that_has_moved_is_named_and_its_comments_stay(parameters: Paramet
     ]
     written = PARAMS.read_text(encoding="utf-8")
     assert "  activation_checkpointing: false\n  # below\n  clip_norm: 1.0\n" in written
-    assert written.endswith("\nloss:\n  name: cross_entropy\n  class_weights: none\n  label_smoothing: 0.1\n")
+    assert written.endswith("\nloss:\n  name: cross_entropy\n  class_weights: none\n  label_smoothing: 0.1 # mine\n")
     assert main(["check"]) == 0
