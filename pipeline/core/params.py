@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,6 +25,7 @@ MISSING = "is missing"
 UPGRADE = "`python -m pipeline set --upgrade` adds it with the value that keeps earlier results"
 """The remedy for a key that older files lack."""
 SUGGESTED = re.compile(r"(?:did you mean|write) `(?:\w+\.)?(\w+)`")
+INPUT = re.compile("^(Input|String|Tuple) (?=should )")
 MAX_SHOWN = 60
 WHOLE, TEXT, SECTION = "should be a whole number", "should be text", "should be a section with keys of its own"
 EXPECTED = {
@@ -153,7 +155,42 @@ def attempt(data: Mapping[str, Any], params: type[Params]) -> tuple[Params | Non
         # validate as JSON: pydantic's strict mode then still accepts a list for a tuple and a string for a path
         return params.model_validate_json(json.dumps(chosen, default=str)), []
     except ValidationError as error:
-        return None, error.errors()
+        return None, errors_of(error, data)
+
+
+def errors_of(error: ValidationError, data: Any) -> list[ErrorDetails]:
+    """Return one error for each wrong value in `data`. For a value of a union, pydantic has one for each form that the value does not have."""
+    at = defaultdict[Location, list[ErrorDetails]](list)
+    for each in error.errors():
+        at[without_forms(each, data)].append(each)
+    parents = {location[:depth] for location in at for depth in range(len(location))}  # a form has this list or section, with a wrong value
+    return [joined(errors, location) for location, errors in at.items() if location not in parents]
+
+
+def without_forms(error: ErrorDetails, data: Any) -> Location:
+    """Return the location of an error in `data`, without the names that pydantic adds to it for the forms of a union."""
+    location, value = list[str | int](), data
+    for part in error["loc"]:
+        with suppress(LookupError, TypeError):
+            value = value[part]
+            location.append(part)
+    return (*location, *(error["loc"][-1:] if error["type"] == "missing" else ()))
+
+
+def joined(errors: Sequence[ErrorDetails], location: Location) -> ErrorDetails:
+    """Return the errors of one value as one: that of the form whose type the value has, or else what all forms expect."""
+    first = next((each for each in errors if each["type"] not in (*EXPECTED, "literal_error")), None)
+    if first or len(errors) == 1:
+        return {**(first or errors[0]), "loc": location}
+    *most, last = dict.fromkeys(expected(each).removeprefix("should be ") for each in errors)
+    text = f"{', '.join(most).replace(' or ', ', ')} or {last}" if most else last
+    return {**errors[0], "loc": location, "type": "union", "msg": f"should be {text}"}
+
+
+def expected(error: ErrorDetails) -> str:
+    """Return what an error says that a value should be."""
+    text = INPUT.sub("", error["msg"]).replace("True or False", "true or false")
+    return EXPECTED.get(error["type"], text.partition(" after validation")[0])
 
 
 def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: bool) -> tuple[type[Params], list[Problem]]:
@@ -168,8 +205,6 @@ def resolve(params: type[Params], data: Mapping[str, Any], *, without_torch: boo
     for name, field in params.model_fields.items():
         section, types = data.get(name), section_types(name, field)
         if not isinstance(section, Mapping):
-            if types is None and section is not None and len(forms := sections_in(field.annotation)) > 1:
-                fields[name] = (forms[0], ...)  # pydantic would name each form
             continue
         if types is None:
             kind, found = resolve_lists(name, section, field, without_torch=without_torch)
@@ -281,8 +316,7 @@ def explain(problem: ErrorDetails, resolved: type[BaseModel]) -> Problem:
             return Problem("is not a key here", suggestion(location[-1], siblings, common), location)
         case "value_error":
             return Problem(problem["msg"].removeprefix("Value error, "), location=location)
-    expected = EXPECTED.get(problem["type"], problem["msg"].replace("Input should", "should").replace("True or False", "true or false"))
-    return Problem(f"{expected}, not {shown(problem['input'])}", location=location)
+    return Problem(f"{expected(problem)}, not {shown(problem['input'])}", location=location)
 
 
 def section_at(location: Location, params: type[BaseModel]) -> Any:

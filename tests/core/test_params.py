@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from pipeline.core.params import adding_lines, from_data, load, shown
+from pipeline.core.params import MISSING, adding_lines, from_data, load, shown, validate
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import PrepareParams
@@ -58,6 +58,22 @@ def test_data_from_elsewhere_is_named_by_its_origin() -> None:
         from_data(data, TrainParams, "the model file")
     assert str(caught.value).splitlines()[0] == 'the model file: model.width: should be a whole number, not "wide"'
     assert from_data(DIGITS, PrepareParams, "here").source.name == "digits"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("table", "label_column", True, "source.label_column: should be text, a whole number or a list, such as [a, b], not true"),
+        ("table", "label_column", ["a", None], "source.label_column.1: should be text or a whole number, not null"),
+        ("table", "label_column", 0, "source.label_column: should be greater than or equal to 1, not 0"),
+        ("table", "label_column", "", 'source.label_column: should have at least 1 character, not ""'),
+        ("table", "label_column", [], "source.label_column: should have at least 1 item, not []"),
+        ("text", "tokenizer", 5, "source.tokenizer: should be 'character', 'byte', 'word', 'bpe' or 'pretrained', not 5"),
+    ],
+)
+def test_a_value_that_has_no_form_of_a_union_is_refused_once(name: str, key: str, value: Any, message: str) -> None:
+    problems = validate({"source": {"name": name, key: value}}, PrepareParams)[1]
+    assert [str(problem) for problem in problems if problem.text != MISSING] == [message]
 
 
 def test_a_later_refusal_gets_the_line_of_the_key_that_it_begins_with() -> None:

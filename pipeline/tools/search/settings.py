@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt, ValidationEr
 
 from pipeline.core import files, identity
 from pipeline.core.environment import Paths
-from pipeline.core.params import UPGRADE, explain, refusal, without_echoes
+from pipeline.core.params import UPGRADE, errors_of, explain, refusal, without_echoes
 from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Location, Problem, Refusal
@@ -235,7 +235,7 @@ def checked(data: Any, kind: type[Checked], at: Location = ()) -> tuple[Checked 
         return kind.model_validate_json(json.dumps(data, default=str)), []
     except ValidationError as error:
         problems = []
-        for problem in error.errors():
+        for problem in errors_of(error, data):
             found = explain(problem, kind)
             if problem["type"] == "missing":
                 upgrade = UPGRADE.replace("--upgrade", "--upgrade FILE")
