@@ -210,7 +210,7 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
 def described(problem: Problem, before: Document, assignments: Sequence[Assignment]) -> Problem:
     """Return the problem with the assignment that caused it or, if none did, with the line in `before`."""
     location = problem.location
-    for assignment in assignments:
+    for assignment in sorted(assignments, key=lambda each: -len(each.location)):
         section, *keys = assignment.location
         if keys == ["name"] and location[0] == section and location[1:] != ("name",):  # its keys are those of another member
             remedy = f"write `{section}={assignment.written}`, which replaces all of them"

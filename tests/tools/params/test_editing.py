@@ -170,6 +170,7 @@ def test_all_errors_are_reported_and_those_of_the_file_with_their_lines() -> Non
         "train.epochs=x",
     ], "the section `model` needs torch and is validated when all others are valid"
     assert data(edited(text, ["seed=2"]))["seed"] == 2, "an invalid file can be mended"
+    assert refusal(TEXT, "model=mlp", "model.width=x") == 'model.width=x: should be a whole number, not "x"'
 
 
 @pytest.mark.parametrize(
