@@ -48,6 +48,8 @@ def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> Non
     if roots:
         if names or len(roots) > 1:
             raise Refusal("set: data=PATH chooses all parameters: write one of it, and no preset")
+        if not roots[0]:
+            raise Refusal("data=: names no data: write data=PATH with the path of a file or folder")
         apply_data(Path(roots[0]), values)
         return
     if names:
