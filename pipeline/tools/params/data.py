@@ -130,6 +130,9 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
 
     That of a file in another encoding goes before all others.
     """
+    if not refusals and "name" in given:
+        remedy = f"arrange it as docs/data.md shows, or leave out source={given['name']}"
+        return Refusal(f"data={root}: looks like no {READERS[given['name']].title}: {remedy}")
     if not refusals:
         known = ", ".join(reader.title for reader in READERS.values())
         return Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
