@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal, dotted
+from pipeline.core.refusal import Problem, Refusal, dotted
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
 from pipeline.tools import tool
@@ -90,12 +90,15 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     Prints what was seen and what changes. Raises Refusal like `data.look` and `apply_preset`.
     """
     from pipeline.prepare.reading.encodings import NotDecoded
-    from pipeline.tools.params.data import look  # late: these import NumPy and torch, which no other `set` needs
+    from pipeline.tools.params.data import look, wrong_values  # late: these import NumPy and torch, which no other `set` needs
     from pipeline.tools.params.recommending import recommendation, suited
 
     parsed = [Assignment.parse(given) for given in assignments if not is_pretrained(given)]
     # of `source=NAME`, and of `source.KEY=VALUE`
-    given = {str((*each.location, "name")[1]): each.value for each in parsed if each.location[0] == "source"}
+    of_source = {str((*each.location, "name")[1]): each for each in parsed if each.location[0] == "source"}
+    given = {key: each.value for key, each in of_source.items()}
+    if found := wrong_values(given):
+        raise Refusal.of(Problem(each.text, each.remedy, file=of_source[str(each.location[0])].given) for each in found)
     try:
         finding = look(root, given)
     except NotDecoded as error:

@@ -2,20 +2,21 @@
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import create_model
 
 from pipeline.core.inputs.table import TableInputs
 from pipeline.core.params import validate
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, RawDataset
-from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.refusal import Problem, Refusal, counted, listed
 from pipeline.core.registry import SOURCES
-from pipeline.core.section import suggestion
+from pipeline.core.section import Section, suggestion
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.params import PrepareParams, SourceSettings
@@ -334,6 +335,23 @@ def params_of(values: Mapping[str, Any]) -> PrepareParams:
     if params is None:
         raise Refusal.of(problems[:1])
     return params
+
+
+def wrong_values(given: Given) -> list[Problem]:
+    """Return the problems of the values in `given` that have the wrong type in each source with their key, or in that which `given` names."""
+    name, found = given.get("name"), list[Problem]()
+    if "name" in given and not isinstance(name, str):
+        return [Problem("should be the name of a source", "write source=NAME, and source.KEY=VALUE for each of its keys", ("name",))]
+    for key, value in given.items():
+        fields = [SOURCES.settings(each).model_fields.get(key) for each in ([name] if name in READERS else READERS)]
+        kinds: Iterable[Any] = (
+            create_model("Value", __base__=Section, **{key: (field.annotation, field)})  # type: ignore[call-overload]  # keys from the data
+            for field in fields
+            if field and key != "name"
+        )
+        problems = [validate({key: value}, kind)[1] for kind in kinds]
+        found += problems[0] if problems and all(problems) else []
+    return found
 
 
 def quoted(settings: Any, texts: Sequence[str]) -> list[str]:

@@ -231,6 +231,9 @@ def write_bad() -> dict[str, str]:
         "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
         "data=": "data=: names no data: write data=PATH",
+        "data=data/a.csv source=[x]": "source=[x]: should be the name of a source: write source=NAME",
+        "data=data/a.csv source.table=5": "source.table=5: should be text, not 5",
+        "data=data/a.csv source.image_column=[x]": 'source.image_column=[x]: should be text or a whole number, not ["x"]',
         "data=data/a.csv source=arrays": "looks like no NumPy arrays: arrange it as docs/data.md shows, or leave out source=arrays",
         "data=data/a.csv preset=digits": "data=PATH chooses all parameters",
     }
