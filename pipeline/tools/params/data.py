@@ -150,7 +150,7 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
 def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[list[str], list[str], list[str]]:
     """Return the files that a source does not read, of `names`, those in `root`.
 
-    First those that may have labels: tables, images and lists of images. Then those that have none: images whose folder is called like a
+    First those that may have labels: tables, images, lists of images, and arrays outside of folders. Then those that have none: images whose folder is called like a
     test, and tables of which no column looks like labels. At last all others in a folder of labelled texts.
     """
     labelled, unlabelled, others = list[str](), list[str](), list[str]()
@@ -159,7 +159,9 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
             continue
         if kind_of(name) in ("image", "table"):
             (unlabelled if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
-        elif kind_of(name) == "text" and lists_images(root / name):
+        elif (kind_of(name) == "text" and lists_images(root / name)) or (
+            kind_of(name) == "array" and "/" not in name and finding.source["name"] != ARRAYS
+        ):
             labelled.append(name)
         elif finding.source["name"] == LABELLED and root.is_dir() and kind_of(name) in ("text", "other") and not is_document(name):
             others.append(name)

@@ -329,6 +329,10 @@ LAYOUTS: dict[str, Files] = {
     "`fold1/good/a.txt`, `fold2/good/b.txt`": by_class("fold1/good", "fold1/bad", "fold2/good", "fold2/bad", suffix="txt", content=LINES),
     "`a.npz` with `x_train`, `y_train`, `x_test`, `y_test`": {"a.npz": arrays("x_train", "y_train", "x_test", "y_test")},
     "`a.npz` with `train_images`, `train_labels`": {"a.npz": arrays("train_images", "train_labels")},
+    "`a.csv` with `text,label`, `x_train.npy`": {
+        "a.csv": table("text,label", *((text(n), LABELS[n % 2]) for n in NUMBERS)),
+        "x_train.npy": b"",
+    },
     "`a.txt`, `b/c.txt`": {"a.txt": LINES, "b/c.txt": LINES},
 }
 
