@@ -120,7 +120,7 @@ def test_keys_of_any_form_are_readable_in_the_messages(parameters: Parameters, r
         '""': '"": is not a section: choose one of seed,',
         '" seed"': '" seed": is not a section: did you mean `seed`?',
         '"a: b"': '"a: b": is not a section: choose one of seed,',
-        "~": "null: is not a section: choose one of seed,",
+        "~": "~: is not a section: choose one of seed,",
         "train.steps": "train.steps: is not a section: write `steps:` in the section `train:`",
     }
     first = len(parameters.lines) + 1
