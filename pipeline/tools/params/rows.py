@@ -14,6 +14,7 @@ from pipeline.tools.params.columns import (
     MOST_NUMBERED,
     NAMES,
     REGRESSION,
+    SEVERAL,
     SPLITS,
     TASK,
     Given,
@@ -44,6 +45,8 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
         return {SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
     label = target(path, table, given, split)
+    if given.get(TASK) == SEVERAL or (TASK not in given and label in columns.list_columns(table)):
+        return {SPLITS: split, **columns.labels(path, table, {**given, LABELS: label})}
     return {LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
 
 

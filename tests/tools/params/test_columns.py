@@ -73,6 +73,14 @@ def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
     assert columns.labels(Path("a.csv"), Table({"intent": classes}), {}) == {"label_column": "intent"}
 
 
+def test_the_label_column_of_a_table_of_rows_may_hold_several_labels_a_sample() -> None:
+    table, given = Table({"size": [n / 7 for n in range(60)], "tags": [";".join(tags) for tags in LISTS]}), {"label_column": "tags"}
+    found = rows.values(Path("a.csv"), table, {**given, "task": "multi_label"})
+    assert found == {"split_column": None, **given, "task": "multi_label", "label_delimiter": ";"}
+    with pytest.raises(Question, match=r"add source.task=multi_label source.label_column=tags; for one class a sample"):
+        rows.values(Path("a.csv"), table, given)
+
+
 def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
     table = Table({"price": ["0,5", "2,25", "1"]})
     with pytest.raises(Refusal, match=r"has numbers with a comma in the column price, such as 0,5: write a point .*, or, .*classification"):
