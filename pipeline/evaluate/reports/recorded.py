@@ -133,6 +133,15 @@ def read_table(path: Path, stage: str) -> list[dict[str, str]]:
         raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f {stage}`") from None
 
 
+def metrics_at(step: int, rows: Iterable[Mapping[str, str]], *splits: str) -> dict[str, float]:
+    """Return the metrics of the splits, by names such as "valid/loss", in the row of the history after `step`; {} if there is none.
+
+    For the step of the exported weights, these are the metrics of the model. `metrics/train.json` has those of the last step instead.
+    """
+    found = next((row for row in rows if row["step"] == str(step)), {})
+    return {name: float(cell) for name, cell in found.items() if name.partition("/")[0] in splits and cell}
+
+
 def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:
     """Yield the step and the value of the column `name`, for each row of the history in which this value is a finite number."""
     for row in rows:

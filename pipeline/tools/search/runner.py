@@ -206,7 +206,8 @@ class SearchRunner:
 
     def finish_complete(self, number: int, trial: TrialFolder) -> None:
         """Record a trial whose stages have all ended. It failed if its metric is undetermined."""
-        value, step = trial.result(self.metric)
+        metrics, step = trial.exported()
+        value = metrics.get(self.metric)
         if value is None:
             reason = f"the validation after step {step} does not determine {self.metric}"
             self.finish(number, trial, "FAIL", step=step, reason=reason)

@@ -97,23 +97,19 @@ class TrialFolder:
                 self._values.append((event.fields["step"], {name: float(value) for name, value in event.fields["values"].items()}))
         return [(step, values[metric]) for step, values in self._values if metric in values]
 
-    def result(self, metric: str) -> tuple[float | None, int]:
-        """Return the value of `metric` for the exported weights, and the step after which they were taken.
-
-        The value is None if the samples of that validation do not determine it.
-        """
-        step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
+    def exported(self) -> tuple[dict[str, float], int]:
+        """Return the metrics of the exported weights on the validation split, and the step after which the weights were taken."""
         from pipeline.evaluate.reports import recorded  # late: it imports NumPy
 
-        row = next(row for row in recorded.read_table(self.paths.history, "train") if int(row["step"]) == step)
-        return float(row[metric]) if row[metric] else None, step
+        step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
+        return recorded.metrics_at(step, recorded.read_table(self.paths.history, "train"), VALID), step
 
     def scores(self) -> dict[str, float]:
         """Return the metrics of the exported weights on the validation split, and those of the same names on the test split."""
-        of_stage = ((split, self.paths.metrics / f"{stage}.json") for split, stage in ((VALID, TRAIN), (TEST, EVALUATE)))
-        scores = {split: json.loads(path.read_bytes())[split] for split, path in of_stage}
-        found = {f"{split}/{name}": scores[split].get(name) for split in scores for name in scores[VALID]}
-        return {name: float(value) for name, value in found.items() if value is not None}
+        valid, _ = self.exported()
+        found = json.loads((self.paths.metrics / "evaluate.json").read_bytes())[TEST]
+        test = {f"{TEST}/{name}": found.get(name) for name in (each.partition("/")[2] for each in valid)}
+        return valid | {name: float(value) for name, value in test.items() if value is not None}
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core import files
 from pipeline.core.environment import Environment
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
 from pipeline.runs.mlflow import mirror_process
@@ -19,8 +20,15 @@ def test_a_metric_that_the_validation_did_not_determine_has_no_value(tmp_path: P
     (trial.paths.metrics / "train.json").write_text(json.dumps({"exported_step": 20}), encoding="utf-8")
     trial.paths.history.parent.mkdir(parents=True)
     trial.paths.history.write_text("step,valid/accuracy,valid/auroc\n10,0.5,0.5\n20,0.75,\n", encoding="utf-8")
-    assert trial.result("valid/auroc") == (None, 20)
-    assert trial.result("valid/accuracy") == (0.75, 20)
+    assert trial.exported() == ({"valid/accuracy": 0.75}, 20)
+
+
+def test_the_scores_are_those_of_the_exported_weights_not_of_the_last_step(tmp_path: Path) -> None:
+    trial = TrialFolder(tmp_path / "7", "search")
+    files.write_json(trial.paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "valid": {"loss": 0.9}})
+    files.write_json(trial.paths.metrics / "evaluate.json", {"test": {"loss": 0.4, "samples": 9}})
+    files.write_text(trial.paths.history, "step,train/loss,valid/loss,valid/auroc\n10,0.1,0.3,\n20,0.1,0.9,0.5\n")
+    assert trial.scores() == {"valid/loss": 0.3, "test/loss": 0.4}
 
 
 def test_a_trial_gets_one_mirror_once_its_journal_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
