@@ -1,5 +1,6 @@
 """Finds the models that a user names for a comparison, what is recorded about them, and earlier prepared data in DVC's cache."""
 
+import csv
 import json
 import sys
 import tempfile
@@ -79,7 +80,7 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         if found.commit:
             facts = of_revision(name, found.commit, paths.top, model.digest, facts or Facts())
         elif facts is None:
-            facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment)
+            facts = of_results(found.path, paths) if found.is_file else of_mlflow(name, environment, model.manifest.step)
         return replace(model, facts=facts, run=run)
 
 
@@ -112,17 +113,22 @@ def of_run(run: Record, step: int) -> Facts:
     return Facts(f"run {run.name}", params, texts(run.provenance), splits, run.metrics(*SCORED, step=step))
 
 
-def of_mlflow(name: str, environment: Environment) -> Facts:
-    """Return what the run of a model in MLflow recorded. Raises Refusal if MLflow does not answer."""
+def of_mlflow(name: str, environment: Environment, step: int) -> Facts:
+    """Return what the run of a model in MLflow recorded. The metrics of the validation are those at `step`, the training step of the
+    exported weights. Raises Refusal if MLflow does not answer.
+    """
     store = Store(environment)
     with store.refusing(name, "could not read its run from MLflow", ": check MLFLOW_TRACKING_URI"), redirect_stdout(sys.stderr):
         run = store.client.get_run(str(find.find_logged(name, store).source_run_id))
         with tempfile.TemporaryDirectory() as folder:
             provenance = read_provenance(store, run, folder)
+        metrics = {metric: value for metric, value in run.data.metrics.items() if metric.startswith(f"{TEST}/")}
+        names = [name for name in run.data.metrics if name.startswith(f"{VALID}/")]  # with their last values
+        points = [point for name in names for point in store.client.get_metric_history(run.info.run_id, name)]
+    metrics |= {point.key: point.value for point in points if point.step == step}
     inputs = run.inputs.dataset_inputs if run.inputs else []
     splits = {split_named(each.dataset.name): json.loads(each.dataset.profile or "{}").get("digest", "") for each in inputs}
     params = section_of(run.data.params, "source") | section_of(run.data.tags, EVALUATE)
-    metrics = {metric: value for metric, value in run.data.metrics.items() if metric.startswith(SCORED)}
     return Facts(f"run {run.info.run_name} in MLflow", params, provenance, splits, metrics)
 
 
@@ -185,16 +191,24 @@ def revision_metrics(tree: "DVCFileSystem", paths: Paths, digest: str) -> dict[s
     evaluated, trained = (read_json(tree, paths.metrics / f"{stage}.json") for stage in (EVALUATE, TRAIN))
     if evaluated.get(recorded.MODEL) != digest[: recorded.DIGITS]:
         return {}
-    valid = {f"{VALID}/{name}": float(value) for name, value in trained.get(VALID, {}).items()}
-    return run_description.test_metrics(evaluated["test"]) | valid
+    history = csv.DictReader(read_text(tree, paths.history).splitlines())
+    return run_description.test_metrics(evaluated["test"]) | recorded.metrics_at(trained.get("exported_step", 0), history, VALID)
 
 
 def read_json(tree: "DVCFileSystem", path: Path) -> dict[str, Any]:
     """Return the content of a JSON file of the revision; {} if the file is missing or damaged, or is in no cache and no remote."""
     try:
-        return dict(json.loads(tree.read_text(path.as_posix())))
-    except Exception:  # git, DVC and each kind of remote raise their own types
+        return dict(json.loads(read_text(tree, path)))
+    except (ValueError, TypeError):
         return {}
+
+
+def read_text(tree: "DVCFileSystem", path: Path) -> str:
+    """Return the content of a file of the revision; "" if the file is missing, or is in no cache and no remote."""
+    try:
+        return str(tree.read_text(path.as_posix()))
+    except Exception:  # git, DVC and each kind of remote raise their own types
+        return ""
 
 
 MOST_FOLDER_BYTES = 1 << 16

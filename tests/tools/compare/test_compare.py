@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pipeline.inference.machine import Machine
 from pipeline.tools.compare import comparing
 from pipeline.tools.compare.comparing import compare as compared
 from pipeline.tools.compare.differences import DifferingRow, differences, files_between
-from pipeline.tools.compare.models import ComparedModel, Facts, of_results
+from pipeline.tools.compare.models import ComparedModel, Facts, of_results, revision_metrics
 from tests import project
 from tests.specs import text_spec
 from tests.tools.compare.conftest import Checkout, Compare
@@ -209,6 +210,16 @@ def test_revisions_and_experiments_are_read_from_git_and_the_cache_of_dvc(models
     assert revision.facts.origin.startswith("revision ")
     assert differences([revision, experiment]).rows == (RATE,)
     assert code.digest != first.digest
+
+
+def test_the_validation_of_a_revision_is_that_of_the_exported_weights() -> None:
+    contents = {
+        "metrics/evaluate.json": '{"test": {"loss": 0.4}, "model": "0123456789ab"}',
+        "metrics/train.json": '{"steps": 20, "exported_step": 10, "valid": {"loss": 0.9}}',
+        "plots/train/history.csv": "step,train/loss,valid/loss,valid/auroc\n10,0.1,0.3,\n20,0.1,0.9,0.5\n",
+    }
+    tree = SimpleNamespace(read_text=contents.__getitem__)
+    assert revision_metrics(tree, Paths(), "0123456789abcdef") == {"test/loss": 0.4, "valid/loss": 0.3}
 
 
 def test_markdown_has_tables_and_escapes_names(working: Checkout, compare: Compare) -> None:

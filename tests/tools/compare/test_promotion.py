@@ -21,6 +21,7 @@ from pipeline.runs.mlflow import mirror
 from pipeline.runs.mlflow.store import MODEL_TAG, Store
 from pipeline.runs.record import Record
 from pipeline.tools.compare import models, promotion
+from pipeline.tools.compare.models import read
 from pipeline.tools.compare.paired import Paired
 from tests.runs.conftest import opened
 from tests.specs import image_spec, text_spec
@@ -125,6 +126,9 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
 ) -> None:
     assert promote(registry.runs["first"], "elsewhere")[0] == 0
     assert promote(registry.runs["rate"], "elsewhere")[0] == 0
+    by_run = read(registry.runs["first"], Paths(), Environment.read())
+    version = registry.client.get_model_version("elsewhere", "1")
+    registry.client.log_metric(version.run_id, "valid/loss", 9.0, step=10**6)  # of a training that exported an earlier step
     folder = tmp_path / "checkout"
     shutil.copytree(registry.folder, folder, symlinks=True)
     shutil.rmtree(folder / ".pipeline/journal")
@@ -132,6 +136,7 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{registry.folder}/mlflow.db")
     text = "\n".join(lines := compare("models:/elsewhere/1", "models:/elsewhere/2"))
     assert "in MLflow" in lines[1]
+    assert read("models:/elsewhere/1", Paths(), Environment.read()).facts.metrics == pytest.approx(by_run.facts.metrics, rel=1e-5)
     assert "\nOnly optimizer.learning_rate differs.\n" in text
     assert "paired test of A and B" in text
     assert "test/accuracy" in text
