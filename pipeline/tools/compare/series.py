@@ -15,7 +15,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
 from pipeline.tools.compare.comparing import LEVEL_TEXT, Block, ComparisonTable, signed, what_differs
 from pipeline.tools.compare.differences import differences
-from pipeline.tools.compare.models import read
+from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.spread import REPEATED, REPEATING, spread
 
 MOST_NAMED = 5
@@ -74,8 +74,16 @@ def compare(series: Sequence[Series], paths: Paths, environment: Environment) ->
     yield from what_differs(differences(models), tuple(labels.values()))
     folds = Document.read(Paths(trial=first.trials[places[0]]).params).data["source"]["folds"] if places[0][-1] else None
     for other, model in zip(others, models[1:], strict=True):
-        unlike = [split for split in (VALID, TEST) if models[0].facts.splits.get(split) != model.facts.splits.get(split)]
+        unlike = [split for split in (VALID, TEST) if not have_same(split, models[0], model)]
         yield from tested(first, other, places, unlike=unlike, folds=folds, labels=labels)
+
+
+def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
+    """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
+    if first.manifest.inputs.get("data") == other.manifest.inputs.get("data"):
+        return True
+    known = first.facts.splits.get(split)
+    return known is not None and known == other.facts.splits.get(split)
 
 
 def tested(
@@ -99,4 +107,4 @@ def tested(
     differs = f"{two} differs significantly from {one}: {listed(significant, len(significant))}"
     yield f"{differs if significant else 'No significant difference'}."
     for split in unlike:
-        yield f"Not compared: {split}, because its samples differ"
+        yield f"Not compared: {split}, because its samples differ or no run records them"

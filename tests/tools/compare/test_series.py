@@ -1,5 +1,6 @@
 """`compare` of searches that repeat a training: the metrics are paired by seed and fold."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,16 @@ def test_two_series_print_what_differs_and_the_paired_test_of_each_metric(search
     assert "B differs significantly from A: higher test/accuracy." in lines
     assert "No significant difference." in compare("slow", "slow")
     assert any("| test/accuracy | 0.9220 ± 0.0192 |" in line for line in compare("slow", "fast", "--markdown"))
+
+
+def test_splits_of_other_data_that_no_run_records_are_not_compared(changeable: Checkout, compare: Compare) -> None:
+    for name in ("first", "data"):
+        model = next(changeable.folder.glob(f".pipeline/journal/{changeable.runs[name]}/model.safetensors"))
+        write(changeable.folder / f".pipeline/search/{name}", model, BEFORE, SEEDS)
+    shutil.rmtree(changeable.folder / ".pipeline/journal")
+    lines = compare("first", "data")
+    assert "Not compared: test, because its samples differ or no run records them" in lines
+    assert not any(line.startswith("test/accuracy") for line in lines)
 
 
 def test_series_that_cannot_be_paired_are_refused(searches: Path, working: Checkout) -> None:
