@@ -10,6 +10,7 @@ from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
 from pipeline.core.prepared import PreparedRecord, read_record, shared_samples
+from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.yaml_document import parse
@@ -201,8 +202,7 @@ def record_evaluation(
         info = replace(info, provenance={**info.provenance, "inputs": inputs, "restored": "by DVC; trained elsewhere or earlier"})
     with tracking.addition(environment, paths.model, info=info) as run:
         if trained:
-            values = {name: trained[name] for name in CONTEXTS if name in trained}
-            run.metrics(manifest.step, {name: float(str(value)) for name, value in flatten(values, "/").items()})
+            run.metrics(manifest.step, recorded.metrics_at(manifest.step, recorded.read_table(paths.history, TRAIN), TRAIN, VALID))
             add_training(run, paths, info)
         add_evaluation(run, paths, info, step=manifest.step, scores=scores)
 

@@ -3,16 +3,19 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import PreparedRecord, SplitRecord
 from pipeline.core.registry import MODELS
 from pipeline.core.yaml_document import Document
 from pipeline.prepare.params import data_name
 from pipeline.runs import events, provenance, run, run_description
+from pipeline.runs.record import runs_of
 from pipeline.tools.params.editing import edited
 from tests import project
 from tests.repository import GIT, call
@@ -106,6 +109,17 @@ def test_each_stage_logs_the_splits_that_it_used(without_mirror: Environment, tm
     assert len({used.digest for used in (*trained, *evaluated)}) == 3
     assert evaluated[0].profile["also_in"] == {"train": 2}
     assert info(without_mirror).tags["pipeline.samples_in_two_splits"] == "2 of 3 samples of test in train"
+
+
+def test_a_restored_training_has_the_metrics_of_the_exported_weights(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    paths, manifest = Paths(), SimpleNamespace(inputs={}, fingerprint={}, params={"seed": 1}, step=10)
+    files.write_text(paths.model, "weights")
+    files.write_text(paths.history, "step,learning_rate,train/loss,valid/loss\n10,0.1,0.2,0.3\n20,0.1,0.1,0.9\n")
+    files.write_json(paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "train": {"loss": 0.1}, "valid": {"loss": 0.9}})
+    run_description.record_evaluation(params(), paths, without_mirror, manifest=manifest, scores=SCORES)
+    [recorded] = runs_of(tmp_path)
+    assert recorded.metrics("train/", "valid/", step=10) == {"train/loss": 0.2, "valid/loss": 0.3}
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:
