@@ -30,8 +30,8 @@ LARGEST = 1e100
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
 LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
-COMMA = re.compile(r"-?\d+(,\d+)?|-?\d{1,3}(,\d{3})+(\.\d+)?|-?\d{1,3}(\.\d{3})+,\d+")
-"""A whole number, or one with a decimal comma, a comma between thousands, or a decimal comma and points between thousands."""
+COMMA = re.compile(r"-?\d+(,\d+)?|-?\d{1,3}(,\d{3})+(\.\d+)?|-?\d{1,3}(\.\d{3})+,\d+|-?\d+\.\d+")
+"""A whole number, one with a decimal comma or point, with commas between thousands, or with a decimal comma and points between thousands."""
 WITHOUT_COMMA = "write a point for a decimal comma, and nothing between thousands"
 Floats = NDArray[np.float64]
 

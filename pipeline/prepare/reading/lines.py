@@ -9,7 +9,7 @@ from pathlib import PurePath, PurePosixPath
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 
-FIELD_SEPARATORS = ("\t", " ||| ", "|||", "|", ";")
+FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
 """A label before the text: as fastText writes it, a whole number, or a class with a subclass such as `NUM:date`."""
 SEVERAL = "__label__"

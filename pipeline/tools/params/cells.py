@@ -17,6 +17,8 @@ SAMPLED_TEXTS = 200
 LONGEST_LABEL = 60
 DELIMITERS = (";", "|", ",", " ")
 LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
+QUANTITY = re.compile(r"\W*\d[\d.,]*\s?[^\W\d_]{1,3}\W*")
+"""A number with a unit, such as `512 kg`."""
 
 
 def filled(values: Sequence[Any]) -> list[Any]:
@@ -38,9 +40,9 @@ def is_text(values: Sequence[Any]) -> bool:
 
 
 def have_words(texts: Sequence[str]) -> bool:
-    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates."""
+    """Return True if most of the texts have letters, or other signs beyond ASCII, and are no dates and no numbers with a unit."""
     some = sampled([*texts], SAMPLED_TEXTS)
-    return 2 * sum(bool(LETTER.search(text)) and as_date(text) is None for text in some) > len(some)
+    return 2 * sum(bool(LETTER.search(text)) and not QUANTITY.fullmatch(text) and as_date(text) is None for text in some) > len(some)
 
 
 def is_label(values: Sequence[Any]) -> bool:

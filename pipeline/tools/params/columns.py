@@ -43,7 +43,7 @@ DELIMITER = "label_delimiter"
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
 MOST_NUMBERED = 20
-"""More whole numbers than this are classes only if they have no gaps."""
+"""More different whole numbers than this, with gaps between them, are not taken for classes without a question."""
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
 Given = Mapping[str, Any]
@@ -75,7 +75,7 @@ class Table(NamedTuple):
 def read(*paths: Path, encoding: str = encodings.UTF8, given: Given | None = None) -> Table:
     """Read up to MOST_ROWS rows of a table, or of the parts of one. The columns that `given` has decide whether the first line has names.
 
-    Raises Refusal if one cannot be parsed, has no row, or has names where `given` has numbers, and Question if it may have names.
+    Raises Refusal if one cannot be parsed, has no row, or has names where `given` has numbers, and Question if the first line may be names or a row.
     """
     parts = [read_part(path, encoding, given or {}) for path in paths]
     first = parts[0]
@@ -120,7 +120,7 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
     """
     wanted = [(key, name) for key in WORDS if key in given for name in (given[key] if isinstance(given[key], list) else [given[key]])]
     for key, number in wanted:
-        if isinstance(number, int) and (str(number) in first or has_other_cells(first, columns)) and has_names(first, columns):
+        if isinstance(number, int) and (numbers(first) is not None or has_other_cells(first, columns)) and has_names(first, columns):
             name = [str(number)] if str(number) in first else first[number - 1 : number]
             remedy = f"write the name of the column{f', {assignment(key, *name)}' if name else ''}"
             raise Refusal(f"the first line of {shown(path)} has the names of the columns", remedy=remedy, place=f"source.{key}={number}")
@@ -134,9 +134,9 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
     texts = [name for name, values in zip(first, columns, strict=True) if is_text(values)]
     if others or label in ("", *texts) or not any(num_words(text) < 2 for text in texts):
         return False
-    may_be = f"its first line, {shown(','.join(first), 60)}, may have the names of the columns, or be a row"
+    may_be = f"its first line may have the names of the columns, or be a row: {listed([shown(cell, 60) for cell in first], MOST_LISTED)}"
     raise Question(
-        path, f"{may_be}: add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
+        path, f"{may_be}; add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
     )
 
 
@@ -144,14 +144,16 @@ def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     """Return True if `first`, the first line, seems to have the names of `columns`: two or more, none repeated, and most no label of the rows below.
 
     One name may be a label, such as `hate` of rows that are `hate` or `none`, if another column with labels does not have its name. Numbers are
-    names only if they count the columns. A column without a name is one that a program added, such as the number of the row.
+    names only if they count the columns, or if other columns tell names from values. A column without a name is one that a program added, such as the number of the row.
     """
     names = [name for name in first if name]
     if len(names) < 2 or len(set(names)) < len(names) or are_image_names(names[:1]):
         return False
-    if (counted := numbers(names)) is not None:
+    if counted := numbers(names):
         return names == [str(int(counted[0]) + position) for position in range(len(names))]
     are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
+    if not are_labels and any(numbers(first[at : at + 1]) and numbers(values) for at, values in enumerate(columns)):
+        return has_other_cells(first, columns)
     return 2 * sum(are_labels) <= len(are_labels)
 
 
@@ -225,7 +227,7 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
         raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
     label = chosen(path, table if LABELS in given else rest, LABELS, given, fitting)
     known = sorted(set(numbers(table.columns.get(label, ())) or ()))
-    if task is None and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
+    if task is None and label not in table.named_classes and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
         raise either(path, label, known)
     return {LABELS: label}
 
@@ -265,20 +267,30 @@ def either(path: Path, name: Name, known: Sequence[float]) -> Question:
     )
 
 
-def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) -> None:
-    """Raise Question if no column is given, and one has a name of NAMES, but is none of `found`, those that may be labels.
+def called_target(table: Table) -> list[Name]:
+    """Return the columns whose name leaves no doubt that they are to be predicted. A column `y` beside `x` and `z` is a coordinate."""
+    certain = {*NAMES} - {"y"} if {"x", "z"} <= {*map(str, table.columns)} else NAMES
+    return [name for name in table.columns if str(name).lower() in certain]
 
-    A number with a unit, or a mark for a missing value, is enough for that.
+
+def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) -> None:
+    """Raise Question if no column is given, and one that is called like a target is none of `found`, those that may be labels.
+
+    One cell with a unit, or with another mark for a missing value, is enough for that.
     """
-    named = [name for name in table.columns if str(name).lower() in NAMES and filled(table.columns[name])]
+    named = [name for name in called_target(table) if filled(table.columns[name])]
     if LABELS in given or not named or not found or set(named) & set(found):
         return
-    values = filled(table.columns[named[0]])
-    others = [value for value in values if as_number(value) is None and not is_missing(value)]
-    mistaken = f": correct cells such as {shown(others[0], 30)}" if others and 2 * len(others) < len(values) else ""
-    mistaken = f": {WITHOUT_COMMA}" if with_comma(values) else mistaken
-    unfit = f"the column {shown(named[0], 60)} has neither classes nor numbers, but {kind(table, named[0])}{mistaken}"
-    raise Question(path, f"{unfit}; to predict another column, add {ways(LABELS, found)}")
+    values, way = filled(table.columns[named[0]]), assignment(LABELS, named[0])
+    mistaken = [value for value in values if as_number(value) is None and not is_missing(value)]
+    if are_numbers(values):
+        remedy = f"to predict them, add {assignment(TASK, REGRESSION)} {way}"
+    elif with_comma(values):
+        remedy = f"to predict them, {WITHOUT_COMMA}"
+    else:
+        remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
+    has = f"the column {shown(named[0], 60)} has {kind(table, named[0])}"
+    raise Question(path, f"{has}: {remedy}; to predict another column, add {ways(LABELS, found)}")
 
 
 def task_of_several(path: Path, table: Table, names: Sequence[Name]) -> str:
@@ -448,4 +460,7 @@ def kind(table: Table, name: Name) -> str:
         return f"numbers with fractions, such as {shown(value, 20)}"
     if comma := with_comma(values):
         return f"numbers with a comma, such as {shown(comma, 20)}"
-    return "texts" if is_text(values) else counted(len(set(map(str, values))), "different value")
+    num_values = len(set(map(str, filled(values))))
+    if num_values > 2 and numbers(values) is not None:
+        return "numbers" if are_numbers(values) else "numbers that count the rows"
+    return "texts" if is_text(values) else f"{num_values} different values" if num_values > 1 else "the same value in all rows"

@@ -12,7 +12,6 @@ from pipeline.tools.params.columns import (
     LABELS,
     MOST_LISTED,
     MOST_NUMBERED,
-    NAMES,
     REGRESSION,
     SEVERAL,
     SPLITS,
@@ -44,6 +43,8 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     if isinstance(names := given.get(LABELS), list):
         are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
         return {SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
+    if given.get(TASK) == SEVERAL and LABELS not in given:
+        return {SPLITS: split, TASK: SEVERAL, **columns.labels(path, table, given, [split])}
     label = target(path, table, given, split)
     if given.get(TASK) == SEVERAL or (TASK not in given and label in columns.list_columns(table)):
         return {SPLITS: split, **columns.labels(path, table, {**given, LABELS: label})}
@@ -59,9 +60,9 @@ def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
     """Return the column to predict: the one that `given` names, the only one with such a name, or the only possible one. Raises Question."""
     if LABELS in given:
         return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
-    found = [name for name in candidates(table) if name != split]
+    found = [name for name in dict.fromkeys((*candidates(table), *columns.list_columns(table))) if name != split]
     columns.refuse_unfit(path, table, given, found)
-    named = [name for name in found if str(name).lower() in NAMES and not {"x", "z"} <= {*map(str, table.columns)}]
+    named = [name for name in columns.called_target(table) if name in found]
     if len(named) == 1 or len(found) < 2:
         return columns.chosen(path, table, LABELS, given, named or found)
     ways = [columns.described(name, table.columns[name], LABELS) for name in (found[-1], *found[:-1])]

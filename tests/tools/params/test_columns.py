@@ -61,8 +61,9 @@ def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
 def test_a_column_y_beside_x_and_z_is_a_coordinate() -> None:
     points = {name: [f"{number * factor % 31}.5" for number in range(30)] for name, factor in (("x", 7), ("y", 11), ("price", 13))}
     assert rows.values(Path("a.csv"), Table(points), {})["label_column"] == "y"
-    with pytest.raises(Question, match="4 columns may be the one to predict"):
-        rows.values(Path("a.csv"), Table(points | {"z": points["x"]}), {})
+    for other in (points["y"], [str(number) for number in range(30)]):
+        with pytest.raises(Question, match="[34] columns may be the one to predict"):
+            rows.values(Path("a.csv"), Table(points | {"y": other, "z": points["x"]}), {})
 
 
 def test_whole_numbers_with_gaps_may_be_classes_or_numbers() -> None:
@@ -79,6 +80,9 @@ def test_the_label_column_of_a_table_of_rows_may_hold_several_labels_a_sample() 
     assert found == {"split_column": None, **given, "task": "multi_label", "label_delimiter": ";"}
     with pytest.raises(Question, match=r"add source.task=multi_label source.label_column=tags; for one class a sample"):
         rows.values(Path("a.csv"), table, given)
+    assert rows.values(Path("a.csv"), table, {"task": "multi_label"}) == found
+    longer = [";".join([*tags, "abcdefgh"[n % 8], "ijklmnop"[n // 8]]) for n, tags in enumerate(LISTS)]
+    assert rows.values(Path("a.csv"), Table({**table.columns, "tags": [], "label": longer}), {})["label_delimiter"] == ";"
 
 
 def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
@@ -117,6 +121,10 @@ IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
         ),
         (["file", "size"], IMAGE_ROWS, {"image_column": 1}, r"write the name of the column, source.image_column=file"),
         (["x.png", "0.5"], IMAGE_ROWS, {}, False),
+        (["NA", "?"], [row[:2] for row in NUMBER_ROWS], {}, True),
+        (["a first film", "3.5"], [[text, number] for (text, _), (number, *_) in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, False),
+        (["film", "3.5", "size"], [[text, *row[:2]] for (text, _), row in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, True),
+        (["30", "a film", "2"], [[str(n), f"a film {n}", str(7 * n)] for n in range(30)], {"label_column": 2}, False),
         (["Sales of 2024", "", ""], NUMBER_ROWS, {}, r"a.csv:1: has one cell, Sales of 2024: remove what is above the names"),
     ],
 )
@@ -137,7 +145,7 @@ def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str 
     assert Document.of(word.replace("=", ": ", 1), Path("a")).data == {"source.label_column": name}
 
 
-@pytest.mark.parametrize("text", ["2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
+@pytest.mark.parametrize("text", ["{} kg", "2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
 def test_dates_and_numbers_are_no_texts(text: str) -> None:
     assert not cells.is_text([text.format(number) for number in range(30)])
 
@@ -145,8 +153,17 @@ def test_dates_and_numbers_are_no_texts(text: str) -> None:
 def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
     kinds = ["ab"[number % 2] for number in range(30)]
     prices = ["n/a" if number % 9 == 0 else f"{number * 7 % 30}.5" for number in range(30)]
-    with pytest.raises(Question, match=r"target has neither .*: correct cells such as n/a; to predict another .*source.label_column=kind"):
+    with pytest.raises(
+        Question, match=r"target has 27 different values: correct cells such as n/a; to predict another .*source.label_column=kind"
+    ):
         rows.values(Path("a.csv"), Table({"kind": kinds, "target": prices}), {})
-    texts = Table({"text": [row[0] for row in TEXT_ROWS], "kind": kinds, "label": [f"{number},500" for number in range(30)]})
-    with pytest.raises(Question, match=r"label has neither .* with a comma, such as 0,500: write a point for a decimal comma, and nothing"):
+    scores = Table({"text": [row[0] for row in TEXT_ROWS], "kind": kinds, "label": [f"{number * 7 % 30}.5" for number in range(30)]})
+    with pytest.raises(
+        Question, match=r"label has numbers with .*: to predict them, add source.task=regression source.label_column=label; to"
+    ):
+        columns.labels(Path("a.csv"), scores, {}, ["text"])
+    texts = Table({**scores.columns, "label": [f"{number},500" for number in range(30)]})
+    with pytest.raises(
+        Question, match=r"label has numbers with a comma, such as 0,500: to predict them, write a point for a decimal comma, and nothing"
+    ):
         columns.labels(Path("a.csv"), texts, {}, ["text"])
