@@ -138,8 +138,8 @@ def metrics_at(step: int, rows: Iterable[Mapping[str, str]], *splits: str) -> di
 
     For the step of the exported weights, these are the metrics of the model. `metrics/train.json` has those of the last step instead.
     """
-    found = next((row for row in rows if row["step"] == str(step)), {})
-    return {name: float(cell) for name, cell in found.items() if name.partition("/")[0] in splits and cell}
+    found = next((row for row in rows if row.get("step") == str(step)), {})
+    return {name: float(cell) for name, cell in found.items() if cell and str(name).partition("/")[0] in splits}
 
 
 def points(rows: Sequence[Row], name: str) -> Iterator[tuple[int, float]]:

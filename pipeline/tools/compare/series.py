@@ -80,10 +80,8 @@ def compare(series: Sequence[Series], paths: Paths, environment: Environment) ->
 
 def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
     """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
-    if first.manifest.inputs.get("data") == other.manifest.inputs.get("data"):
-        return True
-    known = first.facts.splits.get(split)
-    return known is not None and known == other.facts.splits.get(split)
+    recorded = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
+    return any(one is not None and one == two for one, two in zip(*recorded, strict=True))
 
 
 def tested(
@@ -107,4 +105,4 @@ def tested(
     differs = f"{two} differs significantly from {one}: {listed(significant, len(significant))}"
     yield f"{differs if significant else 'No significant difference'}."
     for split in unlike:
-        yield f"Not compared: {split}, because its samples differ or no run records them"
+        yield f"Not compared: {split}, because its samples differ, or are not known to be equal"

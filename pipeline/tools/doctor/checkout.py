@@ -21,11 +21,11 @@ def dvc_setting(top: Path, section: str, name: str) -> str:
     reports it.
     """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    settings = ConfigParser(interpolation=None, strict=False)
+    settings = ConfigParser(interpolation=None, strict=False, inline_comment_prefixes="#")
     for path in (Path("/etc/xdg/dvc/config"), home / "dvc/config", top / ".dvc/config", top / ".dvc/config.local"):
         with suppress(Error, OSError, UnicodeDecodeError):
             settings.read(path, encoding="utf-8")
-    return settings.get(section, name, fallback="")
+    return settings.get(section, name, fallback="").strip("\"'")
 
 
 RESULT_FOLDERS = ("data", "models", "metrics", "plots", "predictions")

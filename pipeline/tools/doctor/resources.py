@@ -92,7 +92,7 @@ def file_systems(context: Context, statvfs: Statvfs) -> Iterator[tuple[Path, os.
     """
     written = [context.top / name for name in WRITTEN]
     seen = set()
-    cache = context.top / ".dvc" / (dvc_setting(context.top, "cache", "dir") or "cache")  # a relative path starts at the settings
+    cache = context.top / ".dvc" / Path(dvc_setting(context.top, "cache", "dir") or "cache").expanduser()  # relative to the settings
     for path in (*written, context.environment.root / ".pipeline", cache):
         folder = existing(path.resolve())
         if (device := folder.stat().st_dev) not in seen:

@@ -40,7 +40,8 @@ def load(text: str, path: Path | None = None) -> Any:
         raise Refusal(problem, remedy="write the value on the line of its key", file=str(path or "")) from None
     if path and len(before := comments_in(text)) > len(after := comments_in(dump(content))):
         line, lost = next(one for one, other in zip_longest(before, after) if other is None or one[1] != other[1])
-        remedy = "move it to a line of its own above the key"
+        marker = re.search(r"^(---|\.\.\.)(?=\s|$)", text, re.MULTILINE)
+        remedy = f"remove the line {marker[1]}" if marker else "move it to a line of its own above the key"
         raise Refusal(f"the comment {shown(lost, MAX_SHOWN)} would be lost: {remedy}", file=str(path), line=line)
     return content
 

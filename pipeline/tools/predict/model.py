@@ -111,10 +111,10 @@ class LoadedModel:
         """
         for name, number in {"batch_size": batch_size, "top_k": top_k}.items():
             if number < 1:
-                raise Refusal(f"{name}: is {number}: write a number from 1 on")
+                raise Refusal(f"{name}: is {number}: write 1 or more")
         self.use_beam(beam)
         before = self.reader.note()
-        if hasattr(inputs, "columns"):
+        if hasattr(inputs, "columns") and hasattr(inputs, "to_dict"):
             inputs = self.records(inputs)
         elif isinstance(self.reader, RowReader) and hasattr(inputs, "to_dict"):
             inputs = inputs.to_dict()  # a Series of pandas is one row

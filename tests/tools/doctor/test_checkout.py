@@ -152,9 +152,8 @@ def test_the_settings_are_read_as_dvc_reads_them(tmp_path: Path) -> None:
     from dvc.config import Config
 
     (tmp_path / ".dvc").mkdir()
-    config = Config(str(tmp_path / ".dvc"))
-    with config.edit("repo") as written:
+    with Config(str(tmp_path / ".dvc")).edit("repo") as written:
         written["cache"] = {"dir": "/elsewhere"}
-    with config.edit("local") as written:
-        written["cache"] = {"dir": str(tmp_path / "store")}
+    (tmp_path / ".dvc/config.local").write_text(f'[cache]\n    dir = "{tmp_path}/store" # on the fast disk\n', encoding="utf-8")
+    assert Path(Config(str(tmp_path / ".dvc"))["cache"]["dir"]) == tmp_path / "store"
     assert (tmp_path / ".dvc" / checkout.dvc_setting(tmp_path, "cache", "dir")).resolve() == tmp_path / "store"

@@ -62,7 +62,7 @@ def test_a_column_y_beside_x_and_z_is_a_coordinate() -> None:
     points = {name: [f"{number * factor % 31}.5" for number in range(30)] for name, factor in (("x", 7), ("y", 11), ("price", 13))}
     assert rows.values(Path("a.csv"), Table(points), {})["label_column"] == "y"
     for other in (points["y"], [str(number) for number in range(30)]):
-        with pytest.raises(Question, match="[34] columns may be the one to predict"):
+        with pytest.raises(Question, match=r"[34] columns may be the one to predict"):
             rows.values(Path("a.csv"), Table(points | {"y": other, "z": points["x"]}), {})
 
 

@@ -208,6 +208,11 @@ def test_a_value_that_is_merged_into_two_sections_is_changed_in_one(section: str
             "  freeze: [ # one\n    'a # b', # two\n    'c', ]\n",
             "params.yaml:71: the comment # one would be lost: move it to a line of its own above the key",
         ),
+        (
+            "seed: 1\n",
+            "---\nseed: 1\n",
+            "params.yaml:1: the comment # yaml-language-server: $schema=../params.schema.json would be lost: remove the line ---",
+        ),
     ],
 )
 def test_a_comment_that_would_be_lost_is_refused(old: str, new: str, message: str) -> None:
