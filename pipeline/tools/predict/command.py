@@ -104,7 +104,7 @@ def refuse_invalid(counts: Mapping[str, int], encoding: str | None) -> None:
     """Raise Refusal if one of `counts`, by option, is below 1, or if there is no such encoding."""
     for option, number in counts.items():
         if number < 1:
-            raise Refusal(f"{option}: is {number}: write a number from 1 on")
+            raise Refusal(f"{option}: is {number}: write 1 or more")
     if encoding is not None:
         try:
             encodings.known(encoding)

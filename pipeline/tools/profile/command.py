@@ -20,7 +20,7 @@ def run(*, steps: int | None, trace: str | None, speedup: bool) -> None:
     to write. Nothing else is written. Raises Refusal if the parameters, the data or the options are invalid.
     """
     if steps is not None and steps < 1:
-        raise Refusal(f"--steps: is {steps}: write a number from 1 on")
+        raise Refusal(f"--steps: is {steps}: write 1 or more")
     if trace and speedup:
         raise Refusal("profile: --trace has no meaning with --speedup: leave it out")
     if trace and Path(trace).is_dir():

@@ -29,7 +29,7 @@ def run(file: str, trials: int | None, apply: bool, keep_models: bool, skip: int
     Interrupted after a signal. The same command continues the search after both.
     """
     if trials is not None and trials < 1:
-        raise Refusal(f"--trials: is {trials}: write a number from 1 on")
+        raise Refusal(f"--trials: is {trials}: write 1 or more")
     study.refuse_missing_optuna()
     paths, environment = Paths(), Environment.read()
     params = Document.read(paths.params)

@@ -92,7 +92,7 @@ def test_one_input_need_not_be_in_a_list_and_an_array_of_images_is_several(write
     Image.new("L", (8, 8)).save("cat.png")
     assert len(list(model.predict("cat.png"))) == 1
     for name in ("batch_size", "top_k"):
-        with pytest.raises(Refusal, match=f"{name}: is 0: write a number from 1 on"):
+        with pytest.raises(Refusal, match=f"{name}: is 0: write 1 or more"):
             list(model.predict("cat.png", **{name: 0}))
 
 

@@ -230,8 +230,8 @@ def test_tables_between_the_images_of_an_archive_do_not_make_it_be_read_more_tha
 
 def test_options_below_one_and_no_input_are_refused(write_model: WriteModel, predict: Predict) -> None:
     write_model()
-    assert predict("x.png", "--top-k", 0).errors == ["error: --top-k: is 0: write a number from 1 on"]
-    assert predict("x.png", "--batch-size", -1).errors == ["error: --batch-size: is -1: write a number from 1 on"]
+    assert predict("x.png", "--top-k", 0).errors == ["error: --top-k: is 0: write 1 or more"]
+    assert predict("x.png", "--batch-size", -1).errors == ["error: --batch-size: is -1: write 1 or more"]
     with pytest.raises(SystemExit):
         main(["predict", "model.safetensors"])
 

@@ -22,7 +22,7 @@ def test_a_trace_is_written_where_it_was_asked_for_and_wrong_numbers_are_refused
     assert "--trace: traces: is a folder: add the name of a file" in capsys.readouterr().err
     for mode in ([], ["--speedup"]):
         assert main(["profile", *mode, "--steps", "0"]) == 2
-        assert "--steps: is 0: write a number from 1 on" in capsys.readouterr().err
+        assert "--steps: is 0: write 1 or more" in capsys.readouterr().err
 
 
 def test_a_comparison_writes_no_trace(capsys) -> None:
