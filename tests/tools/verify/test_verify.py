@@ -289,6 +289,14 @@ def test_the_scores_of_a_run_are_compared_with_its_journal(checkout: Path, verif
     assert re.fullmatch(r"differs: scores: test/accuracy: 0.75 in the journal, but 0\.\d+ in this evaluation", verify(run_name())[-1])
 
 
+def test_a_metric_of_an_earlier_evaluation_only_is_no_difference(checkout: Path, verify: Verify, monkeypatch) -> None:
+    monkeypatch.setenv("PIPELINE_TRACKING", "true")
+    monkeypatch.setenv("PIPELINE_TRACKING_WAIT_S", "0")
+    for metrics in ("[cohen_kappa]", "[]"):
+        assert main(["set", f"evaluate.metrics={metrics}"]) == main(["evaluate"]) == 0
+    assert verify(run_name())[-1].startswith(EQUAL)
+
+
 def one_weight(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return tensors[sorted(tensors)[0]]
 
