@@ -130,7 +130,7 @@ def test_the_description_links_table_and_charts_and_names_the_best_run() -> None
     assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
     assert "compareRunsMode=CHART" in first
     assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
-    assert "0.7500" in first
+    assert "Best valid/accuracy of a last step: 0.7500 by" in first
     assert second == "Of 3 runs, these parameters differ: `seed`."
 
 

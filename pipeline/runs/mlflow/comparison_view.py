@@ -226,7 +226,7 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:MOST_PARAMS]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
     return with_digest(
-        f"{links}. Best {chosen}: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {names}."
+        f"{links}. Best {chosen} of a last step: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {names}."
     )
 
 
