@@ -8,13 +8,14 @@ from string import ascii_uppercase
 from typing import NamedTuple
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.raw_dataset import TEST, VALID
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs import table
 from pipeline.tools.compare.differences import SHORT, Differences, differences
-from pipeline.tools.compare.models import ComparedModel, read
+from pipeline.tools.compare.models import ComparedModel, have_same, read
 from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
 
 
@@ -115,6 +116,11 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     if rows := list(metric_rows(models)):
         gained = [f"{label} - A" for label in list(labels.values())[1:]]
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
+        for split in (VALID, TEST):
+            unlike = [labels[id(model)] for model in models if not have_same(split, models[0], model)]
+            if unlike:
+                others = listed(unlike, len(unlike))
+                yield f"{split}: the samples of {others} differ from those of A, or no run records them, so their metrics are not comparable."
     letters = {model.digest: labels[id(model)] for model in reversed(models)}
     for test in comparison.tests:
         second = "+".join(sorted(letters[digest] for digest in test.second.digest.split("+")))

@@ -84,6 +84,12 @@ def read(name: str, paths: Paths, environment: Environment) -> ComparedModel:
         return replace(model, facts=facts, run=run)
 
 
+def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
+    """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
+    known = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
+    return any(one is not None and one == two for one, two in zip(*known, strict=True))
+
+
 def parsed(name: str, path: Path) -> ComparedModel:
     """Return the model in the file `path`, without facts. `name` is the user's name for it. The network is not built.
 

@@ -15,7 +15,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.yaml_document import Document
 from pipeline.tools.compare.comparing import LEVEL_TEXT, Block, ComparisonTable, signed, what_differs
 from pipeline.tools.compare.differences import differences
-from pipeline.tools.compare.models import ComparedModel, read
+from pipeline.tools.compare.models import have_same, read
 from pipeline.tools.spread import REPEATED, REPEATING, spread
 
 MOST_NAMED = 5
@@ -76,12 +76,6 @@ def compare(series: Sequence[Series], paths: Paths, environment: Environment) ->
     for other, model in zip(others, models[1:], strict=True):
         unlike = [split for split in (VALID, TEST) if not have_same(split, models[0], model)]
         yield from tested(first, other, places, unlike=unlike, folds=folds, labels=labels)
-
-
-def have_same(split: str, first: ComparedModel, other: ComparedModel) -> bool:
-    """Return True if both models were trained on the same data, or their runs recorded the same split. Without tracking, there is no record."""
-    recorded = ((each.manifest.inputs.get("data"), each.facts.splits.get(split)) for each in (first, other))
-    return any(one is not None and one == two for one, two in zip(*recorded, strict=True))
 
 
 def tested(

@@ -139,6 +139,8 @@ def test_identical_models_say_same_bytes_and_what_no_run_here_recorded(working: 
 
 def test_three_models_are_each_tested_against_the_first(working: Checkout, compare: Compare) -> None:
     lines = compare(*(working.runs[name] for name in ("first", "rate", "data")))
+    samples = "the samples of C differ from those of A, or no run records them, so their metrics are not comparable."
+    assert [line for line in lines if line.endswith("not comparable.")] == [f"valid: {samples}"], "the test split is the same"
     tests = [line for line in lines if line.startswith("paired test of ")]
     assert [line.split(":")[0] for line in tests] == ["paired test of A and B", "paired test of A and C"]
     assert "A and B: Only optimizer.learning_rate differs." in lines
