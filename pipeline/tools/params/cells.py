@@ -119,5 +119,7 @@ def are_labels(cells: Sequence[Sequence[Any]]) -> bool:
     return 2 <= len(set(items)) <= min(MOST_LABELS, len(items) // 3) and all(len(set(cell)) == len(cell) for cell in cells)
 
 
-def divide_alike(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(set(zip(values, others, strict=False))) == len(set(values)) == len(set(others))
+def division(values: Sequence[Any]) -> tuple[int, ...]:
+    """Return for each cell the position of the first one that equals it: the same for columns that divide the rows in the same way."""
+    first = dict[Any, int]()
+    return tuple(first.setdefault(value, position) for position, value in enumerate(values))

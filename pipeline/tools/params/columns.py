@@ -21,7 +21,7 @@ from pipeline.tools.params.cells import (
     are_numbers,
     are_strings,
     delimiter_of,
-    divide_alike,
+    division,
     filled,
     fraction,
     is_label,
@@ -330,11 +330,10 @@ def label_columns(table: Table) -> list[Name]:
     Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
     """
     found = [name for name in table.columns if name in table.named_classes] or table.where(is_label)
-    kept = list[Name]()
+    kept = dict[tuple[int, ...], Name]()
     for name in sorted(found, key=lambda name: all(str(value).lstrip("-").isdigit() for value in table.columns[name])):
-        if not any(divide_alike(table.columns[name], table.columns[other]) for other in kept):
-            kept.append(name)
-    return sorted(kept, key=found.index)
+        kept.setdefault(division(table.columns[name]), name)
+    return sorted(kept.values(), key=found.index)
 
 
 def texts(table: Table) -> list[Name]:

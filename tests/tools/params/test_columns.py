@@ -37,6 +37,21 @@ def test_a_delimiter_is_what_separates_labels_that_recur_alone_and_together(valu
     assert cells.delimiter_of(values) == expected
 
 
+def test_the_columns_of_a_wide_table_are_not_compared_in_pairs() -> None:
+    hashed = list[str]()
+
+    class Cell(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            hashed.append(self)
+            return super().__hash__()
+
+    wide = {str(number): [Cell(number >> row & 1) for row in range(8)] for number in range(1, 128)}
+    assert columns.label_columns(Table(wide)) == [*wide]
+    assert len(hashed) < 10 * 8 * len(wide)
+
+
 def test_labels_that_cannot_be_told_apart_are_asked_for() -> None:
     table, given = Table({"tags": ["a;b", "c", "d"], "text": ["x", "y", "z"]}), {"task": "multi_label", "label_column": "tags"}
     with pytest.raises(
