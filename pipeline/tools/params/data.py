@@ -136,7 +136,10 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         return Refusal(f"data={root}: looks like no {READERS[given['name']].title}: {remedy}")
     if not refusals:
         known = ", ".join(reader.title for reader in READERS.values())
-        return Refusal(f"data={root}: looks like none of {known}: arrange it as docs/data.md shows, or set the section `source` by hand")
+        renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if present == {"other"} and root.is_file() else ""
+        return Refusal(
+            f"data={root}: looks like none of {known}: {renamed}arrange it as docs/data.md shows, or set the section `source` by hand"
+        )
     if undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None):
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
