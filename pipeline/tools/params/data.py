@@ -307,7 +307,8 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
     lines = [f"{settings.root}: {READERS[CORPUS].title}: {num_characters} characters in {len(documents)} files"]
     sizes, described = vocabulary_values(values, [document.text for document in documents])
-    return Finding({**values, **sizes}, (*lines, *described), frozenset(), num_characters, frozenset())
+    files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
+    return Finding({**values, **sizes}, (*lines, *described), files, num_characters, frozenset())
 
 
 def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]:

@@ -269,6 +269,13 @@ def test_a_list_of_columns_is_one_class_several_labels_or_numbers_by_its_values(
         assert found == expected.get(name, ("multi_label", "valid/average_precision"))
 
 
+def test_a_table_that_is_read_as_a_text_is_not_listed_as_unused(capsys: pytest.CaptureFixture[str]) -> None:
+    csv("data/a.csv", rows())
+    for root in ("data", "data/a.csv"):
+        source(f"data={root}", "source=text")
+        assert "not used" not in capsys.readouterr().out
+
+
 def test_what_is_replaced_is_kept() -> None:
     edited = Path("params.yaml").read_text(encoding="utf-8").replace("epochs: 30", "epochs: 31")
     Path("params.yaml").write_text(edited, encoding="utf-8")
