@@ -171,9 +171,11 @@ def without_forms(error: ErrorDetails, data: Any) -> Location:
     """Return the location of an error in `data`, without the names that pydantic adds to it for the forms of a union."""
     location, value = list[str | int](), data
     for part in error["loc"]:
-        with suppress(LookupError, TypeError):
+        try:  # `suppress` takes three times as long, for each of a hundred thousand wrong keys
             value = value[part]
-            location.append(part)
+        except (LookupError, TypeError):
+            continue
+        location.append(part)
     return (*location, *(error["loc"][-1:] if error["type"] == "missing" else ()))
 
 
