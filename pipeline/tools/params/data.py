@@ -131,15 +131,12 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
 
     That of a file in another encoding goes before all others.
     """
-    if not refusals and "name" in given:
-        remedy = f"arrange it as docs/data.md shows, or leave out source={given['name']}"
-        return Refusal(f"data={root}: looks like no {READERS[given['name']].title}: {remedy}")
     if not refusals:
-        known = ", ".join(reader.title for reader in READERS.values())
+        named = "name" in given
+        known = f"no {READERS[given['name']].title}" if named else f"none of {', '.join(reader.title for reader in READERS.values())}"
         renamed = f"if it is a table, rename it to {root.with_suffix('.csv')}; else " if present == {"other"} and root.is_file() else ""
-        return Refusal(
-            f"data={root}: looks like none of {known}: {renamed}arrange it as docs/data.md shows, or set the section `source` by hand"
-        )
+        way = f"leave out source={given['name']}" if named else "set the section `source` by hand"
+        return Refusal(f"data={root}: looks like {known}: {renamed}arrange it as docs/data.md shows, or {way}")
     if undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None):
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
