@@ -65,7 +65,7 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def wait_until(is_done: Callable[[], object], within_s: float = 60) -> None:
+def wait_until(is_done: Callable[[], object], within_s: float = 300) -> None:
     """Wait until `is_done` returns a true value, and fail if it does not within so many seconds."""
     end_s = time.monotonic() + within_s
     while not is_done():

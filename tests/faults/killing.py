@@ -27,7 +27,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from tests import project
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 LOG = "killing.log"
 ATTEMPTS = 10
 """Trainings per kill at most: some end before they are killed."""

@@ -25,7 +25,7 @@ def main() -> int:
         f"{len(CASES)} inputs, {len(found)} answers, {sum(answer.code == 2 for *_, answer in found)} of them refusals; wrong: {wrong or 'none'}"
     )
     for title, key, unit in (
-        ("slowest", lambda answer: answer.elapsed_s, "s"),
+        ("slowest", lambda answer: answer.processor_s, "s"),
         ("largest", lambda answer: answer.grown_bytes / MEGABYTE, "MB"),
     ):
         for name, verb, answer in sorted(found, key=lambda entry: -key(entry[2]))[:SHOWN]:

@@ -30,7 +30,7 @@ class Disk:
 
         def slow(*arguments, **options) -> None:
             self.reached.set()
-            assert self.opened.wait(timeout=60)
+            assert self.opened.wait(timeout=300)
             save(*arguments, **options)
 
         monkeypatch.setattr(Checkpoints, "save", slow)
@@ -45,7 +45,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_the_file_is_of_the_m
     next(reports)
     then = {name: tensor.clone() for name, tensor in (training.state.tensors() | training.progress.tensors()).items()}
     training.save()
-    assert disk.reached.wait(timeout=60)
+    assert disk.reached.wait(timeout=300)
     steps = [report.step for report in itertools.islice(reports, 4)]
     assert steps == [2, 3, 4, 5], "the loop waited for the disk"
     assert training.saver.busy

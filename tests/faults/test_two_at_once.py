@@ -23,7 +23,7 @@ BUSY = "is busy, it is being blocked by"
 TRAINS_ALREADY = "another process is training with the same inputs: wait for it, or stop it"
 TRAIN = ("dvc", "repro", "--force", "--single-item", "train")
 JOB = (sys.executable, "-m", "pipeline", "repro")
-WITHIN_S = 120
+WITHIN_S = 300
 
 
 class Ended(NamedTuple):

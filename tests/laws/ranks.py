@@ -66,7 +66,7 @@ class Server(ForkServer):
         words = ["-m", "tests.laws.ranks", *map(str, fault)] if fault else ["-m", "pipeline", "train"]
         return int(self.ask(folder=str(folder), log="launcher.log", launch=words, arguments=["train"], variables=variables))
 
-    def wait(self, *pids: int, within_s: float = 120) -> list[int | None]:
+    def wait(self, *pids: int, within_s: float = 300) -> list[int | None]:
         """Return the exit codes of the processes. It is None for each that had not ended in time: it is then killed."""
         return list(self.ask(wait=pids, within_s=within_s))
 

@@ -79,7 +79,7 @@ def wait_for(process: subprocess.Popen[str], line: str) -> None:
 
 
 def end(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=300)
     wait_until(lambda: not is_alive(-process.pid), 30)  # no process outlives the first one
     return output
 
@@ -119,7 +119,7 @@ def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(fold
     stopped.send_signal(signal.SIGSTOP)  # what its stage records is then still there when the other job ends
     stage = stage_of(stopped)
     stage.send_signal(signal.SIGTERM)
-    stage.wait(60)
+    stage.wait(300)
     stage_of(failed).kill()  # it records nothing
     assert end(failed) == "code 255\n"
     stopped.send_signal(signal.SIGCONT)

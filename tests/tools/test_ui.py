@@ -20,7 +20,7 @@ from pipeline.tools import ui
 from tests.forking import free_port
 from tests.imports import TOP
 
-START_S = 90
+START_S = 300
 
 
 @pytest.fixture(scope="module")

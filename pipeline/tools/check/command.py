@@ -53,7 +53,7 @@ def refuse_unfit_machine(environment: Environment, top: Path) -> None:
     from pipeline.tools.doctor import diagnosis
     from pipeline.tools.doctor.finding import Context
 
-    findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING)
+    findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING, limit_s=diagnosis.LIMIT_FOR_TRAINING_S)
     for finding in findings:
         if finding.name == "lock" and finding.status == "warning":
             print(f"warning: {finding}", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from pipeline.tools.doctor.finding import Context, Finding, warning
 Check = Callable[[Context], Finding]
 
 
-LIMIT_S = 2.2
+LIMIT_S, LIMIT_FOR_TRAINING_S = 2.2, 10.0
 
 
 CHECKS: Mapping[str, Check] = {

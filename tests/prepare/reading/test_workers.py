@@ -220,4 +220,4 @@ def test_processes_end_with_their_parent_and_ignore_what_is_meant_for_it(tmp_pat
             child.send_signal(signal.SIGINT)
         time.sleep(0.3)
         assert all(child.is_running() for child in children)
-    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert psutil.wait_procs(children, timeout=300)[1] == []

@@ -53,7 +53,7 @@ def test_make_refuses_a_colon_which_path_cannot_hold(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env=variables(),
     )
     assert done.returncode == 2

@@ -466,7 +466,7 @@ def real(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 def wait_for(ready: Path, process: subprocess.Popen[bytes] | None = None) -> None:
     """Wait until a file matches `ready`. The process must run until then."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(ready.parent.parent.glob(f"{ready.parent.name}/{ready.name}")):
         assert process is None or process.poll() is None
         assert time.monotonic() < deadline

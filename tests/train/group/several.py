@@ -28,7 +28,7 @@ from tests.forking import free_port
 from tests.laws.ranks import of_rank
 from tests.train.engine.building import HERE
 
-TIMEOUT_S, JOINED_S = 100.0, 30.0
+TIMEOUT_S, JOINED_S = 600.0, 120.0
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__])
 

@@ -20,7 +20,7 @@ from tests.laws.ranks import Server, free_port, of_rank
 from tests.train.group import several
 
 REFUSED, UNAVAILABLE = 2, 69
-SOON_S = 30
+SOON_S = 120
 
 
 @pytest.fixture(scope="module")
