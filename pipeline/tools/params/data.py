@@ -27,9 +27,10 @@ from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.stage import survey
 from pipeline.prepare.tokens import measured
-from pipeline.tools.params import columns, images
-from pipeline.tools.params.columns import IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
+from pipeline.tools.params import columns, images, questions
+from pipeline.tools.params.questions import DELIMITER, IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
 from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of
+from pipeline.tools.params.table import Table
 from pipeline.tools.params.texts import VALUES, pair_values, tokenizer_values, vocabulary_values
 
 MOST_COMPARED = 10_000
@@ -193,7 +194,7 @@ def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
     if kind_of(name) == "image":
         return any(split_in(part) == TEST for part in name.split("/")[:-1])
     try:
-        table = columns.read(root / name, encoding=encoding) if root.is_dir() else None
+        table = Table.read(root / name, encoding=encoding) if root.is_dir() else None
         return table is not None and not (columns.label_columns(table) or columns.list_columns(table))
     except Refusal:
         return tables.suffix_of(Path(name)) == ".json"  # which is often no table
@@ -217,7 +218,7 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
     of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
     values = {**values, **of_inputs}
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
-    keys = (IMAGES, TEXTS, LABELS, columns.DELIMITER, WRITTEN, columns.SPLITS)
+    keys = (IMAGES, TEXTS, LABELS, DELIMITER, WRITTEN, questions.SPLITS)
     lines = [
         f"{root}: {READERS[name].title}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items()),
         *(f"{key}: {shown(values[key], 60)}" for key in keys if values.get(key) is not None),

@@ -13,7 +13,7 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.image_files import ImageFileSettings
 from pipeline.prepare.reading.images import is_deep, white_point
-from pipeline.tools.params.columns import Question
+from pipeline.tools.params.questions import Question
 
 MEASURED = 100
 DECODING_S = 10.0

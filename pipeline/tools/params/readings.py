@@ -22,7 +22,8 @@ from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.columns import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Question
+from pipeline.tools.params.questions import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Name, Question, assignment, ways
+from pipeline.tools.params.table import Table
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
 PAIRS = "text_pairs"
@@ -34,7 +35,7 @@ Values = dict[str, Any]
 """Values of the section `source` by key."""
 Option = tuple[Values, Sequence[Path]]
 """The values that choose a table, and the parts of the table."""
-Attempt = Callable[[Path, columns.Table, Given], Values | None]
+Attempt = Callable[[Path, Table, Given], Values | None]
 """Returns values for a table, given its path, its rows and the keys that the user has set; None if it is no such table."""
 
 
@@ -119,7 +120,7 @@ def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option
 def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
     """Return True if the lines of files of text begin with the names of images."""
     with suppress(Refusal):  # as it is no list
-        table = columns.read(*paths, encoding=encoding_of(given))
+        table = Table.read(*paths, encoding=encoding_of(given))
         return len(table.columns) > 1 and cells.are_image_names(next(iter(table.columns.values())))
     return False
 
@@ -133,7 +134,7 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
     for chosen, paths in options:
         try:
-            table = columns.read(*paths, encoding=encoding_of(given), given=given)
+            table = Table.read(*paths, encoding=encoding_of(given), given=given)
             if (values := attempt(paths[0], table, given)) is not None:
                 answers[chooses(chosen, paths)] = {**chosen, **values}
         except Question as error:
@@ -159,12 +160,12 @@ def chooses(values: Values, paths: Sequence[Path]) -> str:
     if "table" not in values:
         return shlex.quote(f"data={values['root']}")
     name = "" if values["table"] else f" ({shown(paths[0].relative_to(values['root']))})"
-    return columns.assignment("table", values["table"]) + name
+    return assignment("table", values["table"]) + name
 
 
 def of_single_table(path: Path, given: Given) -> Values | None:
     """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
-    table = columns.read(path, encoding=encoding_of(given), given=given)
+    table = Table.read(path, encoding=encoding_of(given), given=given)
     if table.holds_images and given.get(IMAGES) not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
     folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
@@ -181,12 +182,12 @@ def of_single_table(path: Path, given: Given) -> Values | None:
     return values and {"root": root, "table": path.relative_to(root), **values}
 
 
-def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, table: columns.Table, given: Given) -> Values | None:
+def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, table: Table, given: Given) -> Values | None:
     """Return the values for a table that lists images, or holds them; None if it does neither.
 
     `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
     """
-    existing = dict[columns.Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
+    existing = dict[Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
     if not existing and IMAGES not in given:
         return None
     best = [image for image, count in existing.items() if count == max(existing.values())]
@@ -249,7 +250,7 @@ def refuse_loose_texts(root: Path) -> None:
     loose = [name for name in names if "/" not in name and kind_of(name) == "text"]
     classes = lines.class_files(loose, None)
     if classes and not any(map(split_in, classes)) and any("/" in name for name in names):
-        patterns = columns.ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
+        patterns = ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
         of_files = f"if each file has the texts of one class, line by line, add {patterns}"
         beside = f"has files ({listed(list(classes), MOST_LISTED)}) beside folders"
         raise Question(root, f"{beside}: {of_files}; if the folders are the classes, add source={LABELLED}")
@@ -269,7 +270,7 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
         if len(paths) > 1:
             names = [path.name for path in paths]
             pattern = beginning(names) + "*" + beginning([name[::-1] for name in names])[::-1]
-            raise Question(root, f"{len(names)} files have a label in each line: add {columns.ways('table', (pattern, *names))}")
+            raise Question(root, f"{len(names)} files have a label in each line: add {ways('table', (pattern, *names))}")
         place = paths[0] if paths else root
     else:
         place, paths = root, of_splits.get(TRAIN, [])
@@ -287,7 +288,7 @@ def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> N
     if sets and len(choices) > 1 and given.get("table") is None:
         beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
         suffixes = f"{beside}{counted(len(sets), 'set')} of files whose suffixes may be classes"
-        raise Question(root, f"has {suffixes}: add {columns.ways('table', choices)}")
+        raise Question(root, f"has {suffixes}: add {ways('table', choices)}")
 
 
 def beginning(names: Sequence[str]) -> str:
@@ -300,7 +301,7 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
     if any(lines.is_document(path) or kind_of(path.name) not in ("text", "other") for path in paths):
         return False
     try:
-        table = columns.read(*paths, encoding=encoding)
+        table = Table.read(*paths, encoding=encoding)
     except Question:  # about its first line
         return True
     except (encodings.NotDecoded, WrongLines):
@@ -328,10 +329,10 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     return None if are_texts and blank > MOST_BLANK * sum(map(len, several.values())) and "name" not in given else COLUMNS_OF_FILES
 
 
-def text_values(path: Path, table: columns.Table, given: Given) -> Values | None:
+def text_values(path: Path, table: Table, given: Given) -> Values | None:
     """Return the columns of a table of texts, or None if it holds or lists images, and no texts."""
     found = columns.texts(table)
-    if TEXTS not in given and columns.has_images(table) and not found:
+    if TEXTS not in given and table.has_images and not found:
         return None
     return columns.answered(path, table, given, TEXTS, found)
 
@@ -350,7 +351,7 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
-    table = columns.Table({name: list(labelled_tables.lines_of(path, encoding_of(given))) for name, path in files.items()})
+    table = Table({name: list(labelled_tables.lines_of(path, encoding_of(given))) for name, path in files.items()})
     labels = columns.label_columns(table)
     if not labels:
         return None

@@ -7,11 +7,11 @@ from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, wit
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
-from pipeline.tools.params.columns import (
+from pipeline.tools.params.columns import MOST_NUMBERED
+from pipeline.tools.params.questions import (
     CLASSES,
     LABELS,
     MOST_LISTED,
-    MOST_NUMBERED,
     REGRESSION,
     SEVERAL,
     SPLITS,
@@ -19,8 +19,9 @@ from pipeline.tools.params.columns import (
     Given,
     Name,
     Question,
-    Table,
+    assignment,
 )
+from pipeline.tools.params.table import Table
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
@@ -34,7 +35,7 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     texts = columns.texts(table)
     usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
     if "name" not in given:
-        if columns.has_images(table) or (texts and len(usable) < FEWEST_BESIDE):
+        if table.has_images or (texts and len(usable) < FEWEST_BESIDE):
             return None
         if texts:
             beside = f"the column {shown(texts[0], 60)} has texts, and {len(usable)} others have numbers or categories"
@@ -79,9 +80,7 @@ def task(path: Path, table: Table, label: Name) -> str:
     """
     if comma := with_comma(table.columns[label]):
         commas = f"has numbers with a comma in the column {shown(label, 60)}, such as {comma}"
-        raise Refusal(
-            f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {columns.assignment(TASK, CLASSES)}"
-        )
+        raise Refusal(f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {assignment(TASK, CLASSES)}")
     numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
     known = sorted({number for number in numbers if number is not None})
     if None in numbers or len(known) <= 2:

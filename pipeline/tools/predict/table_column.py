@@ -7,7 +7,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, tables
-from pipeline.tools.params import columns
+from pipeline.tools.params.table import Table
 
 OPTION = "--column"
 MOST_NAMED = 8
@@ -52,7 +52,7 @@ class TableColumn(NamedTuple):
         column = self.given if self.given is not None else self.trained
         if column is not None:
             return column
-        table = columns.read(path, encoding=self.encoding)
+        table = Table.read(path, encoding=self.encoding)
         names = [shown(name, 60) for name in (*table.columns, *table.holds_images)]
         raise Refusal(
             f"is a table, and the model file does not say from which column its inputs are: add {OPTION} NAME with one of its columns, "
@@ -67,6 +67,6 @@ def parsed(written: str) -> Column:
 
 def first_line_may_be_names(path: Path, encoding: str) -> bool:
     try:
-        return any(isinstance(name, str) for name in columns.read(path, encoding=encoding).columns)
+        return any(isinstance(name, str) for name in Table.read(path, encoding=encoding).columns)
     except Refusal:  # of a single line, nobody can tell
         return True

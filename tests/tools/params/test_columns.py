@@ -9,7 +9,8 @@ import pytest
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.columns import Question, Table
+from pipeline.tools.params.questions import Question, assignment
+from pipeline.tools.params.table import Table, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
 DRAWN = random.Random(1)  # no secret
@@ -146,17 +147,17 @@ IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
 def test_the_first_line_has_names_if_its_cells_differ_from_those_below(first: list[str], found: list[list[str]], given, expected) -> None:
     values = list(zip(*found, strict=True))
     if not isinstance(expected, str):
-        assert columns.names_are_first(Path("a.csv"), first, values, given) == expected
+        assert names_are_first(Path("a.csv"), first, values, given) == expected
         return
     with pytest.raises(Refusal, match=expected):
-        columns.names_are_first(Path("a.csv"), first, values, given)
+        names_are_first(Path("a.csv"), first, values, given)
 
 
 @pytest.mark.parametrize(
     "name", ["kind", 3, "3", "3.7", "1e5", "true", "null", "~", "two words " * 9, "a\tb", "it's", "\u200b\u00e9", "a: b", None]
 )
 def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str | int | None) -> None:
-    [word] = shlex.split(columns.assignment("label_column", name))
+    [word] = shlex.split(assignment("label_column", name))
     assert Document.of(word.replace("=", ": ", 1), Path("a")).data == {"source.label_column": name}
 
 

@@ -1,0 +1,37 @@
+"""What `set data=PATH` asks the user, and the words of a command that answer it."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.refusal import Refusal
+from pipeline.tools.params.commented_yaml import on_one_line
+
+MOST_LISTED = 8
+IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
+"""The keys of the section `source` that name a column."""
+TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
+DELIMITER = "label_delimiter"
+WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
+Name = str | int
+Given = Mapping[str, Any]
+"""The keys of the section `source` that the user has set."""
+
+
+class Question(Refusal):
+    """Raised if data can be read, but only the user can say how: `questions` about the data in `path`, each with its answers."""
+
+    def __init__(self, path: Path, *questions: str) -> None:
+        super().__init__("; and ".join(questions), place=f"data={path}")
+        self.path, self.questions = path, questions
+
+
+def assignment(key: str, value: object) -> str:
+    """Return the word of a command that gives a value to a key of the section `source`, in the quotes that YAML and the shell need."""
+    return shlex.quote(f"source.{key}={on_one_line(str(value) if isinstance(value, Path) else value)}")
+
+
+def ways(key: str, values: Iterable[object]) -> str:
+    """Return the words of a command each of which gives one of `values` to a key of the section `source`."""
+    return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])

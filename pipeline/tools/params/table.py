@@ -1,0 +1,126 @@
+"""Reads a table: up to MOST_ROWS of its rows, and finds out whether its first line has the names of the columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from pipeline.core.refusal import Refusal, listed
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading import encodings, parquet, tables
+from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, numbers, sampled
+from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, Name, Question, assignment
+from pipeline.tools.params.texts import num_words
+
+
+class Table(NamedTuple):
+    """Rows of a table by column. The columns have numbers from 1 if the file has no line of names."""
+
+    columns: Mapping[Name, list[Any]]
+    holds_images: frozenset[str] = frozenset()
+    """The columns of a Parquet file with encoded images."""
+    named_classes: frozenset[Name] = frozenset()
+    """The columns of a Parquet file that store names for their numbers: labels for certain."""
+
+    @property
+    def has_images(self) -> bool:
+        """True if a column holds images, or their names."""
+        return bool(self.holds_images) or any(map(are_image_names, self.columns.values()))
+
+    @classmethod
+    def read(cls, *paths: Path, encoding: str = encodings.UTF8, given: Given | None = None) -> Self:
+        """Read up to MOST_ROWS rows of a table, or of the parts of one. The columns that `given` has decide whether the first line has names.
+
+        Raises Refusal if one cannot be parsed, has no row, or has names where `given` has numbers, and Question if the first line may be names or a row.
+        """
+        parts = [read_part(path, encoding, given or {}) for path in paths]
+        first = parts[0]
+        joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
+        return cls({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
+
+    def where(self, fits: Callable[[list[Any]], bool]) -> list[Name]:
+        """Return the columns whose values fit."""
+        return [name for name, values in self.columns.items() if fits(values)]
+
+
+def read_part(path: Path, encoding: str, given: Given) -> Table:
+    if tables.suffix_of(path) == parquet.SUFFIX:
+        return read_parquet(path)
+    found = list(tables.parsed(path, encoding))
+    if any(isinstance(fields, dict) for fields in found):
+        rows = sampled([fields for fields in found if isinstance(fields, dict)])
+        return Table({key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)})
+    if len(found) < 2:
+        raise Refusal(f"source.root: {shown(path)}: has no rows: add some")
+    first, *others = found
+    others = sampled([row for row in others if row != first] or others)  # joined files repeat a line of names, which `prepare` refuses
+    columns = [[row[number] for row in others if number < len(row)] for number in range(len(first))]
+    if names_are_first(path, first, columns, given):
+        return Table({name: values for name, values in zip(first, columns, strict=True) if name})
+    return Table({number: [name, *values] for number, (name, values) in enumerate(zip(first, columns, strict=True), 1)})
+
+
+def read_parquet(path: Path) -> Table:
+    with parquet.opened(path) as file:
+        schema = file.schema_arrow
+    known = [name for name in schema.names if schema.names.count(name) == 1]
+    encoded = (name for name in known if parquet.is_image_column(schema.field(name).type))
+    images = frozenset(name for name in encoded if parquet.holds_images(path, name))
+    plain = [name for name in known if name not in images and parquet.is_plain(schema.field(name).type)]
+    rows = sampled([row for _, row in parquet.rows(path, plain)])
+    columns = {name: [row[name] for row in rows] for name in plain}
+    single = [name for name, values in columns.items() if not any(isinstance(value, list) for value in values)]
+    return Table(columns, images, frozenset(name for name in single if parquet.class_names(path, name)))
+
+
+def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence[str]], given: Given) -> bool:
+    """Return True if `first`, the first line of the table `path`, has the names of `columns`: if `given` has one of them, or it seems so.
+
+    Raises Refusal if `given` has the number of a column that has a name for certain, and Question if the line may also be a row.
+    """
+    wanted = [(key, name) for key in WORDS if key in given for name in (given[key] if isinstance(given[key], list) else [given[key]])]
+    for key, number in wanted:
+        if isinstance(number, int) and (numbers(first) is not None or has_other_cells(first, columns)) and has_names(first, columns):
+            name = [str(number)] if str(number) in first else first[number - 1 : number]
+            remedy = f"write the name of the column{f', {assignment(key, *name)}' if name else ''}"
+            raise Refusal(f"the first line of {shown(path)} has the names of the columns", remedy=remedy, place=f"source.{key}={number}")
+    if any(isinstance(name, int) for _, name in wanted):
+        return False
+    if len(first) > 2 and first[0] and not any(first[1:]):
+        raise Refusal(f"source.root: {shown(path)}:1: has one cell, {shown(first[0], 40)}: remove what is above the names of the columns")
+    if any(name in first for _, name in wanted) or has_names(first, columns):
+        return True
+    [label, *others] = [name for name, values in zip(first, columns, strict=True) if is_label(values)] or ["", ""]
+    texts = [name for name, values in zip(first, columns, strict=True) if is_text(values)]
+    if others or label in ("", *texts) or not any(num_words(text) < 2 for text in texts):
+        return False
+    may_be = f"its first line may have the names of the columns, or be a row: {listed([shown(cell, 60) for cell in first], MOST_LISTED)}"
+    raise Question(
+        path, f"{may_be}; add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
+    )
+
+
+def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return True if `first`, the first line, seems to have the names of `columns`: two or more, none repeated, and most no label of the rows below.
+
+    One name may be a label, such as `hate` of rows that are `hate` or `none`, if another column with labels does not have its name. Numbers are
+    names only if they count the columns, or if other columns tell names from values. A column without a name is one that a program added, such as the number of the row.
+    """
+    names = [name for name in first if name]
+    if len(names) < 2 or len(set(names)) < len(names) or are_image_names(names[:1]):
+        return False
+    if counted := numbers(names):
+        return names == [str(int(counted[0]) + position) for position in range(len(names))]
+    are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
+    if not are_labels and any(numbers(first[at : at + 1]) and numbers(values) for at, values in enumerate(columns)):
+        return has_other_cells(first, columns)
+    return 2 * sum(are_labels) <= len(are_labels)
+
+
+def has_other_cells(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Return True if `first` has something else in a column of numbers or of the names of images."""
+    return any(
+        bool(filled(values))
+        and any(fits(values) and not fits([name]) for fits in (are_image_names, lambda cells: numbers(cells) is not None))
+        for name, values in zip(first, columns, strict=True)
+        if name
+    )
