@@ -169,6 +169,14 @@ def test_files_by_class_are_read(tmp_path):
     assert texts_of(prepared, "test") == [("a", "two"), ("b", "one three")]
 
 
+def test_a_file_with_the_texts_of_a_class_belongs_to_the_split_of_its_folder(tmp_path):
+    for name, content in {"train/good": "a day\n\nwarm", "train/bad": "cold", "test/good": "day"}.items():
+        write(tmp_path / f"texts/{name}.txt", content)
+    prepared = run(tmp_path / "texts", tmp_path, **FILES)
+    assert texts_of(prepared, "train") == [("bad", "cold"), ("good", "a day"), ("good", "warm")]
+    assert texts_of(prepared, "test") == [("good", "day")]
+
+
 def test_equal_inputs_give_equal_bytes(tmp_path):
     path = write(tmp_path / "a.tsv", "\n".join(LINES))
     for settings in (BYTE, {**WORD, "tokenizer": "bpe", "vocabulary": 280}):

@@ -181,10 +181,10 @@ def read_class_files(classes: Mapping[Path, str], root: Path, encoding: str) -> 
     """Return a labelled row for each line that is not blank of the files of text `classes`, whose values are the labels of their lines."""
     rows = list[LabelledRow]()
     for path, label in classes.items():
-        place = f"source.root: {shown(path)}"
+        place, split = f"source.root: {shown(path)}", split_in(str(path.parent.relative_to(root))) or TRAIN
         for number, line in enumerate(lines_of(path, encoding), 1):
             if line.strip():
-                rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), class_label(label, place), TRAIN))
+                rows.append(LabelledRow(path, number, tables.checked_text(line.strip(), place), class_label(label, place), split))
     return ClassLabels([]).of(rows, [], (), root)
 
 

@@ -8,6 +8,7 @@ from pathlib import PurePath, PurePosixPath
 
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.split_names import SPLIT_NAMES
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
@@ -71,15 +72,17 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder, and no tables or images, but for DOCUMENTS. `pattern` chooses some of those directly in the folder.
+    must be directly in the folder or in folders of splits, such as `train`, and no tables or images, but for DOCUMENTS. `pattern` chooses some of those.
     """
-    chosen = [name for name in names if not is_document(name) and (pattern is None or (fnmatch(name, pattern) and "/" not in name))]
-    if any("/" in name or name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
+    of_splits = {name for name in names if all(part.lower() in SPLIT_NAMES for part in PurePosixPath(name).parts[:-1])}
+    chosen = [name for name in names if not is_document(name) and (pattern is None or (fnmatch(name, pattern) and name in of_splits))]
+    if any(name not in of_splits or name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
     plain = {name: PurePosixPath(name.removesuffix(".gz")) for name in chosen}
     stems = {path.stem for path in plain.values()}
     found = {name: path.suffix[1:] if len(stems) == 1 else path.stem for name, path in plain.items()}
-    return found if len(set(found.values())) == len(found) > 1 else {}
+    is_unique = len({(path.parent, found[name]) for name, path in plain.items()}) == len(found)
+    return found if is_unique and len(set(found.values())) > 1 else {}
 
 
 def is_document(name: str | PurePath) -> bool:

@@ -261,7 +261,12 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
 
     Raises Question if several files have such lines, and their names have no word for a split.
     """
-    of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+    of_splits = dict[str, list[Path]]()
+    try:
+        of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+    except SeveralSets as error:
+        if any(labelled_lines(paths, encoding_of(given)) for paths in error.sets):
+            raise
     if not of_splits and root.is_dir():
         paths = list[Path]()
         for path in [root / name for name in visible_files(root) if "/" not in name]:
@@ -318,7 +323,7 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     """
     refuse_several_sets(root, given, [])
     found = lines.class_files(visible_files(root), given.get("table"))
-    if not found or any(map(split_in, found)):
+    if not found or any(split_in(PurePosixPath(name).name) for name in found):
         return None
     several = {name: labelled_tables.lines_of(root / name, encoding_of(given)) for name in found}
     if labels := next((name for name, content in several.items() if cells.is_label(content)), None):
@@ -370,12 +375,13 @@ def as_corpus(root: Path, given: Given) -> Values | None:
     names = visible_files(root)
     if root.name.lower().endswith(archives.SUFFIXES) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
         return None
-    try:
-        layout = class_layout(root, TEXT_SUFFIXES)
-    except Refusal:  # which that of labelled texts says, too
-        return None
-    if layout and len(layout.classes) > 1:
-        return None
+    if not lines.class_files(names, None):  # which may also be the parts of a text
+        try:
+            layout = class_layout(root, TEXT_SUFFIXES)
+        except Refusal:  # which that of labelled texts says, too
+            return None
+        if layout and len(layout.classes) > 1:
+            return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
         refuse_labelled_lines(path, encoding_of(given))
     return {}

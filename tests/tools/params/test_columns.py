@@ -137,6 +137,8 @@ IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
         ),
         (["file", "size"], IMAGE_ROWS, {"image_column": 1}, r"write the name of the column, source.image_column=file"),
         (["x.png", "0.5"], IMAGE_ROWS, {}, False),
+        (["x.png", "c"], [[name, "ab"[at % 2]] for at, (name, _) in enumerate(IMAGE_ROWS)], {}, False),
+        (["a film", "a film"], [[text, text[::-1]] for text, _ in TEXT_ROWS], {}, False),
         (["NA", "?"], [row[:2] for row in NUMBER_ROWS], {}, True),
         (["a first film", "3.5"], [[text, number] for (text, _), (number, *_) in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, False),
         (["film", "3.5", "size"], [[text, *row[:2]] for (text, _), row in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, True),
