@@ -29,6 +29,7 @@ SCALE = ("Extremely Positive", "Positive", "Neutral", "Negative", "Extremely Neg
         ([SCALE[number % 5] for number in range(60)], None),
         ([f"New {name}" for name in ("York", "Jersey", "Delhi") for _ in range(20)], None),
         ([f"{number % 7},{number % 9}" for number in range(60)], None),
+        ([f"{number % 3},{5 + number % 2}" for number in range(60)], None),
         ([" ".join(DRAWN.choices(("good", "bad", "fine", "red"), k=6)) for _ in range(60)], None),
         ([[number, number + 0.5] for number in range(60)], None),
         ([f"a text, of words {number}" for number in range(60)], None),
@@ -118,6 +119,8 @@ IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
         (["text", "label"], TEXT_ROWS, {}, True),
         (["a first text, not a name", "spam"], TEXT_ROWS, {}, False),
         (["message", "spam"], TEXT_ROWS, {}, r"add source.label_column=spam if these are names, or source.label_column=2 if not"),
+        (["message", "spam", "x"], [[*row, "xy"[at % 2]] for at, row in enumerate(TEXT_ROWS)], {}, False),
+        (["spam", "by"], [[label, "xy"[at % 2]] for at, (_, label) in enumerate(TEXT_ROWS)], {}, True),
         (["message", "spam"], TEXT_ROWS, {"label_column": "spam"}, True),
         (["message", "spam"], TEXT_ROWS, {"label_column": 2}, False),
         (["0.5", "0.75", "a"], NUMBER_ROWS, {}, False),
@@ -166,13 +169,33 @@ def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str 
 @pytest.mark.parametrize("text", ["{} kg", "2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
 def test_dates_and_numbers_are_no_texts(text: str) -> None:
     assert not cells.is_text([text.format(number) for number in range(30)])
+    assert not cells.are_strings([f"2024-01-05T10:{number:02}:00" for number in range(30)])
+
+
+def test_numbers_with_words_are_texts_even_if_some_have_units() -> None:
+    assert cells.is_text([f"{number} kg" if number % 3 == 0 else f"{number} monkeys" for number in range(30)])
+
+
+def test_the_names_of_columns_may_recur_where_files_were_joined(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = ["text,label", *(f'"{text}",{label}' for text, label in TEXT_ROWS)]
+    path.write_text("\n".join(lines * 2))
+    table = Table.read(path)
+    assert [*table.columns] == ["text", "label"]
+    assert {*table.columns["label"]} == {"spam", "ham"}
+
+
+def test_columns_of_0_and_1_beside_classes_are_no_labels_without_a_question() -> None:
+    marks = {name: [number // part % 2 for number in range(30)] for part, name in enumerate("ab", 1)}
+    with pytest.raises(Question, match=r"3 columns may hold the labels: add "):
+        columns.labels(Path("a.csv"), Table({"kind": ["xyz"[number % 3] for number in range(30)], **marks}), {})
 
 
 def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
     kinds = ["ab"[number % 2] for number in range(30)]
-    prices = ["n/a" if number % 9 == 0 else f"{number * 7 % 30}.5" for number in range(30)]
+    prices = ["NaN", *("n/a" if number % 9 == 4 else f"{number * 7 % 30}.5" for number in range(1, 30))]
     with pytest.raises(
-        Question, match=r"target has 27 different values: correct cells such as n/a; to predict another .*source.label_column=kind"
+        Question, match=r"target has 28 different values: correct cells such as n/a; to predict another .*source.label_column=kind"
     ):
         rows.values(Path("a.csv"), Table({"kind": kinds, "target": prices}), {})
     scores = Table({"text": [row[0] for row in TEXT_ROWS], "kind": kinds, "label": [f"{number * 7 % 30}.5" for number in range(30)]})

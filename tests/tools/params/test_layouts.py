@@ -319,9 +319,9 @@ LAYOUTS: dict[str, Files] = {
     },
     "`reviews.pos`, `reviews.neg` with a text in each line": {"reviews.pos": LINES, "reviews.neg": LINES},
     "`pos.txt`, `neg.txt` with a text in each line": {"pos.txt": LINES, "neg.txt": LINES},
-    "`train/pos.txt`, `train/neg.txt`, `test/pos.txt` with a text in each line": {
-        name: LINES for name in ("train/pos.txt", "train/neg.txt", "test/pos.txt")
-    },
+    "`train/pos.txt`, `train/neg.txt`, `test/pos.txt` with a text in each line": dict.fromkeys(
+        ("train/pos.txt", "train/neg.txt", "test/pos.txt"), LINES
+    ),
     "`pos.txt`, `neg.txt`, `a/1.txt`, `b/2.txt`": {"pos.txt": LINES, "neg.txt": LINES, **by_class("a", "b", suffix="txt", content=LINES)},
     "`a.pos`, `a.neg`, `b.pos`, `b.neg`": {f"{name}.{label}": LINES for name in "ab" for label in ("pos", "neg")},
     "`TREC.train` with `0` before each text, `a.pos`, `a.neg`": {
