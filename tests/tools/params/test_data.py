@@ -17,7 +17,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
-from pipeline.tools.params import recommending
+from pipeline.tools.params import data, recommending
 from pipeline.tools.training_time import StepTime
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
@@ -246,6 +246,12 @@ def test_data_that_cannot_be_used_are_refused_in_one_sentence_and_nothing_is_wri
         [message] = refused("set", *words.split())
         assert expected in message, words
     assert Path("params.yaml").read_bytes() == before
+
+
+def test_a_value_that_one_source_can_read_is_not_wrong_unless_another_is_named() -> None:
+    assert not data.wrong_values({"label_column": None})
+    [problem] = data.wrong_values({"label_column": None, "name": "image_table"})
+    assert problem.location == ("label_column",)
 
 
 @pytest.mark.parametrize("inputs", ["texts", "rows"])
