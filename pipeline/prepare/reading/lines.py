@@ -72,11 +72,13 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """Return the class of each file among `names`, those in a folder, that holds the texts of one class, line by line; {} if there are none.
 
     The class is called like the file without its suffix, or like the suffix if that alone differs: `neg.txt`, or `reviews.neg`. All files
-    must be directly in the folder or in folders of splits, such as `train`, and no tables or images, but for DOCUMENTS. `pattern` chooses some of those.
+    must be directly in the folder or in folders of splits, such as `train`, and no tables or images, but for DOCUMENTS. `pattern` chooses some, in as
+    many folders as it names.
     """
-    of_splits = {name for name in names if all(part.lower() in SPLIT_NAMES for part in PurePosixPath(name).parts[:-1])}
-    chosen = [name for name in names if not is_document(name) and (pattern is None or (fnmatch(name, pattern) and name in of_splits))]
-    if any(name not in of_splits or name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
+    matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
+    chosen = [name for name in matches if not is_document(name)]
+    are_of_splits = all(part.lower() in SPLIT_NAMES for name in chosen for part in name.split("/")[:-1])
+    if not are_of_splits or any(name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
     plain = {name: PurePosixPath(name.removesuffix(".gz")) for name in chosen}
     stems = {path.stem for path in plain.values()}
