@@ -31,6 +31,7 @@ from pipeline.runs.mlflow.store import MODEL_TAG
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Metric, Run
+    from mlflow.types import Schema
     from numpy.typing import NDArray
     from torch import nn
 
@@ -72,10 +73,9 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     them.
     """
     import mlflow.pyfunc
-    import mlflow.pytorch
     import torch
     from mlflow.models import Model, ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     from pipeline.runs.mlflow import served_model
 
@@ -83,33 +83,17 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     example = spec.inputs.random_samples(2)
     with torch.inference_mode():
         outputs = module.eval()(torch.from_numpy(example)).numpy()
-    is_table = isinstance(spec.inputs, TableInputs)
-    is_text, per_token = isinstance(spec.inputs, TextInputs | TextPairInputs), spec.targets.per_token
-    # the length of texts, and that of what is returned for their tokens, is variable, too
-    num_variable = 2 if per_token or spec.targets.paired else 1
-
-    def schema(array: "NDArray[Any]", *, num_variable: int) -> Schema:
-        return Schema([TensorSpec(array.dtype, (-1,) * num_variable + array.shape[num_variable:])])
-
+    has_tokenizer = isinstance(spec.inputs, TextInputs | TextPairInputs | TableInputs)
     requirements = [
-        f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if is_text or is_table else ()))
+        f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if has_tokenizer else ()))
     ]
-    mlflow.pytorch.save_model(
-        module,
-        folder / served_model.EXPORTED,
-        signature=ModelSignature(
-            schema(example, num_variable=2 if is_text else 1),
-            schema(outputs, num_variable=num_variable),
-        ),
-        input_example=example,
-        pip_requirements=requirements,
-        serialization_format="pt2",
-    )
+    save_exported(folder / served_model.EXPORTED, module, spec, example, outputs, requirements)
     files.write_json(folder / served_model.DESCRIPTION, described(spec))
+    returned = outputs[:, -1] if spec.targets.per_token else outputs
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
-        code_paths=[str(copy_tokenizer(folder))] if is_text or is_table else None,
+        code_paths=[str(copy_tokenizer(folder))] if has_tokenizer else None,
         artifacts={
             served_model.EXPORTED: str(folder / served_model.EXPORTED),
             served_model.DESCRIPTION: str(folder / served_model.DESCRIPTION),
@@ -117,15 +101,44 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
         },
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(
-            outputs=Schema([ColSpec("string")])
-            if spec.targets.paired
-            else schema(outputs[:, -1] if per_token else outputs, num_variable=1),
+            outputs=Schema([ColSpec("string")]) if spec.targets.paired else array_schema(returned),
             params=ParamSchema([ParamSpec(name, type_of, served_model.PARAMS[name]) for name, type_of in PARAM_TYPES.items()]),
         ),
         input_example=given_example(spec.inputs, example),
         pip_requirements=requirements,
         metadata={"classes": list(spec.targets.output_names)},
     )
+
+
+def save_exported(
+    folder: Path, module: "nn.Module", spec: Spec, example: "NDArray[Any]", outputs: "NDArray[Any]", requirements: list[str]
+) -> None:
+    """Write `module` to `folder`, exported by `torch.export`. It maps `example`, two stored inputs, to `outputs`.
+
+    The number of samples is variable; so is the length of texts, and of what is returned for their tokens.
+    """
+    import mlflow.pytorch
+    from mlflow.models import ModelSignature
+
+    is_text = isinstance(spec.inputs, TextInputs | TextPairInputs)
+    mlflow.pytorch.save_model(
+        module,
+        folder,
+        signature=ModelSignature(
+            array_schema(example, num_variable=2 if is_text else 1),
+            array_schema(outputs, num_variable=2 if spec.targets.per_token or spec.targets.paired else 1),
+        ),
+        input_example=example,
+        pip_requirements=requirements,
+        serialization_format="pt2",
+    )
+
+
+def array_schema(array: "NDArray[Any]", *, num_variable: int = 1) -> "Schema":
+    """Return the schema of arrays like `array`, whose first `num_variable` dimensions may have any size."""
+    from mlflow.types import Schema, TensorSpec
+
+    return Schema([TensorSpec(array.dtype, (-1,) * num_variable + array.shape[num_variable:])])
 
 
 def described(spec: Spec) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pipeline.prepare.progress import Advance, progress
 from pipeline.prepare.reading import encodings
 
 if TYPE_CHECKING:
+    from pipeline.tools.predict.model import LoadedModel
     from pipeline.tools.predict.protocols import Prediction, Reader
 
 TABLE_ROWS = 64
@@ -52,18 +53,9 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     if target:
         refuse_unusable(target, inputs)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
-    from pipeline.core.environment import Environment
-    from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
-    from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.table_column import parsed
 
-    machine = Machine.set_up(Environment.read())
-    loaded = load_ensemble([model, *others], device=str(machine.device), column=None if column is None else parsed(column))
-    loaded.use_beam(beam)
-    if encoding is not None:
-        loaded.use_encoding(encoding)
-    set_determinism(loaded.manifest.inference.train.deterministic)
+    loaded = load([model, *others], beam, column, encoding)
     problems = list[str]()
 
     def on_problem(message: str) -> None:
@@ -89,6 +81,22 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     if note := loaded.reader.note():
         print(f"note: {shown(note)}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def load(models: Sequence[str], beam: int, column: str | None, encoding: str | None) -> "LoadedModel":
+    """Return the models as one that predicts on the device of the environment, with the options of the command line."""
+    from pipeline.core.environment import Environment
+    from pipeline.inference.machine import Machine, set_determinism
+    from pipeline.tools.predict.model import load_ensemble
+    from pipeline.tools.predict.table_column import parsed
+
+    machine = Machine.set_up(Environment.read())
+    loaded = load_ensemble(models, device=str(machine.device), column=None if column is None else parsed(column))
+    loaded.use_beam(beam)
+    if encoding is not None:
+        loaded.use_encoding(encoding)
+    set_determinism(loaded.manifest.inference.train.deterministic)
+    return loaded
 
 
 def note_unused(names: Iterable[str], reader: "Reader") -> None:
