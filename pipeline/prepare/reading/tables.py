@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core import untrusted
+from pipeline.core.inputs.table import as_number
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
@@ -87,6 +88,8 @@ JSON_LINES = (".jsonl", ".ndjson")
 NAMED_SUFFIXES = (*JSON_LINES, parquet.SUFFIX)
 """Tables whose columns always have names."""
 SEPARATORS = ",;\t|"
+BLANKS = " "
+"""Any number of blanks and tabs, as a separator."""
 SAMPLED_CHARACTERS = 2**16
 """The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
@@ -301,7 +304,11 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(LONGEST_FIELD)
     excel = EXCEL.match(content)
     content, before = (content[excel.end() :], 1) if excel else (content, 0)
-    reader = csv.reader(io.StringIO(content, newline=""), delimiter=excel[1] if excel else csv_separator(content), strict=True)
+    separator = excel[1] if excel else csv_separator(content)
+    if separator == BLANKS:
+        yield from enumerate(map(str.split, content.split("\n")), 1)
+        return
+    reader = csv.reader(io.StringIO(content, newline=""), delimiter=separator, strict=True)
     line = 1 + before
     try:
         for fields in reader:
@@ -312,17 +319,44 @@ def parsed_csv(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def csv_separator(content: str) -> str:
-    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does."""
-    start, is_cut = content[:SAMPLED_CHARACTERS], len(content) > SAMPLED_CHARACTERS
-    for sign in SEPARATORS:
+    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does.
+
+    BLANKS separate fields only if those of a column are numbers: they may also be words of one text.
+    """
+    for sign in SEPARATORS + BLANKS:
         try:
-            rows = list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
+            rows = first_rows(content, sign)
         except csv.Error:
             continue
-        counts = {len(fields) for fields in (rows[:-1] if is_cut else rows) if any(fields)}  # the last row may end in the middle
-        if len(counts) == 1 and counts != {1}:
+        counts = {len(fields) for fields in rows}
+        if len(counts) == 1 and counts != {1} and (sign != BLANKS or any(map(all, numbers_in(rows)))):
             return sign
     return SEPARATORS[0]
+
+
+def first_rows(content: str, sign: str) -> list[list[str]]:
+    """Return the fields of the first rows that are not blank, divided by `sign`. Raises csv.Error."""
+    start = content[:SAMPLED_CHARACTERS]
+    rows = (
+        [line.split() for line in start.split("\n")] if sign == BLANKS else list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
+    )
+    complete = rows if start == content else rows[:-1]  # the last row may end in the middle
+    return [fields for fields in complete if any(fields)]
+
+
+def numbers_in(rows: Sequence[Sequence[str]]) -> list[tuple[bool, ...]]:
+    """Return for each column of `rows` which of its fields below the first are numbers."""
+    return list(zip(*([as_number(field) is not None for field in fields] for fields in rows[1:]), strict=True))
+
+
+def holds_numbers(path: Path, encoding: str) -> bool:
+    """Return True if a file, by its name no table, is one in which more than half of the fields are numbers."""
+    content = read_text(path, encoding=encoding)
+    try:
+        found = numbers_in(first_rows(content, csv_separator(content)))
+    except (csv.Error, ValueError):  # rows of different lengths
+        return False
+    return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
 
 
 def keyed(rows: Iterator[tuple[int, list[str]]], place: str, columns: Named) -> Iterator[Numbered]:

@@ -3,7 +3,7 @@
 import os.path
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import partial
@@ -201,7 +201,14 @@ def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, t
 
 
 def as_rows(root: Path, given: Given) -> Values | None:
-    """Return the column to predict, the task and the column of splits of tables whose other columns are numbers, categories and dates."""
+    """Return the column to predict, the task and the column of splits of tables whose other columns are numbers, categories and dates.
+
+    Raises Question if there are only other files, and one has rows of numbers.
+    """
+    if {*map(kind_of, visible_files(root))} <= {"text", "other"} and (name := next(unnamed_tables(root, given), None)):
+        path = root / name if root.is_dir() else root
+        renamed = f"call it {shown(path.with_suffix('.csv').name)}, with whatever separator"
+        raise Question(root, f"{shown(name)} has rows of numbers, but is no table by its name: {renamed}")
     return attempted(root, train_tables(root, given)[0], given, rows.values, "have rows to train on")
 
 
@@ -369,10 +376,26 @@ def as_arrays(root: Path, given: Given) -> Values | None:  # noqa: ARG001  # as 
     return {} if is_folder or root.suffix.lower() == ".npz" else None
 
 
+def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
+    """Yield the files directly in `root`, or `root`, that have rows of numbers and no suffix of a table."""
+    for name in visible_files(root):
+        if (
+            "/" not in name
+            and kind_of(name) in ("text", "other")
+            and not name.lower().endswith(archives.SUFFIXES)
+            and not lines.is_document(name)
+        ):
+            with suppress(Refusal, OSError):  # as it is no text
+                if tables.holds_numbers(root / name if root.is_dir() else root, encoding_of(given)):
+                    yield name
+
+
 def as_corpus(root: Path, given: Given) -> Values | None:
     if "name" in given:
         return {}
     names = visible_files(root)
+    if any(unnamed_tables(root, given)):
+        return None
     if root.name.lower().endswith(archives.SUFFIXES) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
         return None
     if not lines.class_files(names, None):  # which may also be the parts of a text

@@ -279,6 +279,8 @@ LAYOUTS: dict[str, Files] = {
         "a.jsonl": "".join(json.dumps({"text": text(n), "labels": ([*LABELS], ["cat"], ["dog"])[n % 3]}) + "\n" for n in NUMBERS).encode()
     },
     "`a.csv` with `31,4.5,Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima")},
+    "`a.csv` with `31 4.5 Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima").replace(b",", b"  ")},
+    "`a.txt` or `a.data` with `31,4.5,7`": {"a.txt": measurements("target", 3, 7, 9)},
     "`a.csv` with `31,4.5,Oslo`, the last column called `city`": {"a.csv": measurements("city", "Oslo", "Lima")},
     "`a.csv` with `31,4.5,7`, the last column called `target`": {"a.csv": measurements("target", 3, 7, 9)},
     "`a.csv` with `31,4.5,Oslo`, the third column called `target`, and a text": {
