@@ -63,7 +63,7 @@ VERBS = {
     "train": verb("stage: train on data/prepared/ and write models/model.safetensors"),
     "evaluate": verb("stage: evaluate the model file on the test split"),
     "predict": verb(
-        "predict images or texts, in files, tables, folders or archives, with a trained model",
+        "predict images, texts or rows of a table, in files, tables, folders or archives, with a trained model",
         "predict.command:run",
         value("model", NAMES, "MODEL|RUN"),
         value(

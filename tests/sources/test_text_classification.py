@@ -153,6 +153,12 @@ def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
         tables.read(path, Columns(("label",), "text"))
 
 
+def test_blanks_divide_rows_with_a_column_of_numbers_and_no_texts():
+    assert tables.csv_separator("a text\nno more\n") == ","
+    assert tables.csv_separator("size  kind\n 3.5 \t small\n12  large\n") == " "
+    assert list(tables.parsed_csv("size  kind\n 3.5 \t small\n", "a")) == [(1, ["size", "kind"]), (2, ["3.5", "small"]), (3, [])]
+
+
 def test_a_row_has_the_line_where_it_begins(tmp_path):
     path = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nx,2\n')
     assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [

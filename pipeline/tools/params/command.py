@@ -115,7 +115,8 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
         values = [value for value in recommended if re.split(r"[.=]", value)[0] not in replaced]
         schema, *lines = texts()[preset].splitlines(keepends=True)
         header = [f"# Chosen by `set data={root}`.\n"]
-        return assigned("".join([schema, *header, *dropwhile(lambda line: line.startswith("#"), lines)]), [*values, *assignments])
+        body = without_comments_of_source("".join(dropwhile(lambda line: line.startswith("#"), lines)))
+        return assigned("".join([schema, *header, body]), [*values, *assignments])
 
     text, about_time = suited(finding, write, Environment.read(), own_model=any(each.location[0] == "model" for each in parsed))
     target = Paths().params
@@ -124,6 +125,11 @@ def apply_data(root: Path, assignments: Sequence[str]) -> None:
     for line in (*changed, *about_time):
         print(f"set: {line}")
     print(f"set: {target} is written: `make repro` trains")
+
+
+def without_comments_of_source(text: str) -> str:
+    """Remove the comments of the section `source` of a preset, which are about the data of the preset."""
+    return re.sub(r"^source:\n(?: .*\n)+", lambda section: re.sub(r" +#.*", "", section[0]), text, flags=re.MULTILINE)
 
 
 def is_pretrained(given: str) -> bool:

@@ -214,10 +214,10 @@ def write_bad() -> dict[str, str]:
     write_folder(Path("data/empty"), PICTURES)
     Path("data/empty/bird").mkdir()
     Path("data/list.json").write_text("[]")
-    Path("data/glass.data").write_text("1,1.52101,13.64,1\n2,1.51761,13.89,2\n")
+    Path("data/mushrooms.data").write_text("p,x,s,n\ne,x,s,y\n")
     return {
-        "data=data/glass.data": "looks like none of",
-        "data=data/glass.data source=table": "if it is a table, rename it to data/glass.csv; else arrange it",
+        "data=data/mushrooms.data": "looks like none of",
+        "data=data/mushrooms.data source=table": "if it is a table, rename it to data/mushrooms.csv; else arrange it",
         "data=data/list.json": "data/list.json: has no rows: add some",
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/none": "there is no such file or folder",

@@ -161,7 +161,8 @@ LAYOUTS: dict[str, Files] = {
         **images(),
     },
     "`list.txt` with a line of names, `images/1.png,cat`": {"list.txt": listing(), "README.txt": b"about", **images()},
-    "`my cats/1.png`, `my dogs/2.png`, `list.txt` with `my cats/1.png good`": {
+    "`my cats/1.png`, `my dogs/2.png`, `list.txt` with `my cats/1.png good`, `boxes.txt` with numbers": {
+        "boxes.txt": b"1 60.5 27\n2 13 41.5\n",
         "list.txt": "".join(f"my {LABELS[number % 2]}s/{number}.png good\n" for number in NUMBERS).encode(),
         **{f"my {LABELS[number % 2]}s/{number}.png": picture(number) for number in NUMBERS},
     },
