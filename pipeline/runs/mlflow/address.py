@@ -134,6 +134,8 @@ class Address:
     @property
     def shown(self) -> str:
         """Return the address of the server or database for printing, without user, password, token and query."""
+        if self.given.startswith("sqlite"):  # `geturl` drops slashes of its path
+            return self.given.partition("?")[0]
         return without_user(self.given)._replace(query="", fragment="").geturl().rstrip("/")
 
     @property

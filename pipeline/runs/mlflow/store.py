@@ -167,6 +167,15 @@ class Store:
         location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
 
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[None]:
+        """Let MLflow take this store in the block where none is named, instead of `mlflow.db` in the working directory."""
+        os.environ["MLFLOW_TRACKING_URI"] = self.address.for_mlflow
+        try:
+            yield
+        finally:
+            del os.environ["MLFLOW_TRACKING_URI"]
+
     def _set_variables(self) -> None:
         """Set the environment variables that MLflow reads: each variable in `QUIET` that is not set yet, and the user and password for the
         server, if its address contains them. Remove MLFLOW_RUN_ID and MLFLOW_TRACKING_URI. Asynchronous logging, which drops what a server

@@ -169,7 +169,8 @@ def register(store: Store, registered: str, logged: "LoggedModel", digest: str) 
     if known := next((each for each in versions if digest_of(each, store) == digest), None):
         return str(known.version)
     source = f"models:/{logged.model_id}"
-    version = client.create_model_version(registered, source, logged.source_run_id, tags={MODEL_TAG: digest}, model_id=logged.model_id)
+    with store.as_default():  # where the database of MLflow looks the source up
+        version = client.create_model_version(registered, source, logged.source_run_id, tags={MODEL_TAG: digest}, model_id=logged.model_id)
     before = json.loads(logged.tags.get(VERSIONS_TAG, "[]"))
     client.set_logged_model_tags(
         logged.model_id, {VERSIONS_TAG: json.dumps([*before, {"name": registered, "version": version.version}])}

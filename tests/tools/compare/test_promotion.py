@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import mlflow
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 from pipeline.__main__ import main
 from pipeline.core import files
@@ -26,9 +28,6 @@ from pipeline.tools.compare.paired import Paired
 from tests.runs.conftest import opened
 from tests.specs import image_spec, text_spec
 from tests.tools.compare.conftest import Checkout, Compare
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 
 @dataclass(frozen=True)
@@ -140,6 +139,18 @@ def test_a_model_from_a_store_without_its_journal_has_the_facts_of_its_run_in_ml
     assert "\nOnly optimizer.learning_rate differs.\n" in text
     assert "paired test of A and B" in text
     assert "test/accuracy" in text
+    (folder / "mlflow.db").unlink()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{registry.folder}/mlflow.db")  # which MLflow's variables replaced
+    create, used = MlflowClient.create_model_version, list[str]()
+
+    def observed(client: MlflowClient, *arguments: Any, **others: Any) -> Any:
+        used.append(mlflow.get_tracking_uri())  # where a database looks the model up
+        return create(client, *arguments, **others)
+
+    monkeypatch.setattr(MlflowClient, "create_model_version", observed)
+    assert promote("models:/elsewhere/1", "from-elsewhere")[0] == 0
+    assert used == [f"sqlite:///{registry.folder}/mlflow.db"]
+    assert registry.client.get_model_version("from-elsewhere", "1").model_id == version.model_id
 
 
 def test_a_model_that_cannot_be_compared_needs_force(registry: Registry, promote: Promote, tmp_path: Path, monkeypatch) -> None:
