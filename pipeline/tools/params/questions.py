@@ -1,4 +1,4 @@
-"""What `set data=PATH` asks the user, and the words of a command that answer it."""
+"""Asks about data what only the user can say, and writes the words of a command that answer it."""
 
 import shlex
 from collections.abc import Iterable, Mapping
