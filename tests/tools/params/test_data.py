@@ -17,7 +17,7 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.yaml_document import Document
 from pipeline.tools import training_time
-from pipeline.tools.params import data, recommending
+from pipeline.tools.params import command, data, recommending
 from pipeline.tools.training_time import StepTime
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_zip
@@ -319,3 +319,14 @@ def test_links_beside_a_table_without_images_are_no_obstacle(refused: Refused) -
     path = csv("data/a.csv", [{"text": f"sun and rain {number}", "label": ""} for number in range(20)])
     Path("data/loop").symlink_to(Path("data").resolve())
     assert "no column looks like the labels (label has no values)" in refused("set", f"data={path}")[0]
+
+
+def test_the_comments_about_the_data_of_a_preset_are_left_out() -> None:
+    for path in sorted((TOP / "presets").glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        bare = command.without_comments_of_source(text)
+        before, source, after = re.split(r"^(source:\n(?: .*\n)+)", bare, maxsplit=1, flags=re.MULTILINE)
+        assert "#" not in source
+        assert text.startswith(before)
+        assert text.endswith(after)
+        assert Document.of(bare, Path("a")).data == Document.of(text, Path("a")).data
