@@ -1,6 +1,7 @@
 """Randomness without state: every random number is a function of the seed, a purpose and a counter."""
 
 import hashlib
+import random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,3 +35,13 @@ def reseed(device: "torch.device", seed: int, *purpose: str | int) -> None:
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(number)
+
+
+def reseed_host(seed: int, *purpose: str | int) -> None:
+    """Seed the default generators of torch on the CPU, of Python and of NumPy, from which the `build` of a model may draw."""
+    import torch
+
+    number = derive(seed, *purpose)
+    torch.default_generator.manual_seed(number)
+    random.seed(number)
+    np.random.seed(number % 2**32)

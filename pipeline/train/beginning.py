@@ -240,7 +240,7 @@ def begin_state(params: TrainParams, prepared: Prepared, device: torch.device, g
     precision.refuse_lost_updates(chosen, device)
     precision.warn_of_wrong_gradients(chosen, device, channels_last=settings.channels_last is True)
     lanes = sharding.choose(settings, group, chosen)
-    seeding.reseed(torch.device("cpu"), params.seed, "weights")
+    seeding.reseed_host(params.seed, "weights")
     network = params.model.build(spec)
     channels_last = memory_format.choose(settings, network, chosen, device)
     model = Model(

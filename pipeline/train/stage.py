@@ -17,7 +17,7 @@ from pipeline.inference import model_file, torch_errors
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.params import WEIGHTS_FOLDER
 from pipeline.inference.tensor_file import Tensors
-from pipeline.train import beginning, history, work_folder
+from pipeline.train import beginning, history, model_trial, work_folder
 from pipeline.train.engine import plan
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Diverged
@@ -48,6 +48,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
         agrees = partial(same_until, params, len(prepared.train))
         with work_folder.claimed(environment.root, identity, writes=group.writes, agrees=agrees) as work:
             training = begin(params, prepared, machine, work, environment, group)
+            model_trial.refuse_unfit(training)
             observer.training_begins(training, identity.record)
             with ending(observer):
                 remedies = torch_errors.with_remedies(size="train.micro_batch_size")
@@ -59,6 +60,7 @@ def train(params: TrainParams, paths: Paths, environment: Environment, *, observ
                     group.wait()  # until the first process has written: torch.distributed.run would stop it when another one ends
                     raise Refusal(message) from None
                 group.wait()  # a process that hangs at the end is noticed here, before the checkpoints are removed
+                model_trial.refuse_unfit(training)
                 exported = training.exported()
                 save_if_refused(training, refuse, work)  # from here on, only the first process goes on
                 write_results(training, exported, paths, identity)
