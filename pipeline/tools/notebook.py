@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from pipeline.core import files
@@ -35,16 +36,21 @@ class Result:
     """The name of the run, which every command takes; None if tracking is switched off."""
     digest: str
     """SHA-256 of the model file."""
+    checkout: Path
+    """The absolute path of the folder of the training."""
 
     @cached_property
     def model(self) -> Any:
         """Return the trained model, as `load_model` does: `result.model.predict(["cat.jpg"])`. It is loaded at the first use.
 
-        Raises Refusal if the file is gone, or if it is a language model, which `python -m pipeline generate` reads.
+        Raises Refusal if the file is gone, if another training has replaced it and the current folder is not the checkout, or if it is a
+        language model, which `python -m pipeline generate` reads.
         """
-        path = Paths().model
+        path = Paths(self.checkout).model
         if path.is_file() and files.digest(path) == self.digest:
             return tool("predict.model").load_model(path)
+        if Path.cwd() != self.checkout:
+            raise Refusal(f"{path}: is that of another training now, and runs are found in the current folder: {change_to(self.checkout)}")
         if self.run is None:
             raise Refusal(f"{path}: is that of another training now: call `fit` again with the changes of this one, which DVC has cached")
         return tool("predict.model").load_model(self.run)
@@ -60,13 +66,22 @@ class Result:
         return f"<p>{escape(recorded.result_line(self.metrics['test']))}</p>\n" + "\n".join(images)
 
 
+def change_to(checkout: Path) -> str:
+    return f"run `import os; os.chdir({str(checkout)!r})`, then repeat it"
+
+
 def fit(changes: Mapping[str, Any] | None = None) -> Result:
     """Run `python -m pipeline repro -S KEY=VALUE` with `changes`, by dotted key, in the current folder, a checkout. Return its result.
 
     Its output is printed as it comes. The values stay in params.yaml, and a second call with equal inputs runs nothing. An interrupt (Ctrl-C,
     the stop button of a notebook) is passed on as SIGINT: the training saves a checkpoint, from which the same call continues, and
-    KeyboardInterrupt is raised when it has ended. Raises Refusal with the errors that were printed if the command fails.
+    KeyboardInterrupt is raised when it has ended. Raises Refusal with the errors that were printed if the command fails, and if the current
+    folder is no checkout.
     """
+    if not Path("dvc.yaml").is_file():
+        raise Refusal(
+            f"{Path.cwd()}: `fit` trains in the current folder, and this one is no checkout: {change_to(Path(__file__).parents[2])}"
+        )
     command = [sys.executable, "-m", "pipeline", "repro"]
     for key, value in (changes or {}).items():
         command += ["-S", f"{key}={text_of(key, value)}"]
@@ -108,4 +123,4 @@ def result(paths: Paths, environment: Environment) -> Result:
     metrics = [json.loads((paths.metrics / f"{stage}.json").read_bytes()) for stage in ("train", "evaluate")]
     figures = {path.stem: path.read_bytes() for path in sorted(paths.evaluation_plots.glob("*.png"))}
     run = tracking.journal_of(environment, paths.model) if environment.tracking else None
-    return Result(metrics[0] | metrics[1], history, figures, run, files.digest(paths.model))
+    return Result(metrics[0] | metrics[1], history, figures, run, files.digest(paths.model), paths.top.absolute())

@@ -1,19 +1,24 @@
 """`pipeline.fit`: what docs/notebook.md says, and what a child process is told."""
 
 import os
+import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pipeline import fit
+from pipeline.core import files
 from pipeline.core.refusal import Refusal
 from pipeline.tools import notebook
+from tests.imports import TOP
 
 CHILD = """\
 #!{python}
@@ -88,3 +93,23 @@ def test_what_a_failed_child_has_said_is_raised(tmp_path: Path, monkeypatch) -> 
         fit()
     with pytest.raises(Refusal, match=r"^train\.steps: a value of the type object cannot be written"):
         fit({"train.steps": object()})
+
+
+def test_another_folder_than_a_checkout_is_refused_with_the_one_to_change_to(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        Refusal, match=re.escape(f"{tmp_path}: `fit` trains in the current folder") + ".*" + re.escape(f"os.chdir('{TOP}')")
+    ):
+        fit()
+
+
+def test_a_result_finds_its_model_from_another_folder_unless_it_was_replaced(tmp_path: Path, monkeypatch) -> None:
+    model, loaded = tmp_path / "models/model.safetensors", []
+    files.write_text(model, "one")
+    result = notebook.Result({}, [], {}, "run-000001", files.digest(model), tmp_path)
+    monkeypatch.setattr(notebook, "tool", lambda _: SimpleNamespace(load_model=loaded.append))
+    assert result.model is None
+    assert loaded == [model]
+    files.write_text(model, "another")
+    with pytest.raises(Refusal, match=re.escape(f"os.chdir('{tmp_path}')")):
+        _ = replace(result).model
