@@ -35,6 +35,21 @@ def test_a_store_of_another_version_of_mlflow_is_named_with_reason_and_remedies(
     assert f"mv {database} " in str(refused.value)
 
 
+def test_a_copy_of_a_checkout_has_its_own_artifacts(tracked, without_mirror: Environment, tmp_path: Path) -> None:
+    root, artifacts = tracked.environment.root, (tmp_path / "mlruns").as_uri()
+    original = tracked.run_of(tracked.journal.name).info
+    shutil.copy(root / "mlflow.db", tmp_path)
+    shutil.copytree(root / "mlruns", tmp_path / "mlruns")
+    client = Store(without_mirror).client
+    copied = client.get_run(original.run_id).info
+    assert copied.artifact_uri == artifacts + original.artifact_uri.removeprefix((root / "mlruns").as_uri())
+    experiments = client.search_experiments()
+    assert all(each.artifact_location.startswith(artifacts + "/") for each in experiments)
+    models = client.search_logged_models([each.experiment_id for each in experiments])
+    assert models
+    assert all(each.artifact_location.startswith(artifacts + "/") for each in models)
+
+
 def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(*_: object, **__: object) -> None:
         raise sqlite3.OperationalError("database is locked")

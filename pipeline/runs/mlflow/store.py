@@ -6,6 +6,7 @@ The SQLite file of a store is created whole, or not at all.
 import contextlib
 import os
 import shlex
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -34,6 +35,16 @@ NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
 MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 """MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
 LONGEST_NAME, LONGEST_PARAM = 250, 6000
+RELOCATIONS = [
+    f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1) WHERE instr({column}, :before || '/') = 1"  # noqa: S608  # two constants
+    for table, column in (
+        ("experiments", "artifact_location"),
+        ("runs", "artifact_uri"),
+        ("logged_models", "artifact_location"),
+        ("model_versions", "storage_location"),
+    )
+]
+"""SQL that replaces the folder `:before` in the addresses of artifacts by `:now`."""
 # No retries by MLflow: the mirror retries and resumes by itself, and MLflow's retries would block it for minutes.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -213,6 +224,8 @@ def locked_database(address: Address) -> Iterator[None]:
             elif not database.exists():
                 create(database, artifacts=address.root / "mlruns")
             yield
+            if database and database.parent == address.root:
+                relocate(database, address.root / "mlruns")
         except Exception as error:  # of SQLite, Alembic or MLflow
             if database is None or isinstance(error, OSError) or "database is locked" in str(error):
                 raise
@@ -235,6 +248,20 @@ def create(database: Path, *, artifacts: Path) -> None:
         SqlAlchemyStore(f"sqlite:///{draft}", artifacts.as_uri()).engine.dispose()  # type: ignore[no-untyped-call]  # MLflow's
         if database.exists():
             raise FileExistsError(database)  # created by a server that was started in the meantime
+
+
+def relocate(database: Path, artifacts: Path) -> None:
+    """If the checkout was moved or copied since `create`, replace its earlier path in the addresses of artifacts, which are absolute.
+
+    Otherwise, a copy would store its artifacts in the original, and a moved checkout would not find those of its runs.
+    """
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        (location,) = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'Default'").fetchone() or ("",)
+        before, now = location.removesuffix("/0"), artifacts.as_uri()
+        if before == now or not (before.startswith("file:///") and before.endswith("/mlruns") and artifacts.is_dir()):
+            return  # such as the artifacts of a server of one's own
+        for statement in RELOCATIONS:
+            connection.execute(statement, {"before": before, "now": now})
 
 
 def unusable(database: Path, error: Exception) -> str:
