@@ -353,8 +353,9 @@ def wrong_values(given: Given) -> list[Problem]:
             for field in fields
             if field and key != "name"
         )
-        problems = [validate({key: value}, kind)[1] for kind in kinds]
-        found += problems[0] if problems and all(problems) else []
+        problems = (validate({key: value}, kind)[1] for kind in kinds)
+        first = next(problems, [])
+        found += first if first and all(problems) else []
     return found
 
 

@@ -24,11 +24,12 @@ from tests.sources.pictures import picture, write_folder, write_zip
 
 Refused = Callable[..., list[str]]
 PICTURES = {f"{name}/{number}.png": picture(20 * number + 7) for name in ("cat", "dog") for number in range(6)}
+COUNTED = training_time.counted
 WORDS = ("red", "blue", "green", "round", "long", "old", "new")
 
 
 @pytest.fixture(autouse=True)
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untimed: None) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(TOP / "presets", "presets")
     shutil.copy(TOP / "params.yaml", "params.yaml")
@@ -292,6 +293,7 @@ def test_what_is_replaced_is_kept() -> None:
 
 def test_without_a_gpu_the_training_suits_a_cpu_and_says_how_long_it_takes(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(Path("data/folder"), {f"{name}/{n}.png": picture(n % 250, side=90) for name in ("cat", "dog") for n in range(150)})
+    monkeypatch.setattr(training_time, "counted", COUNTED)
     monkeypatch.setattr(training_time, "measured", lambda *given: StepTime(4 * given[2].sample_s, given[2].step_s))
 
     def chosen(*words: str) -> tuple[str, int]:

@@ -352,7 +352,7 @@ def documented() -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture(autouse=True)
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, untimed: None) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(TOP / "presets", "presets")
     shutil.copy(TOP / "params.yaml", "params.yaml")

@@ -499,6 +499,19 @@ def stop_search(ready: Path) -> int:
     return code
 
 
+def test_a_real_trial_is_stopped_and_resumed_and_its_model_is_that_of_a_training_with_its_parameters(real: Path, monkeypatch) -> None:
+    projects.write({"trials": 1})
+    project.write_params(real, {"train.steps": 160})
+    monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
+    folder = real / ".pipeline/search/tiny/trials/0000"
+    assert stop_search(folder / ".pipeline/work/*/step-*") == 128 + signal.SIGTERM
+    assert main(["search", str(projects.FILE), "--apply"]) == 0
+    assert "resuming after step" in (folder / "log.txt").read_text()
+    stages.run("train")
+    assert files.digest(real / "models/model.safetensors") == files.digest(folder / "models/model.safetensors")
+
+
+@pytest.mark.slow
 def test_a_real_search_is_killed_and_repeated_and_its_best_model_is_reproduced(real: Path, monkeypatch, capsys) -> None:
     projects.write({"trials": 2})
     project.write_params(real, {"train.steps": 160})  # long enough that no signal arrives after the last step

@@ -100,6 +100,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
     "texts of many lengths": ("texts", {"model": texts.TRANSFORMER, "train.batch_size": 2, "train.micro_batch_size": 2, "train.steps": 40}),
     "language model": ("corpus", {"model": texts.TRANSFORMER_LANGUAGE_MODEL, "optimizer": SGD, "train.precision": "fp32"}),
 }
+QUICK = ("adamw", "every step reported, lanes", "language model")
 
 
 def trained(train_params, prepared: Prepared, recipe: str) -> Training:
@@ -125,7 +126,7 @@ def overflowing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("overflowing")
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RECIPES])
 def test_a_captured_training_ends_in_the_same_bytes(train_params, prepared: Prepared, replay, monkeypatch, recipe: str) -> None:
     eager = trained(train_params, prepared, recipe)
     found: list[Graphs] = []
@@ -197,7 +198,9 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
 }
 
 
-@pytest.mark.parametrize("variant", dict.fromkeys(MUTANTS.values()))
+@pytest.mark.parametrize(
+    "variant", [pytest.param(name, marks=[] if name == "adamw" else [pytest.mark.slow]) for name in dict.fromkeys(MUTANTS.values())]
+)
 def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepared: Prepared, replay, monkeypatch, variant: str) -> None:
     # as if batches had more or fewer targets
     monkeypatch.setattr(BlockBatch, "num_targets", property(lambda self: 16 + int(self.batch_index.targets.sum()) % 5))
@@ -216,7 +219,7 @@ def test_what_a_graph_would_freeze_or_overwrite_is_noticed(train_params, prepare
     assert noticed == [mutant for mutant, name in MUTANTS.items() if name == variant]
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("lanes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_steps_with_gradients_of_fewer_parameters_end_the_capture_and_change_nothing(train_params, replay, capsys, lanes: int) -> None:
     """As with short texts here, for which all layers but the last get no gradient."""
     params = train_params(
@@ -236,7 +239,7 @@ def test_steps_with_gradients_of_fewer_parameters_end_the_capture_and_change_not
     assert_same_end(*ends)
 
 
-@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("most", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shapes_beyond_the_bound_stay_eager_and_change_nothing(
     train_params, prepared: Prepared, replay, monkeypatch, capsys, most: int
 ) -> None:
