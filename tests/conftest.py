@@ -4,7 +4,7 @@ import copy
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,19 @@ def prepared(spec: Spec) -> Prepared:
         return Split((noise + 90 * targets[:, None, None, None]).astype(np.uint8), targets.astype(np.int64))
 
     return Prepared(spec, "digest", {"train": split(50, 1), "valid": split(20, 2), "test": split(20, 3)})
+
+
+PLOTS = ("curves.plot_reliability", "curves.plot_history", "mistakes.plot_confusion", "mistakes.plot_mistakes")
+"""What plots the PNG files of an evaluation of classes, which takes longer than the rest of it."""
+
+
+@pytest.fixture(scope="module")
+def unplotted() -> Iterator[None]:
+    """Let evaluations plot no figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in PLOTS:
+            patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
+        yield
 
 
 @pytest.fixture

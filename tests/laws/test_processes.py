@@ -52,7 +52,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"
 RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
-LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("texts", 2), ("table", 2))]
+LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("fp16", 4), ("texts", 2), ("table", 2))]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]
@@ -87,7 +87,7 @@ def again(whole: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 4), ("code", 2), *LONG_FORMS])
+@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 2), ("code", 2), *LONG_FORMS])
 def test_every_number_of_processes_ends_in_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, name: str, count: int) -> None:
     folder = again(whole(name), tmp_path / "project")
     server.train(folder, count, PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
@@ -158,7 +158,7 @@ def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_the
         assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
 
 
-@pytest.mark.parametrize(("fault", "code"), [("hang", None), ("kill", -signal.SIGKILL)])
+@pytest.mark.parametrize(("fault", "code"), [("hang", None), pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_process_that_hangs_or_is_killed_ends_the_others_within_the_time_limit(
     server: Server, whole: Whole, tmp_path: Path, fault: str, code: int | None
 ) -> None:
@@ -242,6 +242,7 @@ def test_any_process_killed_at_any_moment_gives_the_same_bytes(server: Server, w
     assert digests(folder) == digests(whole("long"))
 
 
+@pytest.mark.slow
 def test_a_signal_to_the_launcher_ends_all_with_one_whole_checkpoint(server: Server, whole: Whole, tmp_path: Path) -> None:
     folder = again(whole("long"), tmp_path / "project")
     with Launched(server, folder) as launched:

@@ -80,7 +80,7 @@ def test_every_length_and_size_is_compiled_however_many_there_are(monkeypatch: p
     assert compiled == shapes
 
 
-@pytest.mark.parametrize(("lanes", "is_whole"), [(2, True), (1, False)])
+@pytest.mark.parametrize(("lanes", "is_whole"), [(2, True), pytest.param(1, False, marks=pytest.mark.slow)])
 def test_with_lanes_a_model_is_compiled_as_a_whole_also_where_gradients_are_exchanged(
     train_params, prepared, monkeypatch: pytest.MonkeyPatch, lanes: int, is_whole: bool
 ) -> None:

@@ -140,6 +140,7 @@ class Answering(Raising):
         return answer
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_an_observer_that_raises_or_answers_nonsense_changes_no_byte(folder: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     results = (*RESULTS, "metrics/evaluate.json")
     assert main(["train"]) == main(["evaluate"]) == 0

@@ -19,6 +19,7 @@ from pipeline.runs.journal import journals
 from pipeline.runs.mlflow import mirror_process
 from pipeline.tools.compare.models import ComparedModel, read
 from tests import project
+from tests.conftest import PLOTS
 from tests.repository import GIT, call, repository, variables
 
 RATE = {"optimizer.learning_rate": 0.03}
@@ -74,6 +75,8 @@ def make(folder: Path) -> dict[str, str]:
         patch.chdir(folder)
         patch.setenv("PIPELINE_DEVICE", "cpu")
         patch.setattr(mirror_process, "start", lambda *_: None)
+        for name in PLOTS:
+            patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
         runs = {"data": train(folder, {"source.valid": 0.2}, "prepare", "train", "evaluate")}
         runs["first"] = train(folder, {}, "prepare", "train", "evaluate")
         commit(folder, "first")

@@ -72,7 +72,8 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     assert params["source"]["tokenizer"] == "pretrained"
     assert params["train"]["epochs"] == 1, "a value in the same command takes precedence"
     hub.served.clear()
-    assert main(["set", BERT, "source.max_length=24"]) == 0
+    steps = [f"train.{name}=2" for name in ("steps", "report_every_steps", "validate_every_steps")]
+    assert main(["set", BERT, "source.max_length=24", "train.epochs=null", *steps]) == 0
     assert [main([verb]) for verb in ("check", "prepare", "train", "evaluate")] == [0] * 4
     assert hub.served == []
     shutil.rmtree(folder)

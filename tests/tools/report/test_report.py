@@ -27,17 +27,10 @@ from tests.tools.report.pages import Read, card_parts, plain_text
 
 QUICK = {"train.steps": 8, "train.report_every_steps": 2, "train.validate_every_steps": 4}
 CARD, PAGE = Path("reports/report-model-card.md"), Path("reports/report.html")
-PLOTS = ("curves.plot_reliability", "curves.plot_history", "mistakes.plot_confusion", "mistakes.plot_mistakes")
-"""What plots the PNG files of an evaluation, which takes longer than the rest and which a report does not read."""
 SCRIPT, PIPE, REVERSED = "<script>alert(1)</script>", "a|b `*_", "\u202eevil"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def unplotted() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in PLOTS:
-            patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
-        yield
+pytestmark = pytest.mark.usefixtures("unplotted")  # a report does not read the figures
 
 
 def finish(folder: Path, setting: str, changes: dict[str, Any], *, hostile: bool = False, tracking: bool = True) -> Path:
@@ -57,7 +50,7 @@ def finish(folder: Path, setting: str, changes: dict[str, Any], *, hostile: bool
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finish(tmp_path_factory.mktemp("digits"), "digits", {})
 
 
