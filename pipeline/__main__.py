@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.core.interruption import KILLED, STARTED_BY_TORCHRUN, Interrupted, record_exit_code
 from pipeline.core.refusal import Refusal, Unavailable
+from pipeline.core.registry import failed_choice
 from pipeline.core.untrusted import shown
 from pipeline.tools import tool
 from pipeline.tools.verbs import VERBS
@@ -45,6 +46,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         subparser = verbs.add_parser(name, description=verb.purpose, **listed)
         for argument, settings in verb.arguments.items():
             subparser.add_argument(argument, **settings)
+    if not arguments or not (arguments[0] in VERBS or arguments[0].startswith("-")):
+        from pipeline.core.section import suggestion  # late: it imports pydantic, which `--help` does not need
+
+        known = tuple(name for name, verb in VERBS.items() if verb.listed)
+        unknown = f"there is no verb {shown(arguments[0], 60)}: {suggestion(arguments[0], known)}" if arguments else "a VERB is missing"
+        parser.error(f"{unknown}\nthe verbs are {', '.join(known)}: `python -m pipeline --help` explains them")
     return parser.parse_args(arguments)
 
 
@@ -84,8 +91,8 @@ def run(verb: str, options: dict[str, Any]) -> int:
         return print_error(str(interrupted), interrupted.exit_code)
     except KeyboardInterrupt:
         return print_error("interrupted", INTERRUPTED)
-    except OSError as error:
-        return print_os_error(error)
+    except (Exception, SystemExit) as error:
+        return print_failure(error)
     return code or 0
 
 
@@ -96,8 +103,8 @@ def reader_has_ended() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def print_os_error(error: OSError) -> int:
-    """Print an OS error that the user can fix, with the remedy, and return the exit code. Raise any other OS error again.
+def print_os_error(error: OSError) -> int | None:
+    """Print an OS error that the user can fix, with the remedy, and return the exit code. Return None for any other OS error.
 
     If only the reader of stdout has ended, as after `| head -1`, print nothing.
     """
@@ -105,9 +112,20 @@ def print_os_error(error: OSError) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would fail again when it flushes at its end
         return READER_ENDED
     if error.errno not in FIXABLE:
-        raise error
+        return None
     exit_code = (Unavailable if error.errno in FULL else Refusal).exit_code
     return print_error(f"{error.filename or 'the output or a temporary file'}: {FIXABLE[error.errno]}", exit_code)
+
+
+def print_failure(error: BaseException) -> int:
+    """Print an OS error that the user can fix, or where the code of a model, loss, metric, transform or source has raised `error`. Return the exit
+    code. Raise any other error again.
+    """
+    if isinstance(error, OSError) and (code := print_os_error(error)) is not None:
+        return code
+    if refusal := failed_choice(error):
+        return print_refusal(refusal)
+    raise error
 
 
 def print_refusal(refusal: Refusal) -> int:

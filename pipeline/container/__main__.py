@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.__main__ import parse, print_os_error, print_refusal
+from pipeline.__main__ import parse, print_failure, print_refusal
 from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
 from pipeline.core import interruption, limits
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
     except Refusal as refusal:
         return print_refusal(refusal)
     except OSError as error:
-        return print_os_error(error)
+        return print_failure(error)
 
 
 def commands_for(words: list[str], *, preset: str = "") -> tuple[tuple[str, ...], ...]:

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import traceback
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,6 +10,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
+
+CHOICE = re.compile(r"pipeline/(?:models|losses|sources|inference/metrics|train/augment/transforms)/\w+\.py$")
+"""The file of a choice that people add by one module."""
+CORRECT = "correct it, as docs/extending.md explains"
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,51 @@ class Registry:
         """Return the file of the choice `name`, from the top folder on."""
         return f"{self.package.replace('.', '/')}/{name}.py"
 
-    def failure(self, name: str, error: Exception) -> tuple[str, str]:
+    def failure(self, name: str, error: BaseException) -> tuple[str, str]:
         """Return where `error` was raised in the module of the choice `name`, `FILE:LINE` or the file alone, and its message on one line."""
         path = self.path(name)
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(path)]
-        return f"{path}:{lines[-1]}" if lines else path, (" ".join(str(error).split()) or type(error).__name__)[:200]
+        return f"{path}:{lines[-1]}" if lines else path, message(error)
 
     def module(self, name: str) -> Any:
-        """Return the module `name`. Raises KeyError for a name that is not in `names`."""
+        """Return the module `name`. Raises KeyError for a name that is not in `names`, and Refusal if the module cannot be imported."""
         if name not in self.names:
             raise KeyError(name)
-        return importlib.import_module(f"{self.package}.{name}")
+        try:
+            return importlib.import_module(f"{self.package}.{name}")
+        except Refusal:
+            raise
+        except (Exception, SystemExit) as error:  # whatever the module of a user raises
+            raise not_imported(error, self.failure(name, error)[0]) from error
+
+
+def message(error: BaseException) -> str:
+    """Return the message of an exception on one line, or its type if it has none."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]
+
+
+def not_imported(error: BaseException, place: str) -> Refusal:
+    """Return the Refusal of a module at `place`, whose import has raised `error`."""
+    if isinstance(error, SyntaxError):
+        file = re.search(r"pipeline/.*", error.filename or "")
+        return Refusal(f"{file[0] if file else place}:{error.lineno}: {type(error).__name__}: {error.msg}: correct it")
+    remedy = "correct it"
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("pipeline"):
+        remedy = "correct the name, or add the package to `dependencies` in pyproject.toml and run `make lock setup`"
+    return Refusal(f"{place}: {type(error).__name__}: {message(error)}: {remedy}")
+
+
+def failed_choice(error: BaseException) -> Refusal | None:
+    """Return the Refusal of an exception that the code of a choice, such as a model, has raised while it ran; None if it was other code."""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file = frame.f_code.co_filename
+        if "/pipeline/prepare/" in file:
+            return None  # a source calls it, and is not to blame
+        inherits = CHOICE.search(f"{type(frame.f_locals.get('self')).__module__.replace('.', '/')}.py")
+        if found := CHOICE.search(file) or inherits:
+            place = f"{found[0]}:{line}" if found is not inherits else found[0]
+            return Refusal(f"{place}: fails: {type(error).__name__}: {message(error)}: {CORRECT}")
+    return None
 
 
 def missing_method(owner: type, method: str) -> Refusal:

@@ -189,6 +189,12 @@ def host_randomness() -> tuple[bytes, object, str]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 
+def drawn_since(before: tuple[bytes, object, str]) -> str:
+    """Return from which of the GENERATORS random numbers were drawn since `host_randomness` returned `before`, or ""."""
+    changed = (name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now)
+    return f"draws random numbers from {name}, which a resumed training would not repeat" if (name := next(changed, "")) else ""
+
+
 def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     """Copy each source into the target at the same place, with one operation for all that have the same dtype."""
     by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}

@@ -3,13 +3,16 @@
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from itertools import product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import missing_method
+from pipeline.core.registry import CORRECT, missing_method
 from pipeline.core.spec import Direction, Spec, Targets
 from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
@@ -46,9 +49,10 @@ class Metric:
         self.num_outputs = num_outputs
 
     @property
-    def measure(self) -> Callable[..., "Tensor"]:
-        """Return what computes a part: metrics for which it is the same share the parts."""
-        return type(self).part
+    def measure(self) -> object:
+        """Return what computes a part: metrics for which it is equal share the parts. `part` of another class may depend on more than `num_outputs`."""
+        part = type(self).part
+        return (part, self.num_outputs) if part in {FromCounts.part, FromProbabilities.part} else id(self)
 
     @classmethod
     def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:  # noqa: ARG003  # for other metrics
@@ -184,35 +188,80 @@ def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[T
     return outputs, random
 
 
-def refuse_unfit(metrics: Mapping[str, Metric], targets: type[Targets] | Targets, key: str, device: "torch.device | str" = "cpu") -> None:
-    """Try each metric with random outputs, for random targets and for equal ones. Raises Refusal if it fails, or depends on the cut into batches.
+def refuse_unfit(
+    metrics: Mapping[str, Metric],
+    targets: type[Targets] | Targets,
+    key: str,
+    device: "torch.device | str" = "cpu",
+    others: Mapping[str, Callable[[], object]] = MappingProxyType({}),
+) -> None:
+    """Try all metrics together with random outputs, for random targets and for equal ones. Raises Refusal if one fails, depends on the cut into batches or on
+    earlier calls, draws random numbers, or changes its arguments or the values of another one.
 
-    `key` is the parameter that names the metrics.
+    `key` is the parameter that names the metrics. `others` are functions to try with them, such as the loss, by the key and the file of each.
     """
-    import torch  # late: reading a direction needs no torch
 
-    def value(metric: Metric, outputs: "Tensor", targets: "Tensor", size: int) -> float:
-        parts = [metric.part(*pair) for pair in zip(torch.split(outputs, size), torch.split(targets, size), strict=True)]
-        whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
-        return float(metric.value(whole.cpu().numpy()))
-
-    for name, metric in metrics.items():
-        outputs, random = (each.to(device) for each in random_batch(targets, metric.num_outputs))
+    def tried(name: str, metric: Metric | None = None) -> list[float]:
+        metric = metric or type(metrics[name])(metrics[name].num_outputs)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what is not determined for these samples
-                found = [[value(metric, outputs, each, size) for size in (TRIED, TRIED_BATCH)] for each in (random, random * 0)]
+                return values_of_trial(metric, METRICS.path(name), targets, device)
         except Refusal as refusal:
             raise Refusal(f"{key}: {refusal}") from None
-        except Exception as error:  # whatever the module of a user raises
+        except (Exception, SystemExit) as error:  # whatever the module of a user raises
             place, reason = METRICS.failure(name, error)
-            raise Refusal(f"{key}: {place}: fails: {type(error).__name__}: {reason}: correct it, as docs/extending.md explains") from error
-        whole_split, in_batches = np.transpose(found)
-        if not np.allclose(whole_split, in_batches, equal_nan=True):
-            raise Refusal(
-                f"{key}: {METRICS.path(name)}: gives another value if the split is cut into other batches: let `part` return whole numbers to add up, "
-                "or with `keeps_rows = True` a row for each sample"
-            )
+            raise Refusal(f"{key}: {place}: fails: {type(error).__name__}: {reason}: {CORRECT}") from error
+
+    # first with an object of its own, then with one that was made before all others: its class may keep something
+    first = {f"{key}: {METRICS.path(name)}": partial(tried, name) for name in metrics}
+    again = {f"{key}: {METRICS.path(name)}": partial(tried, name, metric) for name, metric in metrics.items()}
+    refuse_interference({**others, **first}, {**others, **again})
+
+
+def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets, device: "torch.device | str") -> list[float]:
+    """Return the values for random and for equal targets, and once more for the random ones. `path` is the file of the metric.
+
+    Raises Refusal if `part` changes its arguments, if random numbers are drawn on the host, or if a value depends on the cut into batches.
+    """
+    import torch  # late: reading a direction needs no torch
+
+    from pipeline.inference.cuda_graphs import drawn_since, host_randomness
+
+    before, found = host_randomness(), list[float]()
+    outputs, random = (each.to(device) for each in random_batch(targets, metric.num_outputs))
+    for numbers, size in product((random, random * 0, random), (TRIED, TRIED_BATCH)):
+        given = outputs.clone(), numbers.clone()
+        parts = [metric.part(*pair) for pair in zip(*(torch.split(each, size) for each in given), strict=True)]
+        if not (torch.equal(outputs, given[0]) and torch.equal(numbers, given[1])):
+            raise Refusal(f"{path}: its `part` changes its arguments, which the other scores use, too: change a `clone()` of them")
+        whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
+        found.append(float(metric.value(whole.cpu().numpy())))
+    if drawn := drawn_since(before):
+        raise Refusal(f"{path}: {drawn}: draw from a generator of its own with a fixed seed, such as `numpy.random.default_rng(0)`")
+    if not np.allclose(found[::2], found[1::2], equal_nan=True):
+        raise Refusal(
+            f"{path}: gives another value if the split is cut into other batches: let `part` return whole numbers to add up, "
+            "or with `keeps_rows = True` a row for each sample"
+        )
+    return found
+
+
+def refuse_interference(first: Mapping[str, Callable[[], object]], again: Mapping[str, Callable[[], object]]) -> None:
+    """Call the functions `first`, by the key and the file that each tries, and after each of them those of `again` for it and all before it.
+
+    Raises Refusal if one returns other values then.
+    """
+    found: dict[str, object] = {}
+    for place, trial in first.items():
+        found[place] = trial()
+        for other in (place, *found):
+            if not np.array_equal(found[other], again[other](), equal_nan=True):  # type: ignore[arg-type]  # floats, or a list of them
+                raise Refusal(
+                    f"{place}: gives another value in a second call with equal arguments: compute it from them alone, and keep nothing between calls"
+                    if other == place
+                    else f"{place}: changes the value of {other.rpartition(' ')[2]}: change nothing that both use, such as a variable of a module or a class"
+                )
 
 
 class Measured:
@@ -222,9 +271,8 @@ class Measured:
         """Raises Refusal for a metric that does not fit `spec`, or would keep more than MOST_BYTES. `key` is the parameter that names the metrics."""
         self.num_samples, self.batch_size = num_samples, batch_size
         self.metrics = metrics_of(names, spec, key)
-        # metrics with the same function `part` share its parts
         self.measures = {metric.measure: metric for metric in self.metrics.values()}
-        self.parts: dict[Callable[..., Tensor], list[Tensor]] = {measure: [] for measure in self.measures}
+        self.parts: dict[object, list[Tensor]] = {measure: [] for measure in self.measures}
         size_bytes = 4 * num_samples * (spec.num_outputs + (spec.num_outputs if spec.targets.has_labels else 1))
         if size_bytes > MOST_BYTES and (kept := [name for name, metric in self.metrics.items() if metric.keeps_rows]):
             raise Refusal(
@@ -255,5 +303,6 @@ class Measured:
                 wholes[measure] = in_turn(torch.stack(equal)).flatten(0, 1)[: self.num_samples].cpu().numpy()
             else:
                 wholes[measure] = gathered(parts[0][None]).sum(dim=0).cpu().numpy()
-        found = {name: float(metric.value(wholes[metric.measure])) for name, metric in self.metrics.items()}
+        # a copy: a metric may change what it gets, and others have it, too
+        found = {name: float(metric.value(wholes[metric.measure].copy())) for name, metric in self.metrics.items()}
         return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -110,18 +110,24 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
 
     Tensors on the meta device have no values. Raises Refusal if `model.build` returns something else than a network.
     """
+
+    def build() -> nn.Module:
+        network = model.build(spec)
+        if not isinstance(network, nn.Module):
+            raise Refusal(
+                f"pipeline/models/{model.name}.py: its `build` returns {type(network).__name__}, not a network: return an `nn.Module`"
+            )
+        return network
+
     try:
         with MetaDeviceMode():
-            network = model.build(spec)
-            if not isinstance(network, nn.Module):
-                raise Refusal(
-                    f"pipeline/models/{model.name}.py: its `build` returns {type(network).__name__}, not a network: return an `nn.Module`"
-                )
-            return network
-    except (RuntimeError, TypeError) as error:
-        if "meta" in str(error):
-            return None
+            return build()
+    except Refusal:
         raise
+    except Exception:  # of the model's own code, or because a tensor has no values: a build with values tells which
+        with torch.random.fork_rng(devices=[]):
+            build()
+        return None
 
 
 def try_out(network: nn.Module, *shape: int) -> None:

@@ -114,6 +114,8 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
         raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
     if not is_registered and (Path(name).is_file() or Path(name).suffix == paths.model.suffix):
         refuse_removed(Path(name), paths, environment.root)
+        if Path(name) != paths.model and not Path(name).exists():
+            raise Refusal(f"{shown(name)}: there is no such file: correct the path")
         yield Found(Path(name), is_file=True)
         return
     run = None if is_registered else recorded_run(name, environment.root)

@@ -108,6 +108,8 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
 
 def text_of(key: str, value: Any) -> str:
     """Return a value as `set` takes it: one of Python or NumPy, or a path. Raises Refusal for any other."""
+    if getattr(getattr(value, "dtype", None), "kind", "") == "f":
+        value = value.astype(str).astype(float)  # float32(0.003) is 0.003, not 0.003000000026
     value = os.fspath(value) if isinstance(value, os.PathLike) else value.tolist() if hasattr(value, "tolist") else value
     try:
         return on_one_line(value)

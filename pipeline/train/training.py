@@ -344,7 +344,8 @@ class Training:
         batches = partial(loader.scoring, split, batch_size=batch_size, share=self.state.lanes.share)
         named, spec = (*sorted(self.prepared.spec.targets.only_validated), *self.params.train.metrics), self.prepared.spec
         measured = partial(Measured, dict.fromkeys(named), spec, key="train.metrics", num_samples=len(split), batch_size=batch_size)
-        refuse_unfit(measured().metrics, spec.targets, "train.metrics", self.machine.device)  # before the first step
+        others = loss_trial.among_others(self.params, spec.targets, spec.num_outputs)
+        refuse_unfit(measured().metrics, spec.targets, "train.metrics", self.machine.device, others)  # before the first step
 
         def validate() -> dict[str, float]:
             predictions = predict(self.state.scored, batches(), precision=self.state.precision, device=self.machine.device, graphs=graphs)

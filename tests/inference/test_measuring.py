@@ -172,6 +172,24 @@ BROKEN = {
         HEAD + PART + "    def value(self, whole):\n        return whole",
         "gives another value if the split is cut into",
     ),
+    "an end of the program": (HEAD + OF + "        raise SystemExit(3)", "5: fails: SystemExit: 3: correct it"),
+    "changed outputs": (
+        HEAD + PART.replace("        return", "        outputs.mul_(-1)\n        return"),
+        "its `part` changes its arguments, which the other",
+    ),
+    "random numbers": (
+        HEAD + OF + "        return __import__('random').random() * 0",
+        "draws random numbers from Python's random, .*: draw from a ",
+    ),
+    "a state": (
+        HEAD + OF + "        BEST.append(hits.sum())\n        return len(BEST) // 7\nBEST = []",
+        "gives another value in a second call",
+    ),
+    "a mistake of syntax": (HEAD + OF + "        return hits(:", "5: SyntaxError: .*: correct it"),
+    "a missing package": (
+        "import nosuchpackage\n" + HEAD,
+        "1: ModuleNotFoundError: No module named 'nosuchpackage': correct the name, or add",
+    ),
 }
 
 
@@ -201,6 +219,53 @@ def test_good_metrics_of_every_task_pass_the_trial(own) -> None:
         (NumberTargets.example(), 1, ["squares"]),
     ):
         refuse_unfit({name: metric_named(name)(num_outputs) for name in names}, targets, "train.metrics")
+
+
+SHARED = """
+    k = 1
+    def part(self, outputs, targets):
+        return (outputs.topk(self.k).indices == targets[:, None]).any(1).sum()[None]
+    def value(self, whole):
+        return whole[0]
+"""
+
+
+def test_metrics_with_a_common_base_and_those_that_change_what_they_get_have_values_of_their_own(own) -> None:
+    own(METRICS, "base", HEAD.replace("FromCounts", "Metric") + SHARED)
+    for k in (1, 3):
+        own(METRICS, f"top_{k}", f"from pipeline.inference.metrics import base\nclass Metric(base.Metric):\n    k = {k}\n")
+    own(METRICS, "greedy", HEAD + OF + "        hits -= hits\n        return 1.0")
+    names = ["greedy", "top_1", "top_3", "cohen_kappa"]
+    found = measured(names, 4, num_samples=3)
+    found.add(torch.tensor([[4.0, 3, 2, 1]]).expand(3, 4), torch.arange(3))
+    alone = measured(["cohen_kappa"], 4, num_samples=3)
+    alone.add(torch.tensor([[4.0, 3, 2, 1]]).expand(3, 4), torch.arange(3))
+    assert found.values() == {"greedy": 1.0, "top_1": 1.0, "top_3": 3.0} | alone.values()
+    refuse_unmeasurable(names, ClassTargets, 4, "train.metrics")
+
+
+def test_a_metric_that_changes_the_value_of_another_is_named(own) -> None:
+    own(METRICS, "base", HEAD.replace("FromCounts", "Metric") + SHARED)
+    own(METRICS, "top_1", "from pipeline.inference.metrics import base\nclass Metric(base.Metric): pass\n")
+    setting = "    def __init__(self, num_outputs):\n        super().__init__(num_outputs)\n        base.Metric.k = 3\n"
+    own(METRICS, "setter", f"from pipeline.inference.metrics import base\nclass Metric(base.Metric):\n{setting}")
+    named = r"^train\.metrics: pipeline/inference/metrics/setter\.py: changes the value of pipeline/inference/metrics/top_1\.py: "
+    base = METRICS.module("base")
+    given = {name: metric_named(name)(7) for name in ("top_1", "setter")}
+    base.Metric.k = 1
+    with pytest.raises(Refusal, match=named):
+        refuse_unfit(given, ClassTargets, "train.metrics")
+
+
+def test_an_exception_in_the_middle_of_a_training_is_named_without_a_traceback(own, tmp_path: Path, monkeypatch, capsys) -> None:
+    own(METRICS, "own", HEAD + OF + "        if support.sum() > 100:\n            raise KeyError('late')\n        return 1.0")
+    monkeypatch.chdir(project.run(project.make(tmp_path / "project"), "prepare"))
+    monkeypatch.setenv("PIPELINE_TRACKING", "false")
+    project.write_params(tmp_path / "project", {"train.metrics": ["own"]})
+    assert main(["train"]) == 2
+    assert (
+        "error: pipeline/inference/metrics/own.py:6: fails: KeyError: 'late': correct it, as docs/extending.md" in capsys.readouterr().err
+    )
 
 
 def test_check_and_each_stage_try_a_metric_first(own, tmp_path: Path, monkeypatch, capsys) -> None:

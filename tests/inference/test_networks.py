@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -91,18 +92,28 @@ def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:
 class Peeking(mlp.Settings):
     """Computes a width from values, as some architectures do, and looks into fresh contents, as few do."""
 
-    fresh: bool
+    kind: str
 
     def build(self, spec: Spec) -> nn.Module:
-        width = int((torch.zeros(3) if self.fresh else torch.arange(3)).sum().item()) + 4
-        return nn.Sequential(nn.Flatten(), nn.Linear(spec.inputs.height, width))
+        width = int((torch.zeros(3) if self.kind == "values" else torch.arange(3)).sum().item()) + 4
+        layer = nn.Linear(spec.inputs.height, width)
+        if self.kind == "replaced":
+            layer.weight.data = torch.tensor(np.ones((width, spec.inputs.height)), dtype=torch.float32)
+        if self.kind == "meta":
+            raise ValueError("a mistake whose message has the word meta")
+        return nn.Sequential(nn.Flatten(), layer)
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_build_that_looks_into_its_tensors_can_still_be_loaded(fresh: bool) -> None:
-    settings = Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, fresh=fresh)
-    assert (networks.build_on_meta(settings, SPEC) is None) == fresh
+@pytest.mark.parametrize("kind", ["none", "values", "replaced"])
+def test_a_build_that_looks_into_its_tensors_can_still_be_loaded(kind: str) -> None:
+    settings = Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, kind=kind)
+    assert (networks.build_on_meta(settings, SPEC) is None) == (kind != "none")
     networks.compare(settings.build(SPEC).state_dict(), settings, SPEC)
+
+
+def test_an_error_of_a_build_is_not_taken_for_a_need_of_values() -> None:
+    with pytest.raises(ValueError, match="a mistake"):
+        networks.build_on_meta(Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, kind="meta"), SPEC)
 
 
 def test_weights_of_another_network_are_named() -> None:

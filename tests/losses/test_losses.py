@@ -201,6 +201,16 @@ BROKEN = {
     "an error for mixed targets": (SUMMED + "-(logits.log_softmax(1)[range(len(targets)), targets] * weights[targets]).sum()", "8: fails: IndexError: tensors used as"),
     "no value of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return float('nan')", " `of_guessing` returns nan: return"),
     "an error of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return 1 / 0", "10: fails: ZeroDivisionError: "),
+    "a constant": (OF_CLASSES + "logits * 0 + 1", " the gradient of the loss is 0 for random outputs"),
+    "another sign": (OF_CLASSES + "logits.log_softmax(-1)", " the loss is not smaller if the outputs are those of the targets than if they are far"),
+    "another sign of numbers": (NUMBERS + "    def of_errors(self, errors):\n        return -errors.square()", " the loss is not smaller if"),
+    "another sign of labels": (OF_LABELS + "    def of_present(self, logits):\n        return logits.sigmoid()", " the loss is not smaller if"),
+    "no targets in it": (SUMMED + "logits.square().sum() * (1 if weights is None else weights.mean())", " the loss is not smaller if"),
+    "a count of calls": (
+        OF_CLASSES + "-(logits * (1 + len(CALLS.append(0) or CALLS) // 30)).log_softmax(-1)\nCALLS = []", " the loss differs in further calls with equal"
+    ),
+    "random numbers": (OF_CLASSES + "-logits.log_softmax(-1) * (1 + __import__('random').random() / 1e4)", " draws random numbers from Python's random"),
+    "changed targets": (SUMMED + "cross_entropy(logits, targets.clone(), weights, reduction='sum') + targets.mul_(0).sum()", " the loss changes its arguments"),
     "no method": (CLASS, r" its class `Settings` has no method `of_classes\(self, logits\)`: define it"),
     "no method of numbers": (NUMBERS, r" its class `Settings` has no method `of_errors\(self, errors\)`: define it"),
     "no method of labels": (OF_LABELS, r" its class `Settings` has no method `of_present\(self, logits\)`: define it"),
@@ -233,6 +243,25 @@ def test_good_losses_of_every_task_pass_the_trial(train_params) -> None:
             refuse_unfit_loss(
                 train_params({"loss": section, "augment.mixup": 0.4 if targets in (ClassTargets, LabelTargets) else 0.0}), targets, 5
             )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        OF_CLASSES + "(1 + logits.logsumexp(-1, keepdim=True) - logits).clamp(min=0)",  # a margin: no gradient where it is satisfied
+        OF_CLASSES + "1 - logits.softmax(-1)",  # symmetric: flat far from the target
+        OF_CLASSES
+        + "-logits.log_softmax(-1) + 0.1 * logits.square().mean(-1, keepdim=True)",  # a regulariser, which does not depend on the targets
+        NUMBERS + "    def of_errors(self, errors):\n        return (errors.abs() - 5).clamp(min=0)",  # no gradient below 5
+        NUMBERS + "    def of_errors(self, errors):\n        return 1 - (-errors.square()).exp()",  # flat far from the target
+        OF_LABELS + "    def of_present(self, logits):\n        return (1 - logits).clamp(min=0)",
+    ],
+)
+def test_an_unusual_loss_passes_the_trial(own, train_params, code: str) -> None:
+    own(LOSSES, "own", code)
+    numbers, labels = (f"({kind}LossSettings)" in code for kind in ("Number", "Label"))
+    params = train_params({"loss": {"name": "own"} if numbers else {"name": "own", **(LABELS if labels else {"class_weights": "none"})}})
+    refuse_unfit_loss(params, NumberTargets if numbers else LabelTargets if labels else ClassTargets, 3)
 
 
 def test_a_quantile_that_no_metric_follows_exports_the_last_weights(train_params) -> None:

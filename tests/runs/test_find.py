@@ -52,6 +52,12 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
             find.run_named(name, Environment.read())
 
 
+def test_a_path_that_does_not_exist_is_named() -> None:
+    message = r"^a/b\.safetensors: there is no such file: correct the path$"
+    with pytest.raises(Refusal, match=message), find.located("a/b.safetensors", Paths(), Environment.read()):
+        pass
+
+
 def test_an_empty_name_is_that_of_no_model_and_not_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "resolved", lambda *_: "0123abcd")
     with pytest.raises(Refusal, match=f'^"": is no {find.KINDS}'), find.located("", Paths(), Environment.read()):

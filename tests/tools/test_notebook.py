@@ -76,11 +76,18 @@ def test_an_interrupt_is_passed_on_once_and_raised_after_the_child_has_saved(tmp
                 "model.weights": Path("a b.safetensors"),
                 "augment": None,
                 "train.epochs": np.int64(2),
+                "model.dropout": np.float32(0.003),
             }
         )
     thread.join()
     assert "saved after 1\n" in capsys.readouterr().out
-    for assignment in ("optimizer.learning_rate=0.1", 'model.weights="a b.safetensors"', "augment=null", "train.epochs=2"):
+    for assignment in (
+        "optimizer.learning_rate=0.1",
+        'model.weights="a b.safetensors"',
+        "augment=null",
+        "train.epochs=2",
+        "model.dropout=0.003",
+    ):
         assert repr(assignment) in seen[0]
 
 

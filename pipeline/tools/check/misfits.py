@@ -83,11 +83,11 @@ def refuse_unmeasurable(metrics: Iterable[str], targets: "type[Targets]", num_cl
     """Raise Refusal if a metric that the parameter `key` names does not exist for the targets, or fails when it is tried."""
     from pipeline.inference import measuring  # late: it imports NumPy
 
-    for name in metrics:
-        metric = measuring.metric_named(name)
+    found = {name: measuring.metric_named(name) for name in metrics}
+    for metric in found.values():
         metric.refuse_misfit(targets, num_classes, key)
-        if num_classes is not None:
-            measuring.refuse_unfit({name: metric(num_classes)}, targets, key)
+    if num_classes is not None:
+        measuring.refuse_unfit({name: metric(num_classes) for name, metric in found.items()}, targets, key)
 
 
 def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_classes: int | None) -> None:

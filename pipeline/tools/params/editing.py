@@ -1,7 +1,9 @@
 """Edits the text of `params.yaml`: assigns values to keys, and keeps comments, the order of keys and the notation of all other values."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from pipeline.core import params
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import Location, Problem, Refusal, dotted
 from pipeline.core.registry import SOURCES
-from pipeline.core.section import COMMON_KEYS, MOVED, SECTIONS, moved, suggestion
+from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, MOVED, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
 from pipeline.tools.params import commented_yaml
@@ -56,9 +58,15 @@ class Assignment:
 
 
 def nearest(location: Location) -> str:
-    """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, or the name of a section."""
+    """Return a suggestion for a key that does not begin with a section: the same key in a section that has it, also in params.yaml only, such as a key
+    of the model there; or the name of a section.
+    """
     key, *more = location
-    owner = None if more else next((name for name, field in section_fields().items() if key in params.keys_of(field.annotation)), None)
+    keys = {name: params.keys_of(field.annotation) for name, field in section_fields().items()}
+    with suppress(Refusal):  # the caller reports a file that cannot be read
+        written = Document.read(Paths().params).data.items()
+        keys |= {name: (*keys.get(name, ()), *section) for name, section in written if isinstance(section, Mapping)}
+    owner = None if more else next((name for name, members in keys.items() if key in members), None)
     return f"did you mean `{owner}.{key}`?" if owner else suggestion(key, SECTIONS, COMMON_KEYS)
 
 
@@ -157,7 +165,11 @@ def recommended(assignment: Assignment, types: params.SectionTypes, task: str) -
     """
     section, name = str(assignment.location[0]), assignment.value
     if name not in types.names:
-        raise Refusal(f"{assignment.given}: {params.unknown_name((section,), {'name': name}, types).unplaced}")
+        problem = params.unknown_name((section,), {"name": name}, types)
+        if section == "model" and re.search(r"\d|[-/]", name) and name not in COMMON_MODELS:  # as pretrained models are called
+            library = "transformers" if re.search(r"[-/]|^gpt", name) else "timm"
+            problem = replace(problem, remedy=f"for a pretrained model write model={library}:{name}; {problem.remedy}")
+        raise Refusal(f"{assignment.given}: {problem.unplaced}")
     settings = types.settings(name)
     values: dict[str, Any] = {"name": name, **settings.recommended(name=name, task=task)}  # type: ignore[attr-defined]
     if missing := [key for key in settings.model_fields if key not in values]:

@@ -136,6 +136,12 @@ def test_a_missing_key_and_a_missing_section_are_added() -> None:
         ("train.freeze=[1e309]", "train.freeze=[1e309]: train.freeze.0: should be text, not Infinity"),
         ("modle=mlp", "modle=mlp: modle is not a section: did you mean `model`?"),
         ("epochs=3", "epochs=3: epochs is not a section: did you mean `train.epochs`?"),
+        ("dropout=0.2", "dropout=0.2: dropout is not a section: did you mean `model.dropout`?"),
+        (
+            "model=org/bert-base",
+            'there is no model "org/bert-base": for a pretrained model write model=transformers:org/bert-base; choose one of',
+        ),
+        ("model=resnet50d", "for a pretrained model write model=timm:resnet50d; did you mean `resnet`?"),
         ("model=mlpp", 'model=mlpp: there is no model "mlpp": did you mean `mlp`?'),
         ("model=null", "model=null: should be a section with keys of its own, not null"),
         ("optimizer.name=sgd", "optimizer.name=sgd: sgd has other keys: write `optimizer=sgd`, which replaces all of them"),
