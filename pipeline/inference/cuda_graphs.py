@@ -189,10 +189,15 @@ def host_randomness() -> tuple[bytes, object, str]:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 
+def changed_generators(before: tuple[bytes, object, str]) -> list[str]:
+    """Return which of the GENERATORS have drawn random numbers or were seeded since `host_randomness` returned `before`."""
+    return [name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now]
+
+
 def drawn_since(before: tuple[bytes, object, str]) -> str:
-    """Return from which of the GENERATORS random numbers were drawn since `host_randomness` returned `before`, or ""."""
-    changed = (name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now)
-    return f"draws random numbers from {name}, which a resumed training would not repeat" if (name := next(changed, "")) else ""
+    """Return a sentence about the first of the `changed_generators`, or "" if there is none."""
+    name = next(iter(changed_generators(before)), "")
+    return f"draws random numbers from {name}, which a resumed training would not repeat" if name else ""
 
 
 def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:

@@ -15,7 +15,7 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.registry import MODELS
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.batches import loader
-from pipeline.inference.cuda_graphs import GENERATORS, host_randomness
+from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import autocast
 from pipeline.inference.tensor_file import Tensors
@@ -40,7 +40,7 @@ def refuse_unfit(training: Training) -> None:
     comparison = Comparison(training, examples(training))
     on_gpu = training.machine.device.type == "cuda"
     with torch.random.fork_rng(devices=[training.machine.device] if on_gpu else []):
-        outputs, weights = comparison.outputs(training.state.scored), training.whole(training.state.weights())
+        outputs, weights = comparison.trained_outputs(), training.whole(training.state.weights())
         problem = training.group.problem(lambda: comparison.refuse(outputs, weights))
     if isinstance(problem, RuntimeError) and torch_errors.is_out_of_memory(problem):
         print("train: the network is not compared with its model file: there is no memory for a second network", flush=True)
@@ -135,6 +135,17 @@ class Comparison:
         model.train(mode)
         return outputs.float()
 
+    def trained_outputs(self) -> Tensor:
+        """Return the outputs of the trained network. Raises Refusal if it fails because a tensor that is not registered is on another device."""
+        model, device = self.training.state.scored, self.training.machine.device
+        try:
+            return self.outputs(model)
+        except RuntimeError as error:
+            found = unregistered(model.network)
+            if names := [f"`{name}`" for name, value in found if isinstance(value, Tensor) and value.device.type != device.type]:
+                raise self.refusal(f"{listed(names, MOST_NAMED)} is not on {device}, because it is not registered: {REGISTER}") from error
+            raise
+
     def rebuilt(self, weights: Tensors) -> Model:
         """Return the model of a model file with `weights`, built with other seeds than in the training."""
         seeding.reseed_host(self.training.params.seed, "trial")
@@ -151,11 +162,6 @@ class Comparison:
 
     def refusal(self, problem: str) -> Refusal:
         return Refusal(f"model.name: {MODELS.path(self.training.params.model.name)}: {problem}")
-
-
-def changed_generators(before: tuple[object, ...]) -> list[str]:
-    """Return which GENERATORS on the host have another state than `before`."""
-    return [name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now]
 
 
 def unsaved(network: nn.Module, other: nn.Module) -> str:

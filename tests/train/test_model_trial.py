@@ -53,6 +53,14 @@ class PlainTensor(Net):
         return x * self.scale
 
 
+class OnAnotherDevice(PlainTensor):
+    def add(self) -> None:
+        self.scale = torch.ones(WIDTH, device="meta")  # as on the CPU, while the network is on a GPU
+
+    def changed(self, x: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, (WIDTH,), self.scale)
+
+
 class NotPersistent(PlainTensor):
     def add(self) -> None:
         self.register_buffer("scale", torch.randn(WIDTH), persistent=False)
@@ -98,14 +106,14 @@ class Centred(Net):
 
 class FromEntropy(Net):
     def add(self) -> None:
-        self.hidden.weight.data.copy_(torch.from_numpy(np.random.default_rng().standard_normal(self.hidden.weight.shape)))
+        self.hidden.weight.data = torch.from_numpy(np.random.default_rng().standard_normal(self.hidden.weight.shape)).float()
 
 
 class Sound(Net):
     """Has what looks like the mistakes of the others: weights of NumPy, a buffer and a list that follow from the settings, a cache, and dropout."""
 
     def add(self) -> None:
-        self.hidden.weight.data.copy_(torch.from_numpy(np.random.randn(*self.hidden.weight.shape)))
+        self.hidden.weight.data = torch.from_numpy(np.random.randn(*self.hidden.weight.shape)).float()
         self.register_buffer("places", torch.arange(WIDTH) / WIDTH, persistent=False)
         self.norm, self.rates, self.cache = nn.BatchNorm1d(WIDTH), [0.5], {}
 
@@ -126,6 +134,7 @@ def use(network: type[Net], monkeypatch: pytest.MonkeyPatch) -> None:
             r"than the trained one, because the file lacks `layers\.0\.weight`, `layers\.0\.bias`: register layers in `nn\.ModuleList`",
         ),
         (PlainTensor, "because the file lacks `scale`"),
+        (OnAnotherDevice, "`scale` is not on cpu, because it is not registered"),
         (NotPersistent, "because the file lacks `scale`"),
         (RandomNumber, "because the file lacks `scale`"),
         (RunningMean, "in training mode changes what the model file does not hold, because the file lacks `mean`"),
