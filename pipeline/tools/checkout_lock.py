@@ -3,6 +3,8 @@
 DVC's own lock records contain process ids, which have no meaning in another PID namespace. If DVC ran in two namespaces, each would treat
 the locks of the other as stale. This lock is an flock, which works between the host and all containers that mount the checkout. The kernel
 releases it when the process that holds it ends.
+
+`alone` locks the checkout for one command, from writing params.yaml to the end of DVC: else it would train the parameters of another one.
 """
 
 import fcntl
@@ -17,7 +19,7 @@ from typing import TextIO
 from pipeline.core import files
 from pipeline.core.refusal import Unavailable
 
-LOCK = ".pipeline/checkout.lock"
+LOCK, COMMAND_LOCK = ".pipeline/checkout.lock", ".pipeline/command.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """The boot id distinguishes hosts: their initial PID namespaces all have the same number, and a host name can change during a job."""
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
@@ -63,3 +65,34 @@ def claim(file: TextIO, namespace: str, place: str) -> str | None:
         return None
     fcntl.flock(file, fcntl.LOCK_UN)
     return holder_place
+
+
+@contextmanager
+def alone(top: Path, *, place: str = "") -> Iterator[int]:
+    """Lock the checkout at `top` for this process, and the commands that it starts, until the block ends.
+
+    If another command has it, print so and wait. A process that is started with the file descriptor that this yields (`pass_fds`) keeps the
+    lock until it ends, also if this process is killed. Raises Unavailable like `held`.
+    """
+    import psutil  # late: `container.checkout` is imported without packages while an image is built
+
+    with held(top, place=place), (top / COMMAND_LOCK).open("a+", encoding="utf-8") as file:
+        if not take(file, wait=False):
+            file.seek(0)
+            holder = file.read()
+            if holder not in {str(parent.pid) for parent in psutil.Process().parents()}:
+                print(f"waiting until another command in this checkout has ended: process {holder}, or one that it started", flush=True)
+                take(file, wait=True)
+        yield file.fileno()
+
+
+def take(file: TextIO, *, wait: bool) -> bool:
+    """Lock `file`, and write the id of this process to it. Return False if another process has it and `wait` is False."""
+    with files.naming(Path(file.name)):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+    file.truncate(0)
+    os.write(file.fileno(), str(os.getpid()).encode())
+    return True

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from html import escape
@@ -18,7 +18,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import recorded
 from pipeline.runs import run as tracking
-from pipeline.tools import tool
+from pipeline.tools import checkout_lock, tool
 from pipeline.tools.params.commented_yaml import on_one_line
 
 
@@ -75,8 +75,8 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
 
     Its output is printed as it comes. The values stay in params.yaml, and a second call with equal inputs runs nothing. An interrupt (Ctrl-C,
     the stop button of a notebook) is passed on as SIGINT: the training saves a checkpoint, from which the same call continues, and
-    KeyboardInterrupt is raised when it has ended. Raises Refusal with the errors that were printed if the command fails, and if the current
-    folder is no checkout.
+    KeyboardInterrupt is raised when it has ended. Another command in this checkout waits until the result is read, or this one for it. Raises
+    Refusal with the errors that were printed if the command fails, and if the current folder is no checkout.
     """
     if not Path("dvc.yaml").is_file():
         raise Refusal(
@@ -85,8 +85,15 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
     command = [sys.executable, "-m", "pipeline", "repro"]
     for key, value in (changes or {}).items():
         command += ["-S", f"{key}={text_of(key, value)}"]
+    with checkout_lock.alone(Path()) as lock:
+        run(command, lock)
+        return result(Paths(), Environment.read())
+
+
+def run(command: Sequence[str], lock: int) -> None:
+    """Run the command and print its output, as in `fit`. The command inherits the file descriptor `lock`."""
     errors, interrupted = [], False
-    process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(lock,))
     with process(command, text=True, encoding="utf-8", errors="replace") as child:
         assert child.stdout
         while child.returncode is None:
@@ -103,7 +110,6 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
         raise KeyboardInterrupt
     if child.returncode:
         raise Refusal("\n".join(errors) or f"python -m pipeline repro: exit code {child.returncode}: its output is above")
-    return result(Paths(), Environment.read())
 
 
 def text_of(key: str, value: Any) -> str:

@@ -63,25 +63,27 @@ def run(assignments: Sequence[str] = ()) -> int:
 
     If there are `assignments`, each `KEY=VALUE`, the command `set` first writes them into params.yaml, where they stay.
 
-    Raises Refusal for bad input, or if another container is using the checkout.
+    Another command in this checkout waits until the end, or this one for it. Raises Refusal for bad input, or if another container is
+    using the checkout.
     """
-    with checkout_lock.held(Path()):
+    with checkout_lock.alone(Path()) as lock:
         if assignments:
-            set_parameters.run(assignments)
+            set_parameters.change(assignments)
         check.run()
-        if code := dvc_repro():
+        if code := dvc_repro(lock):
             if code not in interruption.EXIT_CODES:
                 mirror_process.wait_for_all(Environment.read())  # `train` has left this to the summary
             return code
-    summarize()
+        summarize()
     return 0
 
 
-def dvc_repro() -> int:
+def dvc_repro(lock: int) -> int:
     """Run `dvc repro` and return its exit code, or that of the stage that failed, or 128 plus the number of the signal that stopped it.
 
-    The DVC that stands beside this Python is run, and its stages run this Python. Wait until DVC has ended, even after a signal.
+    The DVC that stands beside this Python is run, and its stages run this Python. Wait until DVC has ended, even after a signal. `lock` is
+    the file descriptor of the lock on the checkout, which DVC inherits.
     """
     sys.stdout.flush()
     search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return supervision.run_all([("dvc", "repro")], {**os.environ, "PATH": search_path, SUMMARY_FOLLOWS: "true"}, top=Path())
+    return supervision.run_all([("dvc", "repro")], {**os.environ, "PATH": search_path, SUMMARY_FOLLOWS: "true"}, top=Path(), lock=lock)

@@ -20,10 +20,10 @@ IGNORING_SIGTERM = ("sh", "-c", 'trap "" TERM; exec "$@"', "sh")
 HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 
 
-def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
+def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path, lock: int | None = None) -> int:
     """Run the commands in the folder `top`, one after another, until one fails. Return its exit code, or 0 if none fails.
 
-    Return 143 if SIGTERM stopped the commands, or 130 if SIGINT did. If a stage failed in DVC, return its exit code, or 137 if it was killed.
+    The commands inherit the file descriptor `lock`. Return 143 if SIGTERM stopped the commands, or 130 if SIGINT did. If a stage failed in DVC, return its exit code, or 137 if it was killed.
 
     After `docker stop`, `tini -g` sends SIGTERM to all processes, as a terminal sends SIGINT. DVC is started so that it ignores SIGTERM: the
     running stage saves its state and ends, and then DVC ends. The signal does not reach a stage if it was sent to this process alone, or if
@@ -31,6 +31,7 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
     """
     exit_code_file = (top / EXIT_CODE_PATH.format(pid=os.getpid())).absolute()
     environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
+    inherited = () if lock is None else (lock,)
     with recorded_signals() as signals, ExitStack() as at_the_end:
         for command in commands:
             if signals:
@@ -39,7 +40,8 @@ def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *
             if is_dvc:
                 exit_code_file.unlink(missing_ok=True)  # left by a job that was killed and had the same process id
                 at_the_end.callback(exit_code_file.unlink, missing_ok=True)
-            process = subprocess.Popen([*(IGNORING_SIGTERM if is_dvc else ()), *command], cwd=top, env=environment)
+            words = [*(IGNORING_SIGTERM if is_dvc else ()), *command]
+            process = subprocess.Popen(words, cwd=top, env=environment, pass_fds=inherited)
             if signals and not is_dvc:  # the signal arrived before the command had started
                 process.send_signal(signals[0])
             code = wait_for_dvc(process, signals, exit_code_file) if is_dvc else process.wait()

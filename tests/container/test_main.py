@@ -16,6 +16,7 @@ from pipeline.container.checkout import Checkout
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools import supervision
+from pipeline.tools.params import command as set_parameters
 from tests.imports import TOP
 
 COPY = Path("/opt/pipeline")
@@ -116,6 +117,7 @@ def job(image: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("PIPELINE_HOME", str(volume))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(volume.parent))
     monkeypatch.setattr(supervision, "run_all", run_all)
+    monkeypatch.setattr(set_parameters, "run", set_parameters.change)  # it is a child process, which has the lock of its parent
     monkeypatch.chdir(image.parent)
 
     def run(*words: str, **variables: str) -> tuple[int, list[str]]:

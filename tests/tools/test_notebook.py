@@ -91,6 +91,28 @@ def test_an_interrupt_is_passed_on_once_and_raised_after_the_child_has_saved(tmp
         assert repr(assignment) in seen[0]
 
 
+ALONE = """\
+#!{python}
+import signal, subprocess, sys
+from pathlib import Path
+from pipeline.tools import checkout_lock
+signal.alarm(20)
+with checkout_lock.alone(Path()):
+    taken = subprocess.run(["flock", "--nonblock", checkout_lock.COMMAND_LOCK, "true"])
+    print("error: free" if taken.returncode == 0 else "error: locked")
+sys.exit(1)
+"""
+
+
+def test_it_has_the_checkout_for_which_its_child_does_not_wait(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").touch()
+    monkeypatch.setenv("PYTHONPATH", str(TOP))
+    child(tmp_path, ALONE, monkeypatch)
+    with pytest.raises(Refusal, match=r"^locked$"):
+        fit()
+
+
 def test_what_a_failed_child_has_said_is_raised(tmp_path: Path, monkeypatch) -> None:
     child(tmp_path, "#!/bin/sh\necho 'error: params.yaml:14: one' >&2\necho ERROR: dvc\necho error: two\nexit 2\n", monkeypatch)
     with pytest.raises(Refusal, match=r"^params\.yaml:14: one\ntwo$"):

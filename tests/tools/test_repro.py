@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.tools import repro, supervision
+from pipeline.tools import checkout_lock, repro, supervision
 from tests.imports import TOP
 from tests.repository import call
 
@@ -38,5 +38,9 @@ def test_the_exit_code_is_that_of_the_stage_that_failed(command: str, code: int,
     (repository / "dvc.yaml").write_text(json.dumps({"stages": {"train": {"cmd": command}}}), encoding="utf-8")
     (repository / supervision.EXIT_CODE_PATH.format(pid=os.getpid())).write_text("130", encoding="utf-8")  # of a job before
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    assert repro.dvc_repro() == code
+    with checkout_lock.alone(Path()) as lock:
+        assert repro.dvc_repro(lock) == code
+        assert supervision.run_all([("test", "-e", f"/proc/self/fd/{lock}")], os.environ, top=repository, lock=lock) == 0, (
+            "DVC has the lock"
+        )
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before

@@ -15,7 +15,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Problem, Refusal, dotted
 from pipeline.core.section import MOVED, moved
 from pipeline.core.yaml_document import Document, read_text
-from pipeline.tools import tool
+from pipeline.tools import checkout_lock, tool
 from pipeline.tools.check.misfits import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import Assignment, changes, edited, problems, upgraded_text
@@ -28,6 +28,12 @@ REPLACED = Path(".pipeline/replaced")
 
 
 def run(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
+    """Call `change` while no other command has the checkout: a training that runs takes its parameters from params.yaml."""
+    with checkout_lock.alone(Path()):
+        change(assignments, upgrade)
+
+
+def change(assignments: Sequence[str], upgrade: Sequence[str] | None = None) -> None:
     """Write the values of `assignments`, each `KEY=VALUE`, into params.yaml, and print what changed.
 
     `preset=NAME` first replaces the whole file by a preset. With `upgrade`, instead add the keys that were added since the files `upgrade`

@@ -11,6 +11,7 @@ from pipeline.core.prepared import read_record
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
+from pipeline.tools import checkout_lock
 from pipeline.tools.params.reference import STAGE_PARAMS
 from pipeline.tools.search import study
 from pipeline.tools.search.runner import TABLE, SearchRunner
@@ -86,8 +87,9 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
         return 0 if best else 1
     if not best:
         raise Refusal("no trial is complete, so no parameters can be applied: see above why the trials failed, or add trials by --trials")
-    if target.read_text(encoding="utf-8") != runner.search.params:
-        raise Refusal(f"{target}: has been edited while the search ran, and is left as it is: repeat the command with --apply")
-    files.write_text(target, runner.search.text_of(best.params))
+    with checkout_lock.alone(Path()):
+        if target.read_text(encoding="utf-8") != runner.search.params:
+            raise Refusal(f"{target}: has been edited while the search ran, and is left as it is: repeat the command with --apply")
+        files.write_text(target, runner.search.text_of(best.params))
     print(f"{target} now has the parameters of trial {best.number}; `git diff {target}` shows them")
     return 0

@@ -1,8 +1,10 @@
 """`set` changes params.yaml whole or not at all, and what it recommends trains."""
 
 import csv
+import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -91,7 +93,7 @@ def steps(parameters: Parameters, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     taken: list[str] = []
 
     def take(name: str) -> Callable[[], int]:
-        return lambda: taken.append(f"{name} {Document.read(PARAMS).data['model']['width']}") or 0
+        return lambda *_: taken.append(f"{name} {Document.read(PARAMS).data['model']['width']}") or 0
 
     monkeypatch.setattr(check, "run", take("check"))
     monkeypatch.setattr(repro, "dvc_repro", take("dvc"))
@@ -120,6 +122,26 @@ def test_repro_changes_no_parameter_while_another_container_trains(steps: list[s
         elsewhere.setattr(checkout_lock, "BOOT", tmp_path / "boot_id")
         assert "is using this checkout" in refused("repro", "-S", "seed=3", code=69)[0]
     assert PARAMS.read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [["repro", "-S", "seed=4"], ["set", "seed=4"]])
+def test_a_second_command_changes_no_parameter_before_the_first_repro_has_ended(steps, words: list[str], monkeypatch, capsys) -> None:
+    trained, second = list[int](), Thread(target=main, args=(words,))
+
+    def train(_lock: int) -> int:
+        if not trained:
+            second.start()
+            while f"process {os.getpid()}, or" not in capsys.readouterr().out:
+                assert second.is_alive()
+        trained.append(Document.read(PARAMS).data["seed"])
+        return 0
+
+    monkeypatch.setattr(repro, "dvc_repro", train)
+    monkeypatch.setattr(repro, "summarize", lambda: trained.append(Document.read(PARAMS).data["seed"]))
+    assert main(["repro", "-S", "seed=3"]) == 0
+    second.join()
+    assert trained == [3, 3, *([4, 4] if "repro" in words else [])]
+    assert Document.read(PARAMS).data["seed"] == 4
 
 
 @pytest.mark.parametrize(
