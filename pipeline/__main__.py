@@ -19,6 +19,9 @@ STAGES = ("prepare", "train", "evaluate")
 UNCAUGHT = 1
 INTERRUPTED = 130
 READER_ENDED = 141  # as a shell reports a program that SIGPIPE has ended
+SPIN_COUNT = 1000
+"""How often a waiting thread of libgomp, PyTorch's OpenMP library, looks for work before it sleeps: some 30 microseconds. libgomp's own
+300,000 fill the time slices of a thread, so that on busy cores those that have work wait for those that have none."""
 MAX_LINES, MAX_SHOWN = 20, 2000
 MOUNTED = "cannot be replaced, because it is a mount point or belongs to another user: change the original file, or mount its folder"
 FIXABLE = {
@@ -36,6 +39,13 @@ FIXABLE = {
     ),
 }
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def set_up_libraries() -> None:
+    """Set the environment variables that libraries read when they are loaded. They change no result."""
+    os.environ["MPLBACKEND"] = "agg"  # a kernel of Jupyter passes on its own, which matplotlib may not be able to load here
+    if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+        os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -142,6 +152,7 @@ def print_error(text: str, code: int) -> int:
 
 
 if __name__ == "__main__":
+    set_up_libraries()
     exit_code = main()
     if exit_code == 0 and os.environ.get("DVC_STAGE"):
         os._exit(0)  # DVC records the inputs as they are now: Python's cleanup would leave more time to change them unseen

@@ -240,3 +240,17 @@ def test_many_lines_of_an_error_are_cut_and_counted(capsys: pytest.CaptureFixtur
 def test_an_error_of_the_system_without_a_remedy_keeps_its_traceback(number: int) -> None:
     with pytest.raises(OSError, match="a surprise"):
         print_failure(OSError(number, "a surprise"))
+
+
+def test_libraries_get_variables_that_they_read_when_they_are_loaded_and_a_users_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    __main__.set_up_libraries()
+    assert (os.environ["MPLBACKEND"], os.environ["GOMP_SPINCOUNT"]) == ("agg", "7")
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    __main__.set_up_libraries()
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    __main__.set_up_libraries()
+    assert os.environ["GOMP_SPINCOUNT"] == str(__main__.SPIN_COUNT)

@@ -3,11 +3,14 @@
 import ctypes
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 QUOTA_AND_PERIOD, OOM_KILLS = re.compile(r"([1-9]\d*)\s+([1-9]\d*)\s*"), re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 UNLIMITED = 2**60
+TOLERANCE = 0.5
+"""So many CPUs are not missed: the mirror, and what ends while a training begins."""
 MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -23,6 +26,26 @@ def usable_cpus() -> int:
         if match := QUOTA_AND_PERIOD.fullmatch(read_or_empty(folder / "cpu.max") or version_1):  # no match without a quota: "max ..." or -1
             cpus = min(cpus, int(match[1]) // int(match[2]))
     return max(cpus, 1)
+
+
+class OtherProcesses:
+    """Measures, since it was made, how many of the CPUs that this process may use other processes keep busy."""
+
+    def __init__(self) -> None:
+        self.begin_s, self.busy_s = time.monotonic(), self.seconds()
+
+    @staticmethod
+    def seconds() -> float:
+        import psutil  # late: `container` imports this module without packages while an image is built
+
+        usable, times = os.sched_getaffinity(0), psutil.cpu_times(percpu=True)
+        busy_s = sum(sum(each[:8]) - each.idle - each.iowait for cpu, each in enumerate(times) if cpu in usable)
+        return busy_s - time.process_time()
+
+    def free_cpus(self, threads: int) -> int | None:
+        """Return how many CPUs they leave free, at least 1, or None if this number of threads finds enough."""
+        left = len(os.sched_getaffinity(0)) - (self.seconds() - self.busy_s) / max(time.monotonic() - self.begin_s, 1e-9)
+        return max(1, int(left)) if threads > max(1, left + TOLERANCE) else None
 
 
 def memory_limit_bytes() -> int | None:

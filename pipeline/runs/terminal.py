@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import psutil
 import torch
 
+from pipeline.core import limits
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -154,6 +156,7 @@ class TrainingLines:
 
     def __post_init__(self) -> None:
         self.num_steps, self.last_s = self.settings.num_steps(self.num_samples), time.monotonic()
+        self.others: limits.OtherProcesses | None = limits.OtherProcesses()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count a completed step, with its metrics if it has any. Print the metrics of a validation.
@@ -183,6 +186,15 @@ class TrainingLines:
 
     def progress(self, now_s: float, *more: str) -> None:
         self.last_s = now_s
+        if self.others and now_s - self.others.begin_s >= LINE_EVERY_S and self.device.type == "cpu":
+            threads = torch.get_num_threads()
+            if free := self.others.free_cpus(threads):
+                print(
+                    f"train: other processes use the CPUs, and each of {threads} threads waits for the slowest: with PIPELINE_THREADS={free} "
+                    "a training is faster, but it has other bits and begins anew",
+                    flush=True,
+                )
+            self.others = None
         self.show([f"train: step {self.done} of {self.num_steps}", *more, *self.fields()])
 
     def epoch(self) -> str:

@@ -1,6 +1,7 @@
 """The work folder of a training, named after the key of its inputs. It contains the checkpoints to resume from."""
 
 import json
+import os
 import re
 import shutil
 import time
@@ -21,6 +22,8 @@ HISTORY = "history.jsonl"
 LASTING = "lasting-"
 """The prefix of the name of a checkpoint that is kept for a training of another length."""
 RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
+NAMED = "named"
+"""An empty file: a message has named the folder to the user of a training with other inputs."""
 CHECKPOINT = re.compile(rf"(?:{LASTING})?step-(\d+)\.safetensors")
 Agrees = Callable[[int, Mapping[str, Any]], bool]
 """Returns True if a training with this section `train`, which differs in its length, is the same up to this step."""
@@ -162,7 +165,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
     """Tell the user why an unfinished training is not resumed: print which of its inputs differ from those of the new training.
 
     `inputs` are the inputs of the new training. Only one work folder is examined: the newest of this training on another machine, else the
-    newest of all. Print nothing if this folder has no checkpoint or no readable record, or if another process holds its lock.
+    newest of all, and once if it has the same data. Print nothing if this folder has no checkpoint or no readable record, or if another process holds its lock.
     """
     for path in [*elsewhere(parent, inputs), *all_records(parent)][:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
@@ -171,10 +174,20 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
                 continue
             changed = before.differences(inputs)
             if not before.differs_only_in_machine(inputs):
+                if before.data != inputs.data or (path.parent / NAMED).exists():
+                    continue
+                (path.parent / NAMED).touch()
+                os.utime(path.parent / NAMED, (0, 0))  # else the folder would be the newest
                 names = listed([name for name, _ in changed], MOST_SHOWN)
                 print(f"train: the unfinished training in {path.parent} has other inputs ({names}): starting from the beginning")
                 continue
             name, (there, here) = changed[0]
+            if [name for name, _ in changed] == ["machine.threads"]:
+                print(
+                    f"train: the unfinished training in {path.parent} has {there} threads, which give other bits than {here}: starting from "
+                    f"the beginning. `export PIPELINE_THREADS={there}`, and the same command continues it"
+                )
+                continue
             print(
                 f"train: the unfinished training in {path.parent} began on a machine that gives other bits "
                 f"({name}: {there} there, {here} here): starting from the beginning. The same command on a "

@@ -80,6 +80,16 @@ def test_processes_that_the_memory_limit_killed_are_counted(groups: Path, member
     assert limits.num_oom_kills() == killed
 
 
+def test_the_cpus_that_other_processes_leave_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 4, 5})
+    monkeypatch.setattr(limits.OtherProcesses, "seconds", lambda _: 3.0)
+    others = limits.OtherProcesses()
+    others.begin_s -= 10
+    assert others.free_cpus(4) is None
+    others.busy_s -= 16
+    assert [others.free_cpus(threads) for threads in (1, 2, 4)] == [None, None, 2]
+
+
 @pytest.mark.skipif(not any(limits.MOUNT.rglob("cgroup.procs")), reason="this system shows no control groups")
 def test_this_system_has_groups_at_the_folders() -> None:
     for controller in ("cpu", "memory"):

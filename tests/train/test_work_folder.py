@@ -60,9 +60,15 @@ def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == "", "a training that saved nothing has nothing to lose"
     (tmp_path / ".pipeline/work" / seeded(2).key / "inputs.json").unlink()
     (folder / "step-000000000007.safetensors").touch()
+    other_data = begin(tmp_path, replace(BASE, data="other"))
+    assert capsys.readouterr().out == "", "a training on other data continues nothing"
+    (other_data / "inputs.json").unlink()
     begin(tmp_path, replace(seeded(1), code="other"))
     said = capsys.readouterr().out
     assert said == f"train: the unfinished training in {folder} has other inputs (code, seed): starting from the beginning\n"
+    (tmp_path / ".pipeline/work" / replace(seeded(1), code="other").key / "inputs.json").unlink()
+    begin(tmp_path, replace(seeded(1), code="third"))
+    assert capsys.readouterr().out == "", "it is said once"
 
 
 def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
@@ -92,6 +98,16 @@ def test_another_cpu_is_named_and_its_checkpoint_is_kept(tmp_path: Path, capsys:
     for seed in range(2, 5):
         begin(tmp_path, seeded(seed))
     assert not folder.exists(), "the work folders of another training are kept no longer than others"
+
+
+def test_another_number_of_threads_is_named_with_the_variable_that_continues_it(tmp_path: Path, capsys) -> None:
+    folder = begin(tmp_path, on("AuthenticAMD family 25 model 17"))
+    (folder / "step-000000000007.safetensors").touch()
+    begin(tmp_path, replace(BASE, fingerprint={"cpu": "AuthenticAMD family 25 model 17", "threads": 1}))
+    assert capsys.readouterr().out == (
+        f"train: the unfinished training in {folder} has 2 threads, which give other bits than 1: starting from the beginning. "
+        "`export PIPELINE_THREADS=2`, and the same command continues it\n"
+    )
 
 
 def test_what_a_kill_left_half_made_or_half_dropped_goes_with_the_next_start(tmp_path: Path) -> None:

@@ -129,6 +129,8 @@ def read_table(path: Path, stage: str) -> list[dict[str, str]]:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise Refusal(f"{path}: is missing: run `git restore {path.parent}` if it was committed, or `dvc repro -f {stage}`") from None
     except (OSError, ValueError, csv.Error) as error:
         raise Refusal(f"{path}: cannot be read ({error}): run `dvc repro -f {stage}`") from None
 

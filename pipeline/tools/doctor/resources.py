@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ MIB, GIB = 2**20, 2**30
 NCCL_BYTES = GIB
 """The size of /dev/shm that NVIDIA recommends (docs/clusters.md)."""
 LITTLE_MEMORY = 2 * GIB
+OTHERS_S = 0.2
+"""How long the use of the CPUs by other processes is measured."""
 LEAST_DISK, LITTLE_DISK = 64 * MIB, 2 * GIB
 
 Statvfs = Callable[[Path], os.statvfs_result]
@@ -53,6 +56,11 @@ def cpus(context: Context) -> Finding:
     if threads and threads * context.environment.local_world_size > usable:
         text += f"; PIPELINE_THREADS={threads} starts more threads than that, which is slower"
         return warning(text, f"`export PIPELINE_THREADS={max(1, usable // context.environment.local_world_size)}`")
+    others = limits.OtherProcesses()
+    time.sleep(OTHERS_S)
+    if not context.gpus.devices and (free := others.free_cpus(threads or usable)):
+        text += f"; other processes use them, and the threads of a training wait for the slowest, {free} of them are faster"
+        return warning(text, f"`export PIPELINE_THREADS={free}`, or wait until the others have ended")
     return ok(text)
 
 

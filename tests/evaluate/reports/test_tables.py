@@ -1,9 +1,12 @@
 """Tables as DVC reads them."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import Calibration
 
@@ -30,3 +33,9 @@ def test_the_reliability_table_keeps_every_digit_and_leaves_empty_bins_out(tmp_p
     assert list(rows[0]) == ["bin_centre", "confidence", "accuracy", "samples"]
     assert [float(row["confidence"]) for row in rows] == calibration.confidence.tolist()
     assert [row["samples"] for row in rows] == ["1", "2"]
+
+
+def test_a_missing_table_is_taken_from_git_before_it_is_trained_again(tmp_path: Path) -> None:
+    path = tmp_path / "plots/train/history.csv"
+    with pytest.raises(Refusal, match=f"{path}: is missing: run `git restore {path.parent}` if it was committed, or `dvc repro -f train`"):
+        recorded.read_table(path, "train")

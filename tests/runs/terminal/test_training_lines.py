@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from pipeline.core import limits
 from pipeline.runs import terminal as module
 from pipeline.runs.terminal import Throughput, duration, quantity, training_lines
 from pipeline.train.params import LoopSettings
@@ -47,6 +48,13 @@ def test_without_a_terminal_there_is_a_line_for_each_validation_and_others_only_
         "train: step 25 of 1000, epoch 2.5: train/objective 0.0400, valid/loss 0.0800, valid/accuracy 0.2500",
         "train: step 35 of 1000, epoch 3.5, 16 min left, loss 0.0286, valid/accuracy 0.2500, 8 samples/s",
     ]
+
+
+def test_that_other_processes_use_the_cpus_is_said_once(clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(limits.OtherProcesses, "free_cpus", lambda *_: 1)
+    train(clock, seconds=44, validate_every=50)
+    (said,) = (line for line in capsys.readouterr().out.splitlines() if "other processes" in line)
+    assert "with PIPELINE_THREADS=1 a training is faster" in said
 
 
 def test_under_ci_only_validations_are_printed(clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,12 @@ def test_a_memory_limit_and_processes_that_it_killed(make_context: MakeContext, 
 def test_a_cpu_quota_and_more_threads_than_it_allows(make_context: MakeContext, groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(limits.OtherProcesses, "free_cpus", lambda *_: 5)
+    assert (resources.cpus(make_context()).status, "`export PIPELINE_THREADS=5`" in resources.cpus(make_context()).remedy) == (
+        "warning",
+        True,
+    )
+    monkeypatch.setattr(limits.OtherProcesses, "free_cpus", lambda *_: None)
     assert (resources.cpus(make_context()).status, resources.cpus(make_context()).text) == ("ok", "8 of 8 usable")
     (groups / "cpu.max").write_text("300000 100000\n", encoding="utf-8")
     assert resources.cpus(make_context()).text == "3 of 8 usable, by CPU affinity or the quota of the cgroup"
