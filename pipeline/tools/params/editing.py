@@ -234,17 +234,18 @@ def described(problem: Problem, before: Document, assignments: Sequence[Assignme
 
 
 def changes(before: str, after: str) -> list[str]:
-    """Return one line for each key whose value differs between two texts of params.yaml, such as `train.epochs: 30 -> 3`.
-
-    A section whose keys or whose `name` differ is one line.
-    """
+    """Return one line for each key whose value differs between two texts of params.yaml, such as `train.epochs: 30 -> 3`."""
     was, becomes = (Document.of(text, Paths().params).data for text in (before, after))
     lines = []
     for section in [*becomes, *(name for name in was if name not in becomes)]:
         old, new = was.get(section), becomes.get(section)
-        if isinstance(old, Mapping) and isinstance(new, Mapping) and [*old] == [*new] and old.get("name") == new.get("name"):
-            pairs = {f"{section}.{key}": (old[key], new[key]) for key in new}
+        if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+            old, new, prefix = {section: old}, {section: new}, ""
         else:
-            pairs = {section: (old, new)}
-        lines += [f"{key}: {on_one_line(one)} -> {on_one_line(other)}" for key, (one, other) in pairs.items() if one != other]
+            prefix = f"{section}."
+        lines += [
+            f"{prefix}{key}: {on_one_line(old[key])} -> {on_one_line(value)}" for key, value in new.items() if old.get(key, value) != value
+        ]
+        lines += [f"{prefix}{key}: {on_one_line(value)} is added" for key, value in new.items() if key not in old]
+        lines += [f"{prefix}{key}: is removed" for key in old if key not in new]
     return lines

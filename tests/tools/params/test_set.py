@@ -48,7 +48,10 @@ def test_what_changed_is_printed_and_git_undoes_it(parameters: Parameters, capsy
         call(Path(), *GIT, *words)
     assert main(["set", "model=mlp", "optimizer.learning_rate=1e-4", "model.width=64", "train.metrics=[auroc]"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "set: model: {name: convnet, weights: null, width: 16, dropout: 0.1} -> {name: mlp, weights: null, width: 64, depth: 2, dropout: 0.2}",
+        "set: model.name: convnet -> mlp",
+        "set: model.width: 16 -> 64",
+        "set: model.dropout: 0.1 -> 0.2",
+        "set: model.depth: 2 is added",
         "set: optimizer.learning_rate: 0.003 -> 0.0001",
         "set: train.metrics: [] -> [auroc]",
     ]
