@@ -105,7 +105,7 @@ class Environment(BaseSettings):
     summary_follows: bool = Field(False, validation_alias=SUMMARY_FOLLOWS)
     """True if the job ends with the verb `summary`. That verb prints the result, so the stage evaluate does not print it."""
     mlflow_tracking_uri: Annotated[str, AfterValidator(tracking_address)] | None = Field(None, validation_alias="MLFLOW_TRACKING_URI")
-    mlflow_experiment_name: str = Field("pipeline", validation_alias="MLFLOW_EXPERIMENT_NAME")
+    mlflow_experiment_name: str | None = Field(None, validation_alias="MLFLOW_EXPERIMENT_NAME")
     mlflow_experiment_id: str | None = Field(None, validation_alias="MLFLOW_EXPERIMENT_ID")
     mlflow_registry_uri: str | None = Field(None, validation_alias="MLFLOW_REGISTRY_URI")
     mlflow_workspace: str | None = Field(None, validation_alias="MLFLOW_WORKSPACE")
@@ -151,7 +151,7 @@ class Environment(BaseSettings):
 
     def refuse_contradictions(self) -> None:
         """Raise Refusal for variables of MLflow of which one would have no effect beside another."""
-        if self.mlflow_experiment_id and "mlflow_experiment_name" in self.model_fields_set:
+        if self.mlflow_experiment_id and self.mlflow_experiment_name:
             raise Refusal("MLFLOW_EXPERIMENT_ID: MLFLOW_EXPERIMENT_NAME is set, too, and may name another experiment: unset one of the two")
         if self.mlflow_workspace or self.mlflow_enable_workspaces:
             name = "MLFLOW_WORKSPACE" if self.mlflow_workspace else "MLFLOW_ENABLE_WORKSPACES"

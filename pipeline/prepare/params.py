@@ -160,10 +160,12 @@ class PrepareParams(Section):
 
 
 def data_name(params: Mapping[str, Any]) -> str:
-    """Return a name for the data of a run: the stem of `source.root` if the user's own files are read, else `source.name`.
+    """Return a name for the data of a run: the stem of `source.root` if the user's own files are read, else `source.dataset` or `source.name`.
 
     `params` are the parameters by dotted key. They need not be valid. The name is "" if they do not have the source.
     """
     name, root = str(params.get("source.name") or ""), str(params.get("source.root") or "")
     own = name in SOURCES.names and SOURCES.settings(name).untrusted
-    return (re.sub(r"(\.tar)?\.[A-Za-z]\w{0,5}$", "", PurePath(root).name) if own else "") or name
+    return (
+        re.sub(r"(\.tar)?\.[A-Za-z]\w{0,5}$", "", PurePath(root).name.lstrip(".")) if own else str(params.get("source.dataset") or "")
+    ) or name

@@ -49,6 +49,8 @@ class RunInfo:
     """Model and dataset, as "ARCHITECTURE on DATASET", for the descriptions of the run."""
     description: str = ""
     name: str = ""
+    experiment: str = ""
+    """The MLflow experiment if the user chooses none, such as "digits"."""
 
 
 def architecture(params: Mapping[str, Any]) -> str:
@@ -66,6 +68,10 @@ SEARCH_TAG = "pipeline.search"
 """A tag of the run of a search and of the runs of its trials: the unique id of the search."""
 SHARED_TAG = "pipeline.samples_in_two_splits"
 """A tag of the run of a model: how many samples of its data have inputs that stand in another split too."""
+DIRECTION_TAG = "pipeline.metric_direction"
+"""A tag of the run of a training: "min" if smaller values of `train.metric` are better, else "max"."""
+EXPORTED = "exported/"
+"""The beginning of the names of the exported weights' metrics, such as "exported/valid/accuracy". Only a finished training has them."""
 COPIES, MODEL = "files", "model.safetensors"
 NUMBERED = re.compile("run-([0-9]+)-")
 LOCK_ATTEMPTS, LOCK_PAUSE_S = 40, 0.025
@@ -168,7 +174,7 @@ class Journal:
         folder = journals_folder(root) / (name or new_name(root))
         folder.mkdir(parents=True, exist_ok=True)
         journal = cls(folder, stage=stage, amends=False)
-        journal._append("start", stage=stage, **asdict(info), **more)
+        journal._append("start", stage=stage, **asdict(info) | more)
         journal._writer.sync()
         for parent in (folder, *folder.parents[:3]):  # if a power cut lost the folder, the resumed training would create a second run
             files.sync(parent)

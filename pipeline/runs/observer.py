@@ -25,7 +25,7 @@ class StageObserver(Observer):
         self.training, self.reported = training, (time.perf_counter(), training.state.step)
         graphs = {"requested": training.machine.graphs, "obstacle": training.why_eager}
         more = {"inputs": inputs, "data": str(training.train_split), "cuda_graphs": graphs}
-        self.info = run_description.of_training(self.document, self.paths, self.environment, more)
+        self.info = run_description.of_training(self.document, self.paths, self.environment, more, direction=training.plan.direction)
         print(f"train: {model_size.described(training)}", flush=True)
         resume_file = training.saver.checkpoints.folder / "run"
         tracked = tracking.training(self.environment, resume_file=resume_file, info=self.info)

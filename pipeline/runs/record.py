@@ -131,7 +131,10 @@ class Record:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [{"step": event.fields["step"], **event.fields["values"]} for event in self.training if event.kind == "metrics"]
+        points = [event.fields for event in self.training if event.kind == "metrics"]
+        return [
+            {"step": each["step"], **each["values"]} for each in points if not next(iter(each["values"]), "").startswith(journal.EXPORTED)
+        ]
 
     @property
     def cost(self) -> Cost | None:

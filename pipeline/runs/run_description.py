@@ -13,12 +13,13 @@ from pipeline.core.prepared import PreparedRecord, read_record, shared_samples
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Scalar, flatten, formatted
+from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import parse
 from pipeline.evaluate.reports import recorded
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.runs import provenance
 from pipeline.runs import run as tracking
-from pipeline.runs.journal import SECTIONS, SHARED_TAG, Dataset, RunInfo, architecture
+from pipeline.runs.journal import DIRECTION_TAG, EXPORTED, SECTIONS, SHARED_TAG, Dataset, RunInfo, architecture
 from pipeline.runs.run import Run
 from pipeline.train.params import TrainParams
 
@@ -30,24 +31,27 @@ PARAMS = PrepareParams.model_fields | TrainParams.model_fields
 CONTEXTS = {"train": "training", "valid": "validation", "test": "test"}
 SHORT = {"learning_rate": "lr", "batch_size": "batch", "weight_decay": "wd"}
 MOST_CHANGES = 4
+LONGEST_EXPERIMENT = 200
 DESCRIBED = ("loss", "objective", "perplexity", "accuracy")
 MOST_LISTED = 100
 """Longer lists in the description of a dataset are replaced by their length: MLflow sends all descriptions to its table of runs."""
 LONGEST_VALUE = 24
 
 
-def of_training(document: Mapping[str, Any], paths: Paths, environment: Environment, more: Mapping[str, Any]) -> RunInfo:
+def of_training(
+    document: Mapping[str, Any], paths: Paths, environment: Environment, more: Mapping[str, Any], *, direction: Direction
+) -> RunInfo:
     """Return the metadata of a training run.
 
     `document` is the content of params.yaml. `more` has further entries for the provenance, which otherwise has facts about code, libraries
-    and machine.
+    and machine. `direction` is that of `train.metric`.
     """
     info = of_evaluation(document, paths, environment, ("train", "valid"))
     context = dict(environment.mlflow_run_context or {})
     name = context.pop("mlflow.runName", None) or info.name
     return replace(
         info,
-        tags={**SOURCE, **provenance.tags(info.provenance), **info.tags, **context},
+        tags={**SOURCE, **provenance.tags(info.provenance), **info.tags, DIRECTION_TAG: direction, **context},
         provenance={**info.provenance, **more},
         description=f"in training, {info.subject}",
         name=name,
@@ -71,7 +75,18 @@ def of_evaluation(document: Mapping[str, Any], paths: Paths, environment: Enviro
         subject=subject(document),
         description=f"{subject(document)}; trained elsewhere",
         name=name_of(document, paths, environment),
+        experiment=experiment(document),
     )
+
+
+def experiment(document: Mapping[str, Any]) -> str:
+    """Return the MLflow experiment of runs for which the user chooses none: the name of the data, with the task if it is not classification.
+
+    Other data or another task are another experiment, because their results cannot be compared.
+    """
+    params = params_of(document)
+    task = SOURCES.settings(str(params["source.name"])).task_of(document["source"])
+    return data_name(params)[:LONGEST_EXPERIMENT] + ("" if task == "classification" else f" {task}")
 
 
 def dataset_of(document: Mapping[str, Any], prepared: PreparedRecord, split: str) -> Dataset:
@@ -171,18 +186,21 @@ def short(value: Scalar) -> str:
 def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     """Log the files and the model of a finished training to `run`.
 
-    Then set the description to the scores of the last report: of the validation, or of train if it has none. It ends with the `subject` of `info`.
+    Then log the metrics of the exported weights once more, with names that begin with `EXPORTED`, and set the description to them: those of
+    the validation, or of train if it has none. The description ends with the `subject` of `info`.
     """
     for path in (paths.params, paths.lock, paths.dvc_lock):
         if path.exists():
             run.artifact(path)
     run.artifact(paths.history, folder="plots/train")
     trained = json.loads((paths.metrics / "train.json").read_bytes())
-    split = "valid" if "valid" in trained else "train"
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in trained[split].items() if name in DESCRIBED)
-    weights = f", weights of step {trained['exported_step']}" if trained["exported_step"] != trained["steps"] else ""
+    step, split = trained["exported_step"], VALID if VALID in trained else TRAIN
+    values = trained.get(split, {})
+    run.metrics(step, {f"{EXPORTED}{split}/{name}": value for name, value in values.items()})
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if name in DESCRIBED)
+    of = f" of {trained['steps']}" if step != trained["steps"] else ""
     early = f"; ended early, after step {trained['ended_at']}, by a non-finite value" if "ended_at" in trained else ""
-    run.describe(f"{split} {scores} at step {trained['steps']}{weights}{early}; {info.subject}")
+    run.describe(f"{split} {scores} at step {step}{of}{early}; {info.subject}")
     run.model(paths.model)
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.runs import event_files, find, journal
+from pipeline.runs.events import Cursor
 from pipeline.runs.mlflow.address import redacted_output
-from pipeline.runs.mlflow.store import Store
+from pipeline.runs.mlflow.store import Store, destination
 from pipeline.runs.record import runs_of
 
 if TYPE_CHECKING:
@@ -35,16 +36,30 @@ def run(host: str, port: int) -> int:
     """
     if not 0 < port <= LAST_PORT:
         raise Refusal(f"--port {port}: is no port: write a number from 1 to {LAST_PORT}")
-    store = Store(Environment.read())
+    environment = Environment.read()
+    store = Store(environment)
     with redacted_output(store.address.secrets):
         if store.address.is_server:
             with store.refusing(
                 "MLFLOW_TRACKING_URI", f"{store.address.shown} does not answer", ": start the server, or unset the variable"
             ):
-                show(f"{store.address.shown}/{runs_page(store.experiment_id())}")
+                show(f"{store.address.shown}/{runs_page(opened(store, environment))}")
         else:
-            serve(store, host, port)
+            serve(store, environment, host, port)
     return 0
+
+
+def opened(store: Store, environment: Environment) -> str:
+    """Return the id of the experiment at which the UI opens: the one that the user has chosen, or else that of the newest run of this checkout.
+
+    Without either, it is the experiment of the store that was changed last.
+    """
+    chosen = destination(environment)
+    if "experiment" in chosen or "experiment_id" in chosen:
+        return store.experiment_id(chosen)
+    ids = [each.experiment_id for each in store.client.search_experiments(order_by=["last_update_time DESC"])]
+    of_runs = (Cursor.load(run.folder, store.address.key).experiment_id for run in reversed(runs_of(environment.root)))
+    return next((each for each in of_runs if each in ids), None) or next(iter(ids), "0")
 
 
 def runs_page(experiment_id: str) -> str:
@@ -58,7 +73,7 @@ def runs_page(experiment_id: str) -> str:
     return comparison_view.link(experiment_id)
 
 
-def serve(store: Store, host: str, port: int) -> None:
+def serve(store: Store, environment: Environment, host: str, port: int) -> None:
     """Serve MLflow's own application in this process, with the additional page `/compare`."""
     import uvicorn  # must precede MLflow's server, which checks sys.modules for it
     from mlflow.server import constants
@@ -79,9 +94,9 @@ def serve(store: Store, host: str, port: int) -> None:
         try:
             from pipeline.runs.mlflow import comparison_view
 
-            return HTMLResponse(comparison_view.page(store))
+            return HTMLResponse(comparison_view.page(store, opened(store, environment)))
         except Exception:  # for example a busy store, or a stored view in an unknown format: then open the shared view
-            return RedirectResponse(f"/{runs_page(store.experiment_id())}")
+            return RedirectResponse(f"/{runs_page(opened(store, environment))}")
 
     app.router.routes.insert(0, Route("/compare", compare))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))

@@ -1,4 +1,4 @@
-"""Writes what a training leaves beside the model: its history as CSV, its last and best metrics as JSON, and a batch that gave a non-finite loss."""
+"""Writes what a training leaves beside the model: its history as CSV, the metrics of the exported weights as JSON, and a batch that gave a non-finite loss."""
 
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
@@ -36,26 +36,32 @@ def write_history(path: Path, rows: Sequence[Row], columns: Sequence[str]) -> No
 
 
 def write_metrics(path: Path, progress: Progress, exported_step: int, columns: Sequence[str]) -> None:
-    """Write a JSON file with the metrics of the last report, the best validation, and two steps.
+    """Write a JSON file with the metrics of the exported weights, the best validation, and two steps.
 
-    `steps` is the step of the last report, and `exported_step` that of the exported weights. `ended_at` is there only
-    if a non-finite value ended the training early. The metrics of the last report are nested by split, as `dvc metrics diff` expects. They
-    have the order of `columns`.
+    `steps` is the step of the last report, and `exported_step` that of the exported weights. `train` and `valid` have the metrics that were
+    reported after `exported_step`; if another report was the last, its metrics are in `last`. `ended_at` is there only if a non-finite value
+    ended the training early. Metrics are nested by split, as `dvc metrics diff` expects.
     """
     last = progress.rows[-1]
     numbers: dict[str, object] = {"steps": last["step"], "exported_step": exported_step}
-    # sort by column: the keys of a row that was restored from a checkpoint are in another order
-    for name in (column for column in columns if column in last):
-        split, _, quantity = name.partition("/")
-        if quantity:
-            section = numbers.setdefault(split, {})
-            assert isinstance(section, dict)
-            section[quantity] = last[name]
+    numbers |= by_split(next((row for row in progress.rows if row["step"] == exported_step), {}), columns)
+    if last["step"] != exported_step:
+        numbers["last"] = by_split(last, columns)
     if progress.ended_at is not None:
         numbers["ended_at"] = progress.ended_at
     if progress.best_value is not None:
         numbers["best"] = {"step": progress.best_step, "value": progress.best_value}
     files.write_json(path, numbers)
+
+
+def by_split(row: Row, columns: Sequence[str]) -> dict[str, dict[str, object]]:
+    """Return the metrics of a row of the history, by split and quantity, in the order of `columns`."""
+    found: dict[str, dict[str, object]] = {}
+    # the keys of a row that was restored from a checkpoint are in another order
+    for name in (column for column in columns if column in row and "/" in column):
+        split, _, quantity = name.partition("/")
+        found.setdefault(split, {})[quantity] = row[name]
+    return found
 
 
 MAX_LISTED = 5

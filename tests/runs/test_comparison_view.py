@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from pipeline.core.registry import TASKS
-from pipeline.runs.journal import SHARED_TAG
+from pipeline.runs.journal import DIRECTION_TAG, SHARED_TAG
 from pipeline.runs.mlflow import comparison_view
 from pipeline.runs.mlflow.store import NOTE_TAG
 from tests.runs.conftest import RUN_INFO, Tracked
@@ -25,10 +25,20 @@ METRICS = {
 }
 
 
-def make_run(params: dict[str, str], *, accuracy: float = 0.9, **tags: str) -> Any:
+def make_run(params: dict[str, str], *, accuracy: float = 0.9, status: str = "FINISHED", digest: str = "", **tags: str) -> Any:
+    """Return a run as MLflow does. It has the metrics of an earlier version, which did not record those of the exported weights."""
     params = {"train.metric": "valid/accuracy", "model.name": "mlp", "seed": "1", **params}
     data = SimpleNamespace(params=params, metrics={**METRICS, "valid/accuracy": accuracy}, tags=tags)
-    return SimpleNamespace(data=data, info=SimpleNamespace(run_id=f"id-{accuracy}", run_name=f"run-{accuracy}", start_time=1))
+    split = SimpleNamespace(dataset=SimpleNamespace(name="digits valid", digest=digest), tags=[SimpleNamespace(value="validation")])
+    info = SimpleNamespace(run_id=f"id-{accuracy}", run_name=f"run-{accuracy}", start_time=1, status=status)
+    return SimpleNamespace(data=data, info=info, inputs=SimpleNamespace(dataset_inputs=[split] if digest else []))
+
+
+def finished(accuracy: float, *, last: float, **more: str) -> Any:
+    """Return a run whose exported weights have another accuracy than those of the last step."""
+    run = make_run({}, accuracy=last, **more)
+    run.data.metrics["exported/valid/accuracy"] = accuracy
+    return run
 
 
 def columns(*runs: Any) -> list[str]:
@@ -43,6 +53,7 @@ def test_the_parameters_that_differ_are_columns_beside_result_model_data_and_how
         "metrics.`valid/accuracy`",
         "params.`optimizer.beta1`",
         "params.`model.name`",
+        "attributes.`Dataset`",
         "attributes.`Description`",
     ]
     assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs)))
@@ -56,7 +67,7 @@ def test_parameters_that_differ_stand_before_those_that_are_always_shown_and_tho
     second = make_run(
         {**shared, "source.name": "b", "optimizer.learning_rate": "0.2", "model.width": "9"}, **same, **{"evaluate.top_k": "5"}
     )
-    assert columns(first, second)[3:-1] == [
+    assert columns(first, second)[3:-2] == [
         *(f"params.`{name}`" for name in ("source.name", "optimizer.learning_rate", "model.width")),
         "tags.`evaluate.top_k`",
         *(f"params.`{name}`" for name in ("model.name", "train.batch_size")),
@@ -70,7 +81,7 @@ def test_baseline_loss_and_samples_in_two_splits_are_columns_where_runs_differ()
     runs = make_run({}), make_run({"seed": "2"}, **{SHARED_TAG: "none"}), make_run({}, **{SHARED_TAG: "2 of 3 samples of test in train"})
     for run, loss, baseline in zip(runs[:2], (0.5, 0.25), (0.125, 0.75), strict=True):
         run.data.metrics |= {"test/loss": loss, "test/macro_f1": 0.5, "test/majority_class_accuracy": baseline}
-    assert columns(*runs)[1:-2] == [
+    assert columns(*runs)[1:-3] == [
         *(f"metrics.`{name}`" for name in ("test/accuracy", "valid/accuracy")),
         "params.`seed`",
         f"tags.`{SHARED_TAG}`",
@@ -82,6 +93,39 @@ def test_runs_are_sorted_by_the_metric_that_selects_the_weights() -> None:
     for metric, ascending in (("valid/accuracy", False), ("valid/loss", True)):
         state = comparison_view.state([make_run({"train.metric": metric}), make_run({"train.metric": "valid/accuracy"})])
         assert (state["orderByKey"], state["orderByAsc"]) == (f"metrics.`{metric}`", ascending)
+
+
+def test_finished_runs_come_first_by_the_metric_of_the_exported_weights() -> None:
+    """Unfinished runs lack this metric, and MLflow lists them last."""
+    runs = [make_run({}, accuracy=0.99, status="KILLED"), finished(0.64, last=0.54), finished(0.6, last=0.6)]
+    state = comparison_view.state(runs)
+    assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`exported/valid/accuracy`", False)
+    assert state["selectedColumns"][2] == "metrics.`exported/valid/accuracy`"
+    assert "Best exported/valid/accuracy: 0.64 by [run-0.54]" in comparison_view.note(runs, "7")
+    assert [card["deleted"] for card in state["compareRunCharts"] if card.get("metricKey", "").startswith("exported/")] == [True]
+
+
+def test_only_runs_with_the_data_of_the_newest_are_ranked() -> None:
+    """The names of two datasets can be equal. The digests of their validation splits are not."""
+    runs = [finished(0.6, last=0.6, digest="a1"), finished(0.9, last=0.9, digest="b2"), finished(0.7, last=0.7, digest="a1")]
+    note = comparison_view.note(runs, "7")
+    assert "0.7 by [run-0.7]" in note
+    assert "They have the data digits valid (a1). 1 more," in note
+    assert comparison_view.state(runs)["searchFilter"] == "dataset.digest = 'a1'"
+    assert comparison_view.state(runs[::2])["searchFilter"] == ""
+    assert "other data" not in comparison_view.note(runs[::2], "7")
+
+
+def test_the_better_direction_is_that_which_was_recorded() -> None:
+    params = {"train.metric": "valid/distance"}
+    runs = [make_run(params, accuracy=accuracy) for accuracy in (0.1, 0.2)]
+    for run in runs:
+        run.data.metrics["valid/distance"] = run.data.metrics["valid/accuracy"]
+    assert "Best" not in comparison_view.note(runs, "7")  # no metric or task of this checkout has this name
+    for direction, best in (("min", "0.1"), ("max", "0.2")):
+        runs[0].data.tags[DIRECTION_TAG] = direction
+        assert f"{best} by [run-{best}]" in comparison_view.note(runs, "7")
+        assert comparison_view.state(runs)["orderByAsc"] == (direction == "min")
 
 
 def test_curves_come_first_and_every_metric_has_one_card() -> None:
@@ -130,7 +174,7 @@ def test_the_description_links_table_and_charts_and_names_the_best_run() -> None
     assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
     assert "compareRunsMode=CHART" in first
     assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
-    assert "Best valid/accuracy of a last step: 0.7500 by" in first
+    assert "Best valid/accuracy of a last step: 0.75 by" in first
     assert second == "Of 3 runs, these parameters differ: `seed`."
 
 
@@ -165,4 +209,4 @@ def test_an_edited_view_or_description_is_not_overwritten(tracked: Tracked) -> N
 def test_the_direction_of_every_metric_of_every_task_is_known() -> None:
     for task in TASKS.names:
         for metric, direction in TASKS.module(task).Targets.metrics.items():
-            assert comparison_view.is_better_lower(f"valid/{metric}") == (direction == "min"), metric
+            assert comparison_view.direction([make_run({"train.metric": f"valid/{metric}"})]) == direction, metric

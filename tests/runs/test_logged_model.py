@@ -19,6 +19,7 @@ from scipy.special import softmax
 
 from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.inputs.text import AnyDescription, TokenizerDescription
+from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
@@ -34,6 +35,9 @@ from tests.runs import tiny
 from tests.runs.conftest import Tracked, turned_to
 from tests.specs import bytes_of_gpt2, pair_spec
 from tests.texts import ENCODER_DECODER
+
+
+LOGITS = {"return": "logits"}
 
 
 def model_uri(tracked: Tracked) -> str:
@@ -62,6 +66,18 @@ def load_logged(tracked: Tracked, path: Path) -> Any:
         return mlflow.pyfunc.load_model(f"models:/{output.model_id}")
 
 
+def confidence(module: Any, pairs: TextPairInputs, source: torch.Tensor) -> float:
+    """Return the geometric mean of the probabilities of the tokens that the model writes for a source text (length,), the end included."""
+    (tokens,) = decode(module, source[None], pairs)
+    tokens = [*tokens, pairs.tokenizer.end][: pairs.target_length - 1]
+    target = torch.full((pairs.target.length,), pairs.pad)
+    target[: len(tokens)] = torch.tensor([pairs.tokenizer.end, *tokens[:-1]])
+    with torch.inference_mode():
+        outputs = module(torch.from_numpy(pairs.rows(source[None].numpy(), target[None].int().numpy())))[0, : len(tokens)].double()
+    outputs[:, [number for number in (pairs.pad, pairs.tokenizer.unknown) if number is not None]] = -torch.inf
+    return float(outputs.log_softmax(-1)[range(len(tokens)), tokens].mean().exp())
+
+
 @pytest.fixture
 def store(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
@@ -75,9 +91,8 @@ def test_the_logged_model_takes_raw_images_in_any_number_and_no_pickle(tracked: 
     model = mlflow.pyfunc.load_model(model_uri(tracked))
     for count in (3, 1):
         images = tiny.images(count)
-        assert np.array_equal(model.predict(images), logits(tracked, images))
-        assert np.array_equal(model.predict(images.astype(np.int64)), logits(tracked, images))
-    assert model.metadata.signature.outputs.inputs[0].shape == (-1, tiny.CLASSES)
+        assert np.array_equal(model.predict(images, params=LOGITS), logits(tracked, images))
+        assert np.array_equal(model.predict(images.astype(np.int64), params=LOGITS), logits(tracked, images))
     assert model.metadata.metadata == {"classes": ["ant", "bee", "cat"]}
 
 
@@ -105,7 +120,7 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
     logged = tracked.client.get_logged_model(output.model_id)
     assert (logged.name, logged.status.name, logged.params) == ("v1-5-a-b", "READY", params)
     assert logged.experiment_id == run.info.experiment_id != "1"
-    assert "of the classes ant, bee, cat." in logged.tags["mlflow.note.content"]
+    assert "the most probable classes with their probabilities, of ant, bee, cat." in logged.tags["mlflow.note.content"]
     assert sorted((point.key, point.value, point.dataset_name) for point in logged.metrics) == [
         ("test/accuracy", 0.25, "digits test"),
         ("test/accuracy", 0.5, "digits test"),
@@ -115,20 +130,20 @@ def test_the_logged_model_has_a_description_and_the_metrics_of_each_split(tracke
     assert [point.step for point in tracked.client.get_metric_history(run.info.run_id, "test/accuracy")] == [2, 2]
 
 
-def test_the_logged_model_names_the_most_likely_classes_on_request_and_refuses_other_params(tracked: Tracked, store: None) -> None:
+def test_the_logged_model_names_the_most_likely_classes_and_refuses_other_params(tracked: Tracked, store: None) -> None:
     import mlflow
     from mlflow.exceptions import MlflowException
 
     model, images = mlflow.pyfunc.load_model(model_uri(tracked)), tiny.images(3)
     shares = softmax(logits(tracked, images).astype(np.float64), axis=1)
-    records = model.predict(images, params={"return": "probabilities", "top_k": 2})
+    records = model.predict(images, params={"top_k": 2})
     assert [len(record["top"]) for record in records] == [2, 2, 2]
     for record, row in zip(records, shares, strict=True):
         assert record["top"][0] == {"class": record["class"], "probability": record["probability"]}
         best = np.argsort(-row)[:2]
         assert [each["class"] for each in record["top"]] == [("ant", "bee", "cat")[number] for number in best]
         assert [each["probability"] for each in record["top"]] == pytest.approx(row[best].tolist(), rel=1e-6)
-    assert len(model.predict(images, params={"return": "probabilities"})[0]["top"]) == 3
+    assert len(model.predict(images)[0]["top"]) == 3
     for params in ({"return": "classes"}, {"top_k": 0}):
         with pytest.raises(MlflowException, match="`return` is `logits` or `probabilities`, and `top_k` is a number from 1 on"):
             model.predict(images, params=params)
@@ -160,22 +175,22 @@ def test_the_logged_model_of_texts_takes_strings(
 
     model, texts = load_logged(tracked, path), ["abcab", "hzg", "e"]
     outputs = expected(*texts)
-    assert np.allclose(model.predict(texts), outputs, atol=1e-5)
-    assert np.allclose(model.predict(pandas.DataFrame({"text": texts})), outputs, atol=1e-5)
-    assert np.allclose(model.predict("hzg"), outputs[1:2], atol=1e-5)
-    records = model.predict(texts, params={"return": "probabilities", "top_k": 1})
+    assert np.allclose(model.predict(texts, params=LOGITS), outputs, atol=1e-5)
+    assert np.allclose(model.predict(pandas.DataFrame({"text": texts}), params=LOGITS), outputs, atol=1e-5)
+    assert np.allclose(model.predict("hzg", params=LOGITS), outputs[1:2], atol=1e-5)
+    records = model.predict(texts, params={"top_k": 1})
     names = spec.targets.output_names if is_classifier else ("<padding>", "<unknown>", "<end>", *"abcdefgh")
     assert [record["class"] for record in records] == [names[number] for number in outputs.argmax(1)]
     for wrong in ([1], ["a", None], [["a", "b"]], []):
         with pytest.raises(MlflowException, match="the input contains something else than texts; send a list of texts"):
             model.predict(wrong)
     if is_classifier:
-        assert np.allclose(model.predict(["ha" * 20]), expected("ha" * 20), atol=1e-5), "the first 12 tokens count"
+        assert np.allclose(model.predict(["ha" * 20], params=LOGITS), expected("ha" * 20), atol=1e-5), "the first 12 tokens count"
         with pytest.raises(MlflowException, match="text 1 of the input has no tokens"):
             model.predict(["a", ""])
     else:
-        assert np.allclose(model.predict(["ha" * 20]), expected("ha" * 6), atol=1e-5), "the last 12 tokens count"
-        assert model.predict([""]).shape == (1, 11)
+        assert np.allclose(model.predict(["ha" * 20], params=LOGITS), expected("ha" * 6), atol=1e-5), "the last 12 tokens count"
+        assert model.predict([""], params=LOGITS).shape == (1, 11)
 
 
 def test_the_logged_model_of_pairs_writes_the_texts_of_the_model(tracked: Tracked, store: None, tmp_path: Path) -> None:
@@ -192,8 +207,12 @@ def test_the_logged_model_of_pairs_writes_the_texts_of_the_model(tracked: Tracke
     sources = torch.from_numpy(tokenizer.rows(texts, spec.inputs.length)[0])
     expected = [tokenizer.decode(tokens) for tokens in decode(module, sources, spec.inputs)]
     assert len(set(expected)) > 1
-    assert model.predict(texts) == expected
-    assert model.predict("hg") == expected[1:2]
+    written = model.predict(texts)
+    assert [record["text"] for record in written] == expected
+    assert [record["confidence"] for record in written] == pytest.approx(
+        [confidence(module, spec.inputs, row) for row in sources], rel=1e-4
+    )
+    assert model.predict("hg")[0]["text"] == expected[1]
     with pytest.raises(MlflowException, match="text 1 of the input has no tokens"):
         model.predict(["a", ""])
 
@@ -246,10 +265,10 @@ def test_the_logged_model_answers_over_http(tracked: Tracked, address: str) -> N
     inputs, expected = tiny.images(3).tolist(), logits(tracked, tiny.images(3))
     code, answered = ask(address, {"inputs": inputs})
     assert code == 200, answered
-    assert np.array_equal(np.asarray(answered["predictions"], np.float32), expected)
-    code, answered = ask(address, {"instances": inputs, "params": {"return": "probabilities", "top_k": 1}})
-    assert code == 200, answered
     assert [record["class"] for record in answered["predictions"]] == [("ant", "bee", "cat")[number] for number in expected.argmax(1)]
+    code, answered = ask(address, {"instances": inputs, "params": LOGITS})
+    assert code == 200, answered
+    assert np.array_equal(np.asarray(answered["predictions"], np.float32), expected)
     code, answered = ask(address, {"inputs": inputs, "params": {"returns": "probabilities", "top_k": 1}})
     assert code == 400, answered
     assert "params has returns, but this model knows only return and top_k" in answered["message"]

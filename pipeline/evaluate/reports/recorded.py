@@ -138,7 +138,7 @@ def read_table(path: Path, stage: str) -> list[dict[str, str]]:
 def metrics_at(step: int, rows: Iterable[Mapping[str, str]], *splits: str) -> dict[str, float]:
     """Return the metrics of the splits, by names such as "valid/loss", in the row of the history after `step`; {} if there is none.
 
-    For the step of the exported weights, these are the metrics of the model. `metrics/train.json` has those of the last step instead.
+    For the step of the exported weights, these are the metrics of the model.
     """
     found = next((row for row in rows if row.get("step") == str(step)), {})
     return {name: float(cell) for name, cell in found.items() if cell and str(name).partition("/")[0] in splits}

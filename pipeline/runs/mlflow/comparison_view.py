@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
+from pipeline.core.registry import TASKS
 from pipeline.inference.params import METRICS
-from pipeline.runs.journal import SECTIONS, SHARED_TAG
+from pipeline.runs.journal import DIRECTION_TAG, EXPORTED, SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ DIGEST_LINE = "\n\n[//]: # (pipeline {})"
 """The last line of a generated description. It contains a digest of the text before it, written as a link definition, which Markdown
 does not display."""
 COMPRESSED = "deflate;"
-MOST_RUNS = 200
+MOST_RUNS, MOST_EXPERIMENTS = 200, 50
 MOST_PARAMS, MOST_CHARTS = 16, 80
 """The maximum number of differing parameters and of charts. They keep the view far below 20,000 characters, MLflow's limit for a tag."""
 SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy", "test/mean_guess_rmse")
@@ -35,15 +36,16 @@ SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy", "test/me
 MOST_SCORES_FIRST = 2
 """How many metrics stand before the parameters in which the runs differ: a window shows some eight columns."""
 ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
-WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Description`": 330}
+WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Dataset`": 240, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
 
 # When the UI is reloaded, it loses a shared view but not its own state in localStorage. So this page writes the view to localStorage.
 PAGE = """<!doctype html><meta charset="utf-8"><title>Comparison of runs</title><script>
-const target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
+const states = %(states)s, target = "/#/experiments/" + %(experiment)s + "/runs?workflowType=machine_learning" + (location.search ? "&compareRunsMode=CHART" : "");
 try {
-localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([%(experiment)s]) + "-ReactComponentState", %(state)s);
+for (const [id, state] of Object.entries(states))
+localStorage.setItem("MLflowLocalStorage-1.1-ExperimentPage-" + JSON.stringify([id]) + "-ReactComponentState", state);
 localStorage.setItem("mlflow.workflowType_v1", JSON.stringify("machine_learning"));
 localStorage.setItem("mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true");
 localStorage.setItem("mlflow.assistant.panelOpen_v1", "false");
@@ -104,9 +106,14 @@ def unpacked(text: str) -> dict[str, Any]:
 
 
 def state(runs: "Sequence[Run]") -> dict[str, Any]:
-    """Return the state of the table and the charts, in the format of MLflow's UI. `runs` are ordered from newest to oldest."""
+    """Return the state of the table and the charts, in the format of MLflow's UI. `runs` are ordered from newest to oldest.
+
+    If they have different data, the table is filtered by the data of the newest. It is sorted by the metric of the exported weights, which
+    only finished runs have: MLflow lists runs without it last.
+    """
+    runs, others = divided(runs)
     metrics = sorted({name for run in runs for name in run.data.metrics})
-    chosen = chosen_metric(runs)
+    chosen, key = chosen_metric(runs), sort_key(runs)
     test_metric = "test/" + chosen.partition("/")[2]
     differing_params = differing([run.data.params for run in runs])
     params = differing_params[:MOST_PARAMS]
@@ -114,21 +121,21 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     tags = [*({SHARED_TAG} & {*differing_tags}), *(name for name in differing_tags if name.startswith("evaluate."))]
     differing_scores = differing([run.data.metrics for run in runs])
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
-    scores = dict.fromkeys((test_metric, chosen, *(name for name in SCORES if name in differing_scores)))
+    scores = dict.fromkeys((test_metric, key, *(name for name in SCORES if name in differing_scores)))
     score_columns = [f"metrics.`{name}`" for name in scores if name in metrics]
     columns += score_columns[:MOST_SCORES_FIRST]
     shown = [name for name in dict.fromkeys((*ALWAYS_SHOWN, *params)) if any(name in run.data.params for run in runs)]
     columns += [f"params.`{name}`" for name in shown if name in differing_params]
     columns += [*(f"tags.`{name}`" for name in tags), *score_columns[MOST_SCORES_FIRST:]]
     columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
-    columns += ["attributes.`Description`"]
+    columns += ["attributes.`Dataset`", "attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
     shared = [name for name in params if all(name in run.data.params for run in runs)]
     charts = list(cards(metrics[:MOST_CHARTS], chosen=chosen, test_metric=test_metric, params=shared))
     return {
-        "searchFilter": "",
-        "orderByKey": f"metrics.`{chosen}`",
-        "orderByAsc": is_better_lower(chosen),
+        "searchFilter": f"dataset.digest = '{data_of(runs[0])[1]}'" if others else "",
+        "orderByKey": f"metrics.`{key}`",
+        "orderByAsc": direction(runs) == "min",
         "startTime": "ALL",
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
@@ -154,11 +161,36 @@ def chosen_metric(runs: "Sequence[Run]") -> str:
     return runs[0].data.params["train.metric"] if runs else "valid/accuracy"
 
 
-def is_better_lower(metric: str) -> bool:
-    quantity = metric.rpartition("/")[2]
+def sort_key(runs: "Sequence[Run]") -> str:
+    """Return the metric by which runs are ranked: that of the exported weights, or that of the last step if an earlier version wrote all runs."""
+    chosen = chosen_metric(runs)
+    return f"{EXPORTED}{chosen}" if any(f"{EXPORTED}{chosen}" in run.data.metrics for run in runs) else chosen
+
+
+def direction(runs: "Sequence[Run]") -> str | None:
+    """Return "min" or "max", the better direction of the metric of `chosen_metric`, as the newest run has recorded it.
+
+    For a run of an earlier version, which has not, it is that of the metric or task of this checkout; None if none has this metric.
+    """
+    quantity = chosen_metric(runs).rpartition("/")[2]
+    if runs and (recorded := runs[0].data.tags.get(DIRECTION_TAG)):
+        return recorded
     if quantity in METRICS.names:
-        return bool(METRICS.module(quantity).Metric.direction == "min")
-    return metric.endswith(("loss", "error", "perplexity", "_per_character", "_per_byte", "rmse", "mae"))
+        return str(METRICS.module(quantity).Metric.direction)
+    return next((found for task in TASKS.names if (found := TASKS.module(task).Targets.metrics.get(quantity))), None)
+
+
+def data_of(run: "Run") -> tuple[str, str]:
+    """Return the name and the digest of the data by which the run is ranked, its validation split or else its train split; ("", "") if unknown."""
+    found = {tag.value: each.dataset for each in (run.inputs.dataset_inputs if run.inputs else ()) for tag in each.tags}
+    chosen = found.get("validation") or found.get("training")
+    return (chosen.name, chosen.digest) if chosen else ("", "")
+
+
+def divided(runs: "Sequence[Run]") -> "tuple[list[Run], list[Run]]":
+    """Return the runs with the data of the newest, which is the first, and the others, which cannot be compared with it."""
+    known = data_of(runs[0])[1] if runs else ""
+    return [run for run in runs if not known or data_of(run)[1] == known], [run for run in runs if known and data_of(run)[1] != known]
 
 
 def differing(values_of_runs: Sequence[Mapping[str, object]]) -> list[str]:
@@ -184,6 +216,8 @@ def cards(metrics: Sequence[str], *, chosen: str, test_metric: str, params: Sequ
             yield line(name, "valid")
         elif (name.startswith("train/") and name != "train/samples_per_second") or name == "learning_rate":
             yield line(name, "train")
+        elif name.startswith(EXPORTED):
+            yield card(name, "valid", "BAR", metricKey=name, deleted=True)  # the table has it
         elif not name.startswith("test/"):
             yield line(name, "machine")
     tested = [name for name in metrics if name.startswith("test/")]
@@ -213,21 +247,30 @@ def card(name: str, section: str, kind: str, **more: Any) -> dict[str, Any]:
 def note(runs: "Sequence[Run]", experiment_id: str) -> str:
     """Return the experiment's description in Markdown: links to the comparison, the best run, and the parameters in which runs differ.
 
-    The links are in the first line, which the UI always shows.
+    The links are in the first line, which the UI always shows. Of runs with different data, only those with the data of the newest count.
+    Unfinished runs cannot be the best.
     """
     links = f"[Table]({link(experiment_id)}) and [charts]({link(experiment_id, charts=True)}) that compare the runs"
-    chosen = chosen_metric(runs)
-    comparable = [run for run in runs if math.isfinite(run.data.metrics.get(chosen, math.nan))]
-    if not comparable:
-        return with_digest(f"{links}.")
-    best = sorted(comparable, key=lambda run: run.data.metrics[chosen], reverse=not is_better_lower(chosen))[0]
-    name = re.sub(r"([\\`*_\[\]()<>])", r"\\\1", best.info.run_name)
-    linked_name = f"[{name}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
+    runs, others = divided(runs)
+    key, better = sort_key(runs), {"min": min, "max": max}.get(direction(runs) or "")
+    comparable = [run for run in runs if run.info.status == "FINISHED" and math.isfinite(run.data.metrics.get(key, math.nan))]
+    text = f"{links}."
+    if comparable and better:
+        best = better(comparable, key=lambda run: run.data.metrics[key])
+        linked_name = f"[{escaped(best.info.run_name)}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
+        last = "" if key.startswith(EXPORTED) else " of a last step"
+        text += f" Best {key}{last}: {best.data.metrics[key]:.4g} by {linked_name}."
     names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:MOST_PARAMS]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
-    return with_digest(
-        f"{links}. Best {chosen} of a last step: {best.data.metrics[chosen]:.4f} by {linked_name}.\n\nOf {count}, these parameters differ: {names}."
-    )
+    text += f"\n\nOf {count}, these parameters differ: {names}."
+    if others:
+        name, digest = data_of(runs[0])
+        text += f" They have the data {escaped(name)} ({digest}). {len(others)} more, which cannot be compared with them, have other data: clear the filter of the table to see them."
+    return with_digest(text)
+
+
+def escaped(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]()<>])", r"\\\1", text)
 
 
 def link(experiment_id: str, *, charts: bool = False) -> str:
@@ -236,14 +279,16 @@ def link(experiment_id: str, *, charts: bool = False) -> str:
     return f"#/experiments/{experiment_id}/runs?workflowType=machine_learning{mode}&viewStateShareKey=comparison"
 
 
-def page(store: Store) -> str:
-    """Return an HTML page that opens the MLflow UI at the comparison of the runs. First update this comparison in the store.
+def page(store: Store, experiment_id: str) -> str:
+    """Return an HTML page that opens the MLflow UI at the comparison of the experiment's runs. First update this comparison in the store.
 
-    The store has the columns and charts of the comparison as JSON. The page contains this JSON in a script element. `<` is escaped in it,
-    because `</script>` would end the element.
+    The store has the columns and charts of each experiment's comparison as JSON. The page contains those of the `MOST_EXPERIMENTS` newest
+    experiments in a script element, so that the UI shows each in its way. `<` is escaped, because `</script>` would end the element.
     """
-    experiment_id = store.experiment_id()
     update(store.client, experiment_id)
-    view = store.client.get_experiment(experiment_id).tags[VIEW_TAG]
-    state = json.dumps(unpacked(view))
-    return PAGE % {"experiment": json.dumps(experiment_id), "state": json.dumps(state).replace("<", "\\u003c")}
+    newest = store.client.search_experiments(max_results=MOST_EXPERIMENTS, order_by=["last_update_time DESC"])
+    views = {each.experiment_id: each.tags.get(VIEW_TAG, "") for each in (*newest, store.client.get_experiment(experiment_id))}
+    states = {
+        number: json.dumps(unpacked(view)) for number, view in views.items() if view and (number == experiment_id or is_unedited(view))
+    }
+    return PAGE % {"experiment": json.dumps(experiment_id), "states": json.dumps(states).replace("<", "\\u003c")}

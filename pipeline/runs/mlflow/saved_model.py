@@ -75,7 +75,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
     import mlflow.pyfunc
     import torch
     from mlflow.models import Model, ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+    from mlflow.types import ParamSchema, ParamSpec
 
     from pipeline.runs.mlflow import served_model
 
@@ -88,8 +88,8 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
         f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if has_tokenizer else ()))
     ]
     save_exported(folder / served_model.EXPORTED, module, spec, example, outputs, requirements)
-    files.write_json(folder / served_model.DESCRIPTION, described(spec))
-    returned = outputs[:, -1] if spec.targets.per_token else outputs
+    about = described(spec)
+    files.write_json(folder / served_model.DESCRIPTION, about)
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
@@ -101,7 +101,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", sp
         },
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(
-            outputs=Schema([ColSpec("string")]) if spec.targets.paired else array_schema(returned),
+            outputs=None if about["names"] or about["pairs"] else array_schema(outputs),  # records have no schema
             params=ParamSchema([ParamSpec(name, type_of, served_model.PARAMS[name]) for name, type_of in PARAM_TYPES.items()]),
         ),
         input_example=given_example(spec.inputs, example),
@@ -288,16 +288,13 @@ def name_of(run: "Run") -> str:
 
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
-    names, outputs = spec.targets.output_names, f"logits of shape (n, {spec.num_outputs})"
-    if names and not spec.targets.has_classes:
-        outputs = f"{'probabilities' if spec.targets.has_labels else 'numbers'} of shape (n, {spec.num_outputs}): {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
-        more = ' With `params` `{"return": "probabilities"}`: the labels of each input.' if spec.targets.has_labels else ""
-        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}.{more}"
-    if spec.targets.paired:
-        return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: the text that it writes for each."
-    if spec.targets.per_token:
-        outputs += " of the token that follows each text; `predict` does not apply, and `python -m pipeline generate` writes text"
-    elif names:
-        outputs += f" of the classes {textwrap.shorten(', '.join(names), LONGEST_LIST, placeholder=' ...')}"
-    more = ' With `params` `{"return": "probabilities"}`: names and probabilities.' if names or spec.targets.per_token else ""
-    return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {outputs}.{more}"
+    targets, names = spec.targets, textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ...")
+    if targets.paired:
+        output = "the text that it writes for each, with its confidence"
+    elif targets.per_token:
+        output = "the most probable next tokens; `predict` does not apply, and `python -m pipeline generate` writes text"
+    elif targets.has_classes or targets.has_labels:
+        output = f"the most probable {'classes' if targets.has_classes else 'labels'} with their probabilities, of {names}"
+    else:
+        output = f"numbers of shape (n, {spec.num_outputs})" + (f": {names}" if names else "")
+    return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {output}."

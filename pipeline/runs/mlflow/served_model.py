@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 EXPORTED, DESCRIPTION = "exported", "description"
 """Names of the artifacts: the exported program, and a JSON object that describes its inputs and outputs (`saved_model.described`)."""
-PARAMS = {"return": "logits", "top_k": 3}
-"""The parameters of a request, with their defaults. `return` is `logits` or `probabilities`."""
+PARAMS = {"return": "probabilities", "top_k": 3}
+"""The parameters of a request, with their defaults. `return` is `logits` or `probabilities`, and only a model of classes or labels has both."""
 DIGITS = 7
 """Significant digits of a probability: those of float32."""
 
 
 class ServedModel(PythonModel):
-    """A model whose `predict` maps arrays or texts to outputs (n, outputs), or to the names of the most likely outputs and their probabilities, or texts to texts.
+    """A model whose `predict` maps arrays or texts to the names of the most likely outputs and their probabilities, or to outputs (n, outputs), or texts to texts.
 
-    Outputs are logits or, of a model for several labels a sample, probabilities.
+    Outputs are logits, numbers or, of a model for several labels a sample, probabilities.
 
     The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
     0.5 would become 0.
@@ -43,8 +43,8 @@ class ServedModel(PythonModel):
 
     def predict(  # type: ignore[override]  # MLflow warns about other annotations
         self, model_input: np.ndarray, params: dict[str, Any] | None = None
-    ) -> NDArray[np.float32] | list[dict[str, Any]] | list[str]:
-        """Return float32 logits (n, outputs), or a record for each input, or the text that the model writes for each. Raises MlflowException (HTTP status 400) for invalid input."""
+    ) -> NDArray[np.float32] | list[dict[str, Any]]:
+        """Return a record for each input, or float32 outputs (n, outputs). Raises MlflowException (HTTP status 400) for invalid input."""
         chosen: dict[str, Any] = PARAMS | (params or {})
         if chosen["return"] not in ("logits", "probabilities") or chosen["top_k"] < 1:
             raise refusal(f"params are {chosen}; `return` is `logits` or `probabilities`, and `top_k` is a number from 1 on")
@@ -54,10 +54,8 @@ class ServedModel(PythonModel):
         logits: NDArray[np.float32] = self.exported.predict(rows)
         if isinstance(self.inputs, Texts) and self.inputs.per_token:
             logits = logits[np.arange(len(rows)), np.count_nonzero(rows != self.inputs.described.pad, axis=1) - 1]  # after the last token
-        if chosen["return"] == "logits":
+        if chosen["return"] == "logits" or not self.names:
             return logits
-        if not self.names:
-            raise refusal("this model has no classes, so it has no probabilities: leave out `return`")
         refuse_nonfinite(logits)
         if self.thresholds is not None:
             return [labels(row, self.names, self.thresholds, chosen["top_k"]) for row in logits.astype(np.float64)]
@@ -144,11 +142,15 @@ class Pairs:
         found = self.texts.rows(given)
         return np.pad(found, ((0, 0), (0, self.pairs.source.length - found.shape[1])), constant_values=self.pairs.pad)
 
-    def written(self, sources: NDArray[np.int32], logits_of: Any) -> list[str]:
-        """Return the texts that the model writes: of each token, the most probable one. `logits_of` runs the exported program."""
+    def written(self, sources: NDArray[np.int32], logits_of: Any) -> list[dict[str, Any]]:
+        """Return a record of each text that the model writes: of each token, the most probable one. `logits_of` runs the exported program.
+
+        The confidence is the geometric mean of the probabilities of its tokens, the end included.
+        """
         tokenizer, pad = self.pairs.tokenizer, self.pairs.pad
         targets = np.full((len(sources), self.pairs.target.length), pad, np.int32)
         targets[:, 0], ended = tokenizer.end, np.zeros(len(sources), bool)
+        totals, lengths = np.zeros((2, len(sources)))
         excluded = [number for number in (pad, tokenizer.unknown) if number is not None and number >= 0]
         for at in range(self.pairs.target_length - 1):
             rows = self.pairs.rows(sources, targets)
@@ -157,11 +159,15 @@ class Pairs:
             logits = np.array(logits_of(rows[:, :kept]))[:, at]
             refuse_nonfinite(logits)
             logits[:, excluded] = -np.inf
+            shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+            totals -= np.where(ended, 0.0, np.log(np.exp(shifted).sum(axis=1)))  # the log-probability of the most probable token
+            lengths += ~ended
             targets[:, at + 1] = np.where(ended, pad, logits.argmax(axis=1))
             ended |= targets[:, at + 1] == tokenizer.end
             if ended.all():
                 break
-        return [self.texts.tokenizer.decode(tokens) for tokens in targets]
+        texts, confidences = map(self.texts.tokenizer.decode, targets), np.exp(totals / lengths)
+        return [{"text": text, "confidence": rounded(confidence)} for text, confidence in zip(texts, confidences, strict=True)]
 
 
 class Texts:
@@ -198,15 +204,19 @@ def record(logits: NDArray[np.float64], names: list[str], top_k: int) -> dict[st
     exponentials = np.exp(logits - logits.max())
     probabilities = exponentials / exponentials.sum()
     best = np.argsort(-logits, kind="stable")[:top_k]
-    top = [{"class": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in best]
+    top = [{"class": names[number], "probability": rounded(probabilities[number])} for number in best]
     return {**top[0], "top": top}
 
 
 def labels(probabilities: NDArray[np.float64], names: list[str], thresholds: list[float], top_k: int) -> dict[str, Any]:
     """Return the labels whose probabilities are above their thresholds, the most likely first, and the `top_k` most likely ones."""
     order = np.argsort(-probabilities, kind="stable").tolist()
-    top = [{"label": names[number], "probability": float(f"{probabilities[number]:.{DIGITS}g}")} for number in order[:top_k]]
+    top = [{"label": names[number], "probability": rounded(probabilities[number])} for number in order[:top_k]]
     return {"labels": [names[number] for number in order if probabilities[number] > thresholds[number]], "top": top}
+
+
+def rounded(probability: float) -> float:
+    return float(f"{probability:.{DIGITS}g}")
 
 
 def refuse_nonfinite(outputs: NDArray[Any]) -> None:

@@ -34,7 +34,9 @@ MODEL_TAG = "pipeline.model_sha256"
 NOTE_TAG, DESCRIBED_TAG = "mlflow.note.content", "pipeline.description_sha256"
 MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 """MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
-LONGEST_NAME, LONGEST_PARAM = 250, 6000
+UNNAMED = "pipeline"
+"""The experiment of runs that name none."""
+LONGEST_NAME, LONGEST_PARAM, LONGEST_FOLDER = 250, 6000, 200
 RELOCATIONS = [
     f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1) WHERE instr({column}, :before || '/') = 1"  # noqa: S608  # two constants
     for table, column in (
@@ -62,10 +64,12 @@ QUIET = {
 def destination(environment: Environment) -> dict[str, str | None]:
     """Return where the user wants runs to be sent, as fields of a journal's first event.
 
-    `experiment` is the name of the MLflow experiment, and `run_id` is MLFLOW_RUN_ID, or None if this variable is not set. `experiment_id`
-    is MLFLOW_EXPERIMENT_ID, which is a number of the store whose `Address.key` is `store`; both are left out if it is not set.
+    `run_id` is MLFLOW_RUN_ID, or None if this variable is not set. `experiment` is MLFLOW_EXPERIMENT_NAME. `experiment_id` is
+    MLFLOW_EXPERIMENT_ID, which is a number of the store whose `Address.key` is `store`. They are left out if the variable is not set.
     """
-    chosen = {"experiment": environment.mlflow_experiment_name, "run_id": environment.mlflow_run_id}
+    chosen = {"run_id": environment.mlflow_run_id}
+    if environment.mlflow_experiment_name:
+        chosen["experiment"] = environment.mlflow_experiment_name
     number = environment.mlflow_experiment_id
     return chosen | ({"experiment_id": number, "store": Address.of(environment).key} if number else {})
 
@@ -109,8 +113,8 @@ class Store:
 
         The first of these runs that exists and is not deleted is returned: 1. the run with the id `known`, to which an earlier delivery
         sent this journal; 2. the run that the user named, `start["run_id"]`, if it is the run of no other training; 3. the run in the
-        experiment whose tag `pipeline.journal` is the journal's name; 4. the run in the experiment that trained the model with the SHA-256
-        `start["model_sha256"]`. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
+        experiment whose tag `pipeline.journal` is the journal's name; 4. the run that trained the model with the SHA-256
+        `start["model_sha256"]`, in the experiment or else in any other. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
         the named run is not used. Passes on MLflow's exceptions.
         """
         if known and (run := self._active(known)):
@@ -121,9 +125,10 @@ class Store:
                 self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
             return run
         experiment_id = self.experiment_id(start)
-        found = self._tagged(experiment_id, JOURNAL_TAG, journal)
-        if found is None and start.get("model_sha256"):
-            found = self._tagged(experiment_id, MODEL_TAG, start["model_sha256"])
+        found = self._tagged([experiment_id], JOURNAL_TAG, journal)
+        if found is None and (digest := start.get("model_sha256")):
+            others = [each.experiment_id for each in self.client.search_experiments()]
+            found = self._tagged([experiment_id], MODEL_TAG, digest) or self._tagged(others, MODEL_TAG, digest)
         if found is None:
             tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
             name = (start.get("name") or journal)[:LONGEST_NAME]
@@ -134,12 +139,12 @@ class Store:
 
     def make_child(self, run: "Run", parent: str) -> None:
         """Make `run` a child of the run whose journal is called `parent`. Do nothing if the store does not have that run yet."""
-        if found := self._tagged(run.info.experiment_id, JOURNAL_TAG, parent):
+        if found := self._tagged([run.info.experiment_id], JOURNAL_TAG, parent):
             self.client.set_tag(run.info.run_id, "mlflow.parentRunId", found.info.run_id)
 
-    def _tagged(self, experiment_id: str, tag: str, value: str) -> "Run | None":
-        """Return the newest run of the experiment whose tag called `tag` has the value `value`; None if there is none."""
-        runs = self.client.search_runs([experiment_id], f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
+    def _tagged(self, experiments: list[str], tag: str, value: str) -> "Run | None":
+        """Return the newest run of the experiments with these ids whose tag called `tag` has the value `value`; None if there is none."""
+        runs = self.client.search_runs(experiments, f"tags.`{tag}` = '{value}'", max_results=1, order_by=["attributes.start_time DESC"])
         return runs[0] if runs else None
 
     def _refusing_deleted(self, experiment: "Experiment") -> str:
@@ -160,14 +165,13 @@ class Store:
         run = existing(lambda: self.client.get_run(run_id))
         return run if run and run.info.lifecycle_stage == "active" else None
 
-    def experiment_id(self, start: Mapping[str, Any] | None = None) -> str:
-        """Return the id of the experiment that `start`, the first event of a journal, names; without `start`, of that of the environment.
+    def experiment_id(self, start: Mapping[str, Any]) -> str:
+        """Return the id of the experiment that `start`, the first event of a journal, names.
 
         An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
         print that, and return the experiment called `start["experiment"]`. Raises Refusal with the remedy if the experiment was deleted.
         """
-        start = destination(self._environment) if start is None else start
-        name = start.get("experiment") or self._environment.mlflow_experiment_name
+        name = start.get("experiment") or UNNAMED
         if number := start.get("experiment_id"):
             if start.get("store") == self.address.key and (found := existing(lambda: self.client.get_experiment(number))):
                 return self._refusing_deleted(found)
@@ -175,7 +179,10 @@ class Store:
         if found := self.client.get_experiment_by_name(name):
             return self._refusing_deleted(found)
         # A server chooses the artifact location itself.
-        location = None if self.address.is_server else (self.address.root / "mlruns" / quote(name, safe="")).as_uri()
+        folder = quote(name, safe="")
+        if len(folder) > LONGEST_FOLDER or not folder.strip("."):
+            folder = files.digest_of(name)
+        location = None if self.address.is_server else (self.address.root / "mlruns" / folder).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
 
     @contextlib.contextmanager

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from pipeline.core.untrusted import shown
 from pipeline.runs.mlflow.address import Address, without_user
-from pipeline.runs.mlflow.store import deleted_message, restoring
+from pipeline.runs.mlflow.store import UNNAMED, deleted_message, restoring
 from pipeline.tools.doctor.finding import Context, Finding, ok, warning
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def of_server(address: Address, environment: "Environment") -> Finding:
         if answer.status_code != 200:
             return of_status(address, answer)
         finding = of_version(address, request(address, "/version", end_s).text.strip())
-        number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
+        number, name = environment.mlflow_experiment_id, experiment_name(environment)
         query = f"get?experiment_id={quote(number)}" if number else f"get-by-name?experiment_name={quote(name)}"
         answer = request(address, f"/api/2.0/mlflow/experiments/{query}", end_s)
     except requests.Timeout:
@@ -66,6 +66,17 @@ def of_server(address: Address, environment: "Environment") -> Finding:
     experiment = answer.json().get("experiment", {}) if answer.status_code == 200 and finding.status == "ok" else {}
     is_deleted = experiment.get("lifecycle_stage") == "deleted"
     return of_deleted(address, environment, experiment["experiment_id"], experiment["name"]) if is_deleted else finding
+
+
+def experiment_name(environment: "Environment") -> str:
+    """Return the name of the experiment to which the next run goes, unless MLFLOW_EXPERIMENT_ID is set."""
+    try:
+        from pipeline.core.yaml_document import Document
+        from pipeline.runs.run_description import experiment
+
+        return environment.mlflow_experiment_name or experiment(Document.read(environment.root / "params.yaml").data)
+    except Exception:  # params.yaml is missing or invalid, or a library is not installed: other checks say so
+        return UNNAMED
 
 
 def through_proxy(address: Address) -> str:
@@ -148,7 +159,7 @@ def of_database(address: Address, environment: "Environment") -> Finding:
         place, options = str(database), {"timeout": LOCKED_S}
         url = URL.create("sqlite", database=database.as_uri(), query={"mode": "ro", "uri": "true"})  # a text would be decoded
         remedy = f"`fuser {database}` if a process locks it, else `mv {database} {database}.damaged`, and restore a backup or `python -m pipeline sync`"
-    number, name = environment.mlflow_experiment_id, environment.mlflow_experiment_name
+    number, name = environment.mlflow_experiment_id, experiment_name(environment)
     query = "SELECT experiment_id, name FROM experiments WHERE lifecycle_stage = 'deleted' AND (experiment_id = :number OR name = :name)"
     try:
         with closing(create_engine(url, connect_args=options).connect()) as connection:

@@ -121,10 +121,10 @@ def all_scores(evidence: Evidence) -> PageSection:
 def of_training(evidence: Evidence, split: str) -> Iterator[tuple[str, Number]]:
     """Yield the scores of `split` that the training reported after the step whose weights the model file has, if there was such a report.
 
-    Those of the last step are in `metrics/train.json`, and those of earlier ones in the history alone.
+    They are in `metrics/train.json`. An earlier version wrote those of the last step there; a run has only its history.
     """
     step, trained = evidence.manifest.step, evidence.trained or {}
-    if trained.get("steps") == step:
+    if trained.get("steps") == step or "last" in trained:
         for name, value in section_of(trained, split).items():
             yield name, Number(value, f"{evidence.paths.metrics / 'train.json'}#{split}.{name}")
         return

@@ -17,7 +17,7 @@ from pipeline.runs.events import is_pending
 from pipeline.runs.journal import SEARCH_TAG, Journal, RunInfo
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.mlflow.store import PARENT_TAG
-from pipeline.runs.run_description import SOURCE, subject
+from pipeline.runs.run_description import SOURCE, experiment, subject
 from pipeline.tools.search.settings import Search, Value
 from pipeline.tools.search.study import described
 from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
@@ -36,6 +36,7 @@ def of_search(search: Search, params: Mapping[str, Any], environment: Environmen
         subject=subject(params),
         description=f"a search of {counted(num_trials, 'trial')}, {subject(params)}",
         name=f"search {search.settings.name}",
+        experiment=experiment(params),
     )
 
 
