@@ -36,7 +36,6 @@ from tests.runs.conftest import Tracked, turned_to
 from tests.specs import bytes_of_gpt2, pair_spec
 from tests.texts import ENCODER_DECODER
 
-
 LOGITS = {"return": "logits"}
 
 

@@ -86,7 +86,7 @@ def params() -> dict[str, Any]:
 
 
 def info(environment: Environment) -> run_description.RunInfo:
-    return run_description.of_training(params(), Paths(), environment, {"inputs": {"data": "d"}})
+    return run_description.of_training(params(), Paths(), environment, {"inputs": {"data": "d"}}, direction="max")
 
 
 def test_the_start_of_a_training_records_its_provenance(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
@@ -116,10 +116,33 @@ def test_a_restored_training_has_the_metrics_of_the_exported_weights(without_mir
     paths, manifest = Paths(), SimpleNamespace(inputs={}, fingerprint={}, params={"seed": 1}, step=10)
     files.write_text(paths.model, "weights")
     files.write_text(paths.history, "step,learning_rate,train/loss,valid/loss\n10,0.1,0.2,0.3\n20,0.1,0.1,0.9\n")
-    files.write_json(paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "train": {"loss": 0.1}, "valid": {"loss": 0.9}})
+    trained = {"steps": 20, "exported_step": 10, "train": {"loss": 0.2}, "valid": {"loss": 0.3}, "last": {"valid": {"loss": 0.9}}}
+    files.write_json(paths.metrics / "train.json", trained)
     run_description.record_evaluation(params(), paths, without_mirror, manifest=manifest, scores=SCORES)
     [recorded] = runs_of(tmp_path)
-    assert recorded.metrics("train/", "valid/", step=10) == {"train/loss": 0.2, "valid/loss": 0.3}
+    assert recorded.metrics("train/", "valid/", "exported/", step=10) == {"train/loss": 0.2, "valid/loss": 0.3, "exported/valid/loss": 0.3}
+    assert "valid loss 0.3000 at step 10 of 20; mlp on digits" in [event.fields.get("text") for event in recorded.events]
+
+
+def test_runs_go_to_an_experiment_of_their_data_and_task() -> None:
+    def named(**source: object) -> str:
+        return run_description.experiment({"source": source})
+
+    assert named(name="digits", root="data/README.md") == "digits"
+    assert named(name="table", root="data/churn.csv", task="classification") == "churn"
+    assert named(name="table", root="data/churn.csv", task="regression") == "churn regression"
+    assert named(name="text", root="..") == "text language_modeling"
+    assert len(named(name="image_folder", root="x" * 999)) == 200
+
+
+def test_the_start_names_the_experiment_unless_the_user_chose_one(without_mirror: Environment, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(project.make(tmp_path))
+    for chosen, expected in ((None, "digits"), ("mine", "mine")):
+        environment = without_mirror.model_copy(update={"mlflow_experiment_name": chosen})
+        with run.training(environment, resume_file=tmp_path / expected, info=info(environment)) as reports:
+            assert reports.folder
+        start = next(events.read(reports.folder / events.EVENTS)).fields
+        assert (start["experiment"], start["tags"]["pipeline.metric_direction"]) == (expected, "max")
 
 
 def test_a_name_lists_the_parameters_that_differ_from_the_last_commit(changed: Changed) -> None:

@@ -102,7 +102,7 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     """The command is run as it is printed, by `sync` and by `doctor`."""
     shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
     environment = Environment.model_validate({"DVC_ROOT": tmp_path})
-    number = Store(environment).experiment_id()
+    number = Store(environment).experiment_id({})
     Store(environment).client.delete_experiment(number)
     Journal.create(tmp_path, stage="train", info=RunInfo()).close()
     assert mirror.sync(environment) == 1

@@ -51,7 +51,7 @@ def fetch(address: str, host: str | None = None) -> str:
 
 def test_the_ui_opens_at_the_comparison_and_refuses_other_hosts(served: str) -> None:
     page = fetch(served)
-    assert re.search(r'"MLflowLocalStorage-1\.1-ExperimentPage-" \+ JSON\.stringify\(\["\d+"\]\)', page)
+    assert re.search(r'const states = \{"\d+": ', page)
     assert "metrics.`valid/accuracy`" in page
     origin = served.removesuffix("/compare")
     assert '<div id="root"' in fetch(origin)
@@ -61,7 +61,7 @@ def test_the_ui_opens_at_the_comparison_and_refuses_other_hosts(served: str) -> 
 
 def test_a_server_of_somebody_else_is_named_with_the_shared_view(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:secret@127.0.0.1:5000/")
-    monkeypatch.setattr(ui.Store, "experiment_id", lambda _: "7")
+    monkeypatch.setattr(ui, "opened", lambda *_: "7")
     assert main(["ui"]) == 0
     told = capsys.readouterr().out
     assert told == ("compare runs: http://127.0.0.1:5000/#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison\n")

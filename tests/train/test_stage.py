@@ -52,6 +52,7 @@ def test_the_results_are_whole_and_say_what_decided_them(folder: Path, capsys: p
     assert {"device", "name", "threads", "libraries"} <= set(manifest.fingerprint)
     metrics = json.loads((folder / "metrics/train.json").read_text())
     assert metrics["steps"] == metrics["exported_step"] == 24
+    assert "last" not in metrics
     history = (folder / "plots/train/history.csv").read_text().splitlines()
     assert history[0].startswith("step,learning_rate,train/objective")
     assert [line.split(",")[0] for line in history[1:]] == ["4", "8", "12", "16", "20", "24"]

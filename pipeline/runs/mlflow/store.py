@@ -171,7 +171,7 @@ class Store:
         An experiment that is named by its name is created if it does not exist. If this store has no experiment with the id that is named,
         print that, and return the experiment called `start["experiment"]`. Raises Refusal with the remedy if the experiment was deleted.
         """
-        name = start.get("experiment") or UNNAMED
+        name = start.get("experiment") or self._environment.mlflow_experiment_name or UNNAMED
         if number := start.get("experiment_id"):
             if start.get("store") == self.address.key and (found := existing(lambda: self.client.get_experiment(number))):
                 return self._refusing_deleted(found)

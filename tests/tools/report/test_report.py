@@ -110,11 +110,12 @@ def test_the_scores_of_the_training_are_those_of_the_exported_weights(checkout: 
     assert main(["train"]) == main(["evaluate"]) == 0
     trained = json.loads((checkout / "metrics/train.json").read_text())
     assert trained["exported_step"] < trained["steps"]
+    assert trained["last"]["valid"]["loss"] != trained["valid"]["loss"]
     with (checkout / "plots/train/history.csv").open() as file:
         (row,) = (row for row in csv.DictReader(file) if int(row["step"]) == trained["exported_step"])
     report()
     line = next(line for line in CARD.read_text(encoding="utf-8").splitlines() if line.startswith("| loss |"))
-    assert line.split("|")[3] == f" {float(row['valid/loss']):.4f} "
+    assert line.split("|")[3] == f" {float(row['valid/loss']):.4f} " == f" {trained['valid']['loss']:.4f} "
 
 
 def test_the_model_card_has_the_metadata_of_hugging_face(digits: Path, written: Path) -> None:
