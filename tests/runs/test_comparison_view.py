@@ -51,9 +51,9 @@ def test_the_parameters_that_differ_are_columns_beside_result_model_data_and_how
         "attributes.`Duration`",
         "metrics.`test/accuracy`",
         "metrics.`valid/accuracy`",
+        "attributes.`Dataset`",
         "params.`optimizer.beta1`",
         "params.`model.name`",
-        "attributes.`Dataset`",
         "attributes.`Description`",
     ]
     assert comparison_view.unpacked(comparison_view.view(runs)) == json.loads(json.dumps(comparison_view.state(runs)))
@@ -67,8 +67,8 @@ def test_parameters_that_differ_stand_before_those_that_are_always_shown_and_tho
     second = make_run(
         {**shared, "source.name": "b", "optimizer.learning_rate": "0.2", "model.width": "9"}, **same, **{"evaluate.top_k": "5"}
     )
-    assert columns(first, second)[3:-2] == [
-        *(f"params.`{name}`" for name in ("source.name", "optimizer.learning_rate", "model.width")),
+    assert columns(first, second)[4:-1] == [
+        *(f"params.`{name}`" for name in ("optimizer.learning_rate", "model.width", "source.name")),
         "tags.`evaluate.top_k`",
         *(f"params.`{name}`" for name in ("model.name", "train.batch_size")),
     ]
@@ -81,8 +81,9 @@ def test_baseline_loss_and_samples_in_two_splits_are_columns_where_runs_differ()
     runs = make_run({}), make_run({"seed": "2"}, **{SHARED_TAG: "none"}), make_run({}, **{SHARED_TAG: "2 of 3 samples of test in train"})
     for run, loss, baseline in zip(runs[:2], (0.5, 0.25), (0.125, 0.75), strict=True):
         run.data.metrics |= {"test/loss": loss, "test/macro_f1": 0.5, "test/majority_class_accuracy": baseline}
-    assert columns(*runs)[1:-3] == [
+    assert columns(*runs)[1:-2] == [
         *(f"metrics.`{name}`" for name in ("test/accuracy", "valid/accuracy")),
+        "attributes.`Dataset`",
         "params.`seed`",
         f"tags.`{SHARED_TAG}`",
         *(f"metrics.`{name}`" for name in ("test/loss", "test/majority_class_accuracy")),

@@ -69,10 +69,12 @@ def confidence(module: Any, pairs: TextPairInputs, source: torch.Tensor) -> floa
     """Return the geometric mean of the probabilities of the tokens that the model writes for a source text (length,), the end included."""
     (tokens,) = decode(module, source[None], pairs)
     tokens = [*tokens, pairs.tokenizer.end][: pairs.target_length - 1]
-    target = torch.full((pairs.target.length,), pairs.pad)
-    target[: len(tokens)] = torch.tensor([pairs.tokenizer.end, *tokens[:-1]])
+    rows = np.full((2, pairs.target.length), pairs.pad, np.int32)
+    rows[1, : len(tokens)] = [pairs.tokenizer.end, *tokens[:-1]]
+    sources = np.full((2, pairs.source.length), pairs.pad, np.int32)
+    sources[1, : len(source)] = source
     with torch.inference_mode():
-        outputs = module(torch.from_numpy(pairs.rows(source[None].numpy(), target[None].int().numpy())))[0, : len(tokens)].double()
+        outputs = module(torch.from_numpy(pairs.rows(sources, rows)))[1, : len(tokens)].double()
     outputs[:, [number for number in (pairs.pad, pairs.tokenizer.unknown) if number is not None]] = -torch.inf
     return float(outputs.log_softmax(-1)[range(len(tokens)), tokens].mean().exp())
 

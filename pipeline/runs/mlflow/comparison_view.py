@@ -35,7 +35,7 @@ SCORES = ("test/loss", "test/macro_f1", "test/majority_class_accuracy", "test/me
 """Metrics that are columns if the runs differ in them, beside the metric that selects the weights."""
 MOST_SCORES_FIRST = 2
 """How many metrics stand before the parameters in which the runs differ: a window shows some eight columns."""
-ALWAYS_SHOWN = ("model.name", "source.name", "optimizer.learning_rate", "train.batch_size")
+ALWAYS_SHOWN = ("model.name", "optimizer.learning_rate", "train.batch_size")
 WIDTHS = {"attributes.`Run Name`": 300, "attributes.`Duration`": 90, "attributes.`Dataset`": 240, "attributes.`Description`": 330}
 NO_BARS = ("/low", "/high", "/samples", "/tokens")
 """Suffixes of test metrics that get no bar chart, because they are bounds or counts."""
@@ -123,12 +123,12 @@ def state(runs: "Sequence[Run]") -> dict[str, Any]:
     columns = ["attributes.`Run Name`", "attributes.`Duration`"]
     scores = dict.fromkeys((test_metric, key, *(name for name in SCORES if name in differing_scores)))
     score_columns = [f"metrics.`{name}`" for name in scores if name in metrics]
-    columns += score_columns[:MOST_SCORES_FIRST]
+    columns += [*score_columns[:MOST_SCORES_FIRST], "attributes.`Dataset`"]
     shown = [name for name in dict.fromkeys((*ALWAYS_SHOWN, *params)) if any(name in run.data.params for run in runs)]
     columns += [f"params.`{name}`" for name in shown if name in differing_params]
     columns += [*(f"tags.`{name}`" for name in tags), *score_columns[MOST_SCORES_FIRST:]]
     columns += [f"params.`{name}`" for name in shown if name not in differing_params]  # at the right, where they may be out of sight
-    columns += ["attributes.`Dataset`", "attributes.`Description`"]
+    columns += ["attributes.`Description`"]
     # MLflow's parallel coordinates chart omits a run that lacks one of the chart's parameters.
     shared = [name for name in params if all(name in run.data.params for run in runs)]
     charts = list(cards(metrics[:MOST_CHARTS], chosen=chosen, test_metric=test_metric, params=shared))
