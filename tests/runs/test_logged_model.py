@@ -75,8 +75,8 @@ def confidence(module: Any, pairs: TextPairInputs, source: torch.Tensor) -> floa
     sources[1, : len(source)] = source
     with torch.inference_mode():
         outputs = module(torch.from_numpy(pairs.rows(sources, rows)))[1, : len(tokens)].double()
-    outputs[:, [number for number in (pairs.pad, pairs.tokenizer.unknown) if number is not None]] = -torch.inf
-    return float(outputs.log_softmax(-1)[range(len(tokens)), tokens].mean().exp())
+        outputs[:, [number for number in (pairs.pad, pairs.tokenizer.unknown) if number is not None]] = -torch.inf
+        return float(outputs.log_softmax(-1)[range(len(tokens)), tokens].mean().exp())
 
 
 @pytest.fixture
