@@ -195,6 +195,15 @@ class Targets(Description):
         """
         return {}
 
+    def with_positive(self, name: str | int | None) -> Self:
+        """Return this description with `name`, that of `source.positive_class`, as the positive one of two classes; None changes nothing.
+
+        Raises Refusal, as the base class does, if there are not two classes.
+        """
+        if name is not None:
+            raise Refusal("source.positive_class: is for two classes, which this task does not have: write null")
+        return self
+
     def strata(self, targets: NDArray[Any]) -> NDArray[np.int64]:
         """Return the stratum of each sample as a number, in an array (n,). A stratum is a group of samples, such as a class.
 

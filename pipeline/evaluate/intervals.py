@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.evaluate.params import EvaluateSettings
-from pipeline.inference.measuring import Measured
+from pipeline.inference.measuring import Measured, positive_class
 
 RESAMPLES = 200
 """How often the samples are drawn anew. Each time costs as much as the metric itself: 200 times the AUROC of 10,000 samples and 10 classes take 15 s."""
@@ -27,6 +27,7 @@ class MeasuredWithIntervals(Measured):
         super().__init__(settings.metrics, spec, key="evaluate.metrics", num_samples=num_samples, batch_size=batch_size)
         # `evaluate` of a language model has no `confidence_level`, and so no intervals
         self.level = getattr(settings, "confidence_level", None) if num_samples * spec.num_outputs <= MOST_VALUES else None
+        self.positive_class = positive_class(self.metrics.values(), spec)
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
@@ -37,26 +38,31 @@ class MeasuredWithIntervals(Measured):
     def scores(self) -> dict[str, Any]:
         """Return each metric that the samples determine by its name, and its interval by `NAME_interval`, if the split is not too large for it.
 
+        If one of them is that of the positive one of two classes, `positive_class` is the name of this class.
         One of them may be `macro_f1`, which a classification always has: equal to that score, and named in `evaluate.metrics` for its interval.
         """
-        values = self.values()
+        values: dict[str, Any] = dict(self.values())
+        names = () if self.positive_class is None else (("positive_class", self.positive_class),)
         if not self.kept or self.level is None:
-            return dict(values)
+            return values | dict(names)
         outputs, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         metrics = {name: self.metrics[name] for name in values}
 
         def of_draw(draw: NDArray[np.int64]) -> dict[str, float]:
             return {name: metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for name, metric in metrics.items()}
 
-        return values | {f"{name}_interval": ends for name, ends in of(of_draw, len(targets), self.level).items()}
+        return values | dict(names) | {f"{name}_interval": ends for name, ends in of(of_draw, len(targets), self.level).items()}
 
 
 def of(scores: Callable[[NDArray[np.int64]], Mapping[str, float]], num_samples: int, level: float) -> dict[str, dict[str, float]]:
     """Return `low` and `high` of the percentile interval of each score at the confidence level `level` (Efron, 1979).
 
     `scores` returns the scores of the samples with the given numbers. RESAMPLES times, as many samples are drawn with replacement, always the same
-    ones for an equal `num_samples`. Draws that do not determine a score are left out, and scores that none determines.
+    ones for an equal `num_samples`. Draws that do not determine a score are left out, and scores that none determines. A single sample has no
+    intervals: each draw would be equal to it.
     """
+    if num_samples == 1:
+        return {}
     generator = np.random.default_rng(0)
     drawn = [scores(generator.integers(num_samples, size=num_samples)) for _ in range(RESAMPLES)]
     ends = ((1 - level) / 2, (1 + level) / 2)

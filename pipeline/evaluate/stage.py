@@ -161,10 +161,12 @@ def judge(
 
 
 def mean_loss(model: Model, manifest: Manifest, spec: Spec, machine: Machine, params: EvaluateParams, split: Split) -> float:
-    """Return the mean loss of the model on a split."""
+    """Return the mean loss of the model on a split, in the unit of the loss in `metrics/evaluate.json`."""
     evaluator: Evaluator = EVALUATIONS.module(spec.targets.kind).Evaluator(spec, params.evaluate)
     batch_size, chosen = min(params.evaluate.batch_size, len(split)), precision.choose(manifest.precision, machine.device)
     feed([evaluator], model, split, machine.device, precision=chosen, batch_size=batch_size, captures=False)
+    if hasattr(evaluator, "mean_loss"):  # of numbers: the losses of samples are in the squared unit of the targets
+        return float(evaluator.mean_loss())
     found = evaluator.sample_scores()
     return float(found.loss.sum() / found.num_targets.sum())
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import CORRECT, missing_method
 from pipeline.core.spec import Direction, Spec, Targets
+from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
 from pipeline.inference.batch import IGNORED
@@ -44,6 +45,11 @@ class Metric:
     """False if a part is a tensor of whole numbers, of the same shape for all batches, to be added up. True if it has a row of float32 for each sample."""
     of_labels: ClassVar[bool] = False
     """True if the metric exists also for samples with several labels: `targets` are then 0 or 1 (n, labels), and the outputs are their logits."""
+
+    positive: int = 1
+    """The number of the positive class, if there are two: that of `source.positive_class`."""
+    of_positive: ClassVar[bool] = False
+    """True if the metric is that of the positive class, if there are two."""
 
     def __init__(self, num_outputs: int) -> None:
         self.num_outputs = num_outputs
@@ -96,6 +102,24 @@ class FromCounts(Metric):
         raise missing_method(type(self), "of(self, support, predicted, hits)")
 
 
+class OfPositiveClass(FromCounts):
+    """A metric of the counts of the positive one of two classes."""
+
+    of_positive = True
+
+    @classmethod
+    def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:
+        super().refuse_misfit(targets, num_outputs, key)
+        if num_outputs not in (None, 2):
+            raise Refusal(f"{key}: {cls.__module__.rpartition('.')[2]} needs two classes, but this data has {num_outputs}: write macro_f1")
+
+    def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
+        return self.of_class(*(int(counts[self.positive]) for counts in (support, predicted, hits)))
+
+    def of_class(self, support: int, predicted: int, hits: int) -> float:  # noqa: ARG002  # for the metrics
+        raise missing_method(type(self), "of_class(self, support, predicted, hits)")
+
+
 class FromProbabilities(Metric):
     """A metric of the classes (n,) and the probabilities (n, classes) in float64 of all samples: the outputs of the split are kept until its end.
 
@@ -124,13 +148,13 @@ class FromProbabilities(Metric):
         raise missing_method(type(self), "of(self, classes, probabilities)")
 
 
-def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats) -> float:
-    """Return the mean over the classes of `score(is_of_class, probability)`, or with two classes that of the second. `classes` (n, classes) are labels.
+def mean_of_classes(score: Callable[..., float], classes: Integers, probabilities: Floats, positive: int = 1) -> float:
+    """Return the mean over the classes of `score(is_of_class, probability)`, or of two classes that of `positive`. `classes` (n, classes) are labels.
 
     Classes that all samples have, or none, are left out: they have no such score. NaN if no class is left.
     """
     marks = classes if classes.ndim > 1 else (classes[:, None] == np.arange(probabilities.shape[1]))
-    every = (1,) if classes.ndim == 1 and probabilities.shape[1] == 2 else range(probabilities.shape[1])
+    every = (positive,) if classes.ndim == 1 and probabilities.shape[1] == 2 else range(probabilities.shape[1])
     found = [score(marks[:, k], probabilities[:, k]) for k in every if 0 < marks[:, k].sum() < len(classes)]
     return float(np.mean(found)) if found else math.nan
 
@@ -165,7 +189,18 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
         if name in taken:
             raise Refusal(f"{key}: {name} is the name of a score that this task always has: rename {METRICS.path(name)}")
         metric.refuse_misfit(spec.targets, spec.num_outputs, key)
-    return {name: metric(spec.num_outputs) for name, metric in found.items()}
+    built = {name: metric(spec.num_outputs) for name, metric in found.items()}
+    if isinstance(spec.targets, ClassTargets):
+        for each in built.values():
+            each.positive = spec.targets.positive_number
+    return built
+
+
+def positive_class(metrics: Iterable[Metric], spec: Spec) -> str | None:
+    """Return the name of the positive one of two classes if one of the metrics is that of it; else None."""
+    if not isinstance(spec.targets, ClassTargets) or spec.num_outputs != 2 or not any(metric.of_positive for metric in metrics):
+        return None
+    return spec.targets.classes[spec.targets.positive_number]
 
 
 def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[Tensor, Tensor]":

@@ -42,7 +42,7 @@ class Model(nn.Module):
     """Preprocesses stored inputs, and maps them to outputs. In classification, the outputs are logits (n, classes).
 
     A training and an evaluation compare the outputs of the network itself with the targets. For predictions, a model file is opened with `postprocessing`, a
-    last layer after the network, if the task has one: the outputs of a regression are then numbers in the units of the targets.
+    last layer after the network, if the task has one: the outputs of a regression are then numbers in the units of the targets, in float64.
 
     Stored inputs are the inputs in the prepared data, for example uint8 images.
 
@@ -197,7 +197,7 @@ def predict(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield the pair (outputs, targets) for each batch. The samples that only fill up a batch are left out.
 
-    Outputs are float32. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
+    Outputs are float32, or float64 if the model returns float64. Targets are None if the batch has no targets. The model runs in evaluation mode. Its previous mode is restored when
     the iterator ends or is closed. With `graphs`, the forward pass is replayed, and the next iteration overwrites the outputs. Raises Refusal
     if the model does not return a row for each sample.
     """
@@ -218,6 +218,6 @@ def predict(
                 )
             targets = None if batch.targets is None else batch.targets[:real]
             del batch  # otherwise this reference would keep the inputs alive until the next batch is loaded
-            yield outputs[:real].float(), targets
+            yield outputs[:real].to(torch.promote_types(outputs.dtype, torch.float32)), targets
     finally:
         model.train(training)

@@ -16,14 +16,15 @@ def f1(support: Integers, predicted: Integers, hits: Integers) -> Floats:
     """Return the F1 of each class (classes,).
 
     The arguments (classes,) count the samples of each class, the samples that were predicted as this class, and the correct ones of these.
-    A class without samples that is never predicted has an F1 of 0.
+    A class without samples has an F1 of 0, and counts in no mean.
     """
     return share(2 * hits, predicted + support)
 
 
 def macro_f1(support: Integers, predicted: Integers, hits: Integers) -> float:
-    """Return the mean of the F1 of all classes, also of those without samples. The arguments are those of `f1`."""
-    return float(f1(support, predicted, hits).mean())
+    """Return the mean of the F1 of the classes that have samples; NaN if none has. The arguments are those of `f1`."""
+    found = f1(support, predicted, hits)[support > 0]
+    return float(found.mean()) if len(found) else math.nan
 
 
 def micro_f1(hits: float, named: float) -> float:

@@ -24,8 +24,12 @@ class LabelSettings(SourceSettings):
     """The text between the labels of a sample in its cell, such as `;` in `red;blue`. Null if the cell is a list of JSON or Parquet, or if there is a column for
     each label."""
 
-    RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None}
-    ADDED: ClassVar = {"task": "classification", "label_delimiter": None}
+    positive_class: str | int | None
+    """Of two classes, the one that `average_precision`, `f1`, `precision` and `recall` are measured of, such as `yes`. Null for the second, or if there are more
+    classes or none."""
+
+    RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None}
+    ADDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None}
 
     @field_validator("label_column")
     @classmethod

@@ -1,5 +1,6 @@
 """The stage prepare: reads the source and writes `data/prepared/`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
     source = params.source
     source.refuse_missing()
     raw_dataset = source.open(workers=workers or limits.usable_cpus())
+    raw_dataset = replace(raw_dataset, task=raw_dataset.task.with_positive(getattr(source, "positive_class", None)))
     raw_dataset.task.refuse_unlearnable(raw_dataset.targets[TRAIN], f"{source.root}: train")
     assigned = split.assign(
         raw_dataset.targets,

@@ -16,6 +16,7 @@ from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import parse
 from pipeline.evaluate.reports import recorded
+from pipeline.inference.digits import rounded
 from pipeline.prepare.params import PrepareParams, data_name
 from pipeline.runs import provenance
 from pipeline.runs import run as tracking
@@ -197,7 +198,7 @@ def add_training(run: Run, paths: Paths, info: RunInfo) -> None:
     step, split = trained["exported_step"], VALID if VALID in trained else TRAIN
     values = trained.get(split, {})
     run.metrics(step, {f"{EXPORTED}{split}/{name}": value for name, value in values.items()})
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in values.items() if name in DESCRIBED)
+    scores = ", ".join(f"{name} {rounded(value)}" for name, value in values.items() if name in DESCRIBED)
     of = f" of {trained['steps']}" if step != trained["steps"] else ""
     early = f"; ended early, after step {trained['ended_at']}, by a non-finite value" if "ended_at" in trained else ""
     run.describe(f"{split} {scores} at step {step}{of}{early}; {info.subject}")
@@ -257,7 +258,7 @@ def test_metrics(scores: Mapping[str, Any]) -> dict[str, float]:
 
     With many classes, they would make the other metrics hard to find in MLflow.
     """
-    overall = {name: value for name, value in scores.items() if name not in recorded.PARTS}
+    overall = {name: value for name, value in scores.items() if name not in (*recorded.PARTS, recorded.POSITIVE)}
     return {name: float(str(value)) for name, value in flatten({"test": overall}, "/").items()}
 
 

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from pipeline.core import limits
+from pipeline.inference.digits import rounded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -171,7 +172,7 @@ class TrainingLines:
             self.metrics.update(metrics)
             if validated := [name for name in metrics if name.startswith("valid/")]:
                 names = [name for name in (LOSS, *validated) if name in metrics]
-                shown = ", ".join(f"{name} {metrics[name]:.4f}" for name in names)
+                shown = ", ".join(f"{name} {rounded(metrics[name])}" for name in names)
                 print(f"train: step {step} of {self.num_steps}, {self.epoch()}: {shown}", flush=True)
                 self.last_s = -math.inf if self.is_live else now_s
         if now_s - self.last_s >= self.every_s:
@@ -209,7 +210,7 @@ class TrainingLines:
             yield f"{'' if self.settings.patience is None else 'at most '}{duration(left_s)} left"
         for label, name in (("loss", LOSS), (self.settings.metric, self.settings.metric)):
             if name in self.metrics:
-                yield f"{label} {self.metrics[name]:.4f}"
+                yield f"{label} {rounded(self.metrics[name])}"
         if steps_per_second:
             yield f"{quantity(steps_per_second * self.settings.batch_size)} samples/s"
         yield memory(self.device)

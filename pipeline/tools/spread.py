@@ -5,6 +5,8 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from pipeline.inference.digits import rounded
+
 LEVEL = 0.95
 REPEATED = ("seed", "source.fold")
 """Keys whose values repeat one training, each by chance: none of them is the best, but they have a mean and a deviation."""
@@ -21,7 +23,7 @@ class Spread(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} ± {self.deviation:.4f}"
+        return f"{rounded(self.mean)} ± {rounded(self.deviation)}"
 
 
 def spread(values: Sequence[float], *, folds: int | None) -> Spread:

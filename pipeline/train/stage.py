@@ -14,6 +14,7 @@ from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.stage import ChangedInPlace, RefuseChanges
 from pipeline.inference import model_file, torch_errors
+from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.params import WEIGHTS_FOLDER
 from pipeline.inference.tensor_file import Tensors
@@ -189,8 +190,8 @@ def result_line(training: Training, paths: Paths) -> str:
     best, best_step, metric = training.progress.best_value, training.progress.best_step, settings.metric
     step = best_step if training.progress.best is not None and best_step else training.state.step
     found = next((row[metric] for row in training.progress.rows if row["step"] == step and metric in row), None)
-    score = f", {metric} {found:.4f}" if found is not None else ""
-    better = f" (best: {best:.4f} after step {best_step})" if best is not None and step != best_step else ""
+    score = f", {metric} {rounded(found)}" if found is not None else ""
+    better = f" (best: {rounded(best)} after step {best_step})" if best is not None and step != best_step else ""
     early = f"; stopped after {settings.patience} validations without a better {metric}" if state.step < training.plan.num_steps else ""
     if training.progress.ended_at is not None:
         early = f"; a non-finite value ended the training after step {state.step} of {training.plan.num_steps}"

@@ -17,13 +17,13 @@ from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
-from pipeline.core.untrusted import reason
+from pipeline.core.untrusted import reason, shown
 from pipeline.inference import model_file, torch_errors
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.blocks import WHOLE, BlockBatch, Share
 from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine
-from pipeline.inference.measuring import Measured, directions, refuse_unfit
+from pipeline.inference.measuring import Measured, directions, positive_class, refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
@@ -346,6 +346,8 @@ class Training:
         measured = partial(Measured, dict.fromkeys(named), spec, key="train.metrics", num_samples=len(split), batch_size=batch_size)
         others = loss_trial.among_others(self.params, spec.targets, spec.num_outputs)
         refuse_unfit(measured().metrics, spec.targets, "train.metrics", self.machine.device, others)  # before the first step
+        if self.group.writes and (positive := positive_class(measured().metrics.values(), spec)) is not None:
+            print(f"train: the positive class of train.metrics is {shown(positive, 60)}", flush=True)
 
         def validate() -> dict[str, float]:
             predictions = predict(self.state.scored, batches(), precision=self.state.precision, device=self.machine.device, graphs=graphs)

@@ -19,7 +19,7 @@ from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
-from pipeline.inference.measuring import Measured, metric_named, refuse_unfit
+from pipeline.inference.measuring import Measured, metric_named, positive_class, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
 from pipeline.tools.check.misfits import refuse_unmeasurable
@@ -93,9 +93,26 @@ def test_what_the_samples_do_not_determine_is_left_out_and_absent_classes_count_
     found = measured(names, 3, num_samples=3)
     found.add(outputs * 0 + outputs[0], one_class)
     assert found.values() == {}
-    found = measured(["auroc", "balanced_accuracy"], 3, num_samples=3)
+    found = measured(["auroc", "balanced_accuracy", "macro_f1"], 3, num_samples=3)
     found.add(outputs[:, [0, 1, 1]] * 5, torch.tensor([0, 1, 1]))
-    assert found.values() == {"auroc": 1.0, "balanced_accuracy": 0.75}
+    assert found.values() == {"auroc": 1.0, "balanced_accuracy": 0.75, "macro_f1": 2 / 3}
+
+
+@pytest.mark.parametrize(("positive", "number"), [(None, 1), (-1, 1), ("+1", 0), (1, 0)])
+def test_metrics_of_two_classes_are_those_of_the_positive_one(positive: str | int | None, number: int) -> None:
+    spec = image_spec(shape=(8, 8, 1), classes=("+1", "-1"), mean=[0.5], std=[0.5])
+    spec = spec.model_copy(update={"targets": spec.targets.with_positive(positive)})
+    names = ["average_precision", "f1", "precision", "recall"]
+    found = Measured(names, spec, key="train.metrics", num_samples=SAMPLES, batch_size=SAMPLES)
+    assert positive_class(found.metrics.values(), spec) == spec.targets.output_names[number]
+    generator = np.random.default_rng(0)
+    logits, actual = generator.normal(size=(SAMPLES, 2)), generator.permutation(np.arange(SAMPLES) % 3 == 0).astype(np.int64)
+    found.add(torch.from_numpy(logits), torch.from_numpy(actual))
+    is_positive, score, named = actual == number, logits[:, number] - logits[:, 1 - number], logits.argmax(1) == number
+    expect = {name: getattr(expected, f"{name}_score")(is_positive, score if name == "average_precision" else named) for name in names}
+    assert found.values() == pytest.approx(expect, abs=1e-6)
+    with pytest.raises(Refusal, match=r"^source\.positive_class: yes is not one of two classes"):
+        spec.targets.with_positive("yes")
 
 
 def test_an_output_that_is_not_finite_gives_no_value() -> None:

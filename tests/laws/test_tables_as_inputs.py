@@ -79,6 +79,10 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     assert large > unknown > small
     with pytest.warns(UserWarning, match="2 cells with a category that train does not have"):
         assert [prediction.numbers["price"] for prediction in loaded.predict(Path("rows.jsonl"))] == [large, unknown, small]
+    with pytest.warns(
+        UserWarning, match=r"numbers far outside of those of train.*: 9e5 in the column area of this row \(\d+\.0 to \d+\.0 in train\)"
+    ):
+        list(loaded.predict({**rows[0], "area": "9e5"}))
     (alone,) = loaded.predict(pandas.DataFrame(rows).iloc[0])
     assert alone.numbers["price"] == pytest.approx(large)
     with pytest.raises(Refusal, match="inputs: has several columns called area: remove or rename all but one"):

@@ -38,6 +38,7 @@ def settings(root: Path, **changes: object) -> image_table.Settings:
         "image_column": "image",
         "task": "classification",
         "label_delimiter": None,
+        "positive_class": None,
         "label_column": "label",
         "split_column": None,
         "encoding": "utf-8",

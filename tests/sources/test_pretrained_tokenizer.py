@@ -92,6 +92,7 @@ def params(root: Path, **changes: Any) -> PrepareParams:
             "text_column": 2,
             "task": "classification",
             "label_delimiter": None,
+            "positive_class": None,
             "label_column": 1,
             "split_column": None,
             "encoding": "utf-8",

@@ -37,6 +37,7 @@ FIELDS: dict[str, Any] = {
     "label_column": "label",
     "split_column": None,
     "label_delimiter": None,
+    "positive_class": None,
 }
 
 
@@ -88,7 +89,9 @@ def test_what_a_column_holds_is_found_from_its_values(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "n,name,size,city,when,code,same,empty,label", *lines)
     dataset, inputs = opened(settings(path, category_columns=("code",)))
     size, city, when, code = inputs.columns
-    assert size == NumberColumn(kind="number", name="size", missing=True, mean=3.0, std=float(np.std([1.5, 4.5, 3] * 3)))
+    assert size == NumberColumn(
+        kind="number", name="size", missing=True, mean=3.0, std=float(np.std([1.5, 4.5, 3] * 3)), extremes=(1.5, 4.5)
+    )
     assert city == CategoryColumn(name="city", missing=True, values=("Oslo", "Lima"), others=False)
     assert (when.kind, when.missing) == ("date", True)
     assert code == CategoryColumn(name="code", missing=False, values=("007", "012"), others=False)
@@ -216,6 +219,17 @@ def test_equal_rows_are_those_of_the_columns_that_are_used(tmp_path: Path) -> No
     dataset, _ = opened(settings(write(tmp_path / "a.csv", "id,size,label", *lines), duplicates="together"))
     assert dataset.drawing_keys is not None
     assert set(dataset.drawing_keys()) == {b"0", b"1", b"2"}
+
+
+def test_numbers_that_differ_by_rounding_are_equal_and_tiny_ones_are_not() -> None:
+    for numbers in ([0.3, 0.1 + 0.2], [0.0, 1e-305]):
+        found = columns.found_kind("sensor", [*map(str, numbers)], "a.csv")
+        assert found == columns.LeftOut("the same value in all rows, apart from rounding")
+        assert columns.described(columns.Part("sensor", "number", {}), numbers).std == 1.0
+    tiny = columns.described(columns.Part("tiny", "number", {}), [1e-170, 3e-170])
+    assert (tiny.mean, tiny.std, tiny.extremes) == (pytest.approx(2e-170), pytest.approx(1e-170), (1e-170, 3e-170))
+    with pytest.raises(Refusal, match=r"has numbers above 1e\+100 in the column x, such as 3e160: write it in another unit"):
+        columns.found_kind("x", ["3e160", "1"], "a.csv")
 
 
 def test_equal_numbers_have_the_standard_deviation_1() -> None:

@@ -39,6 +39,7 @@ def params(root, **changes):
         "fold": 0,
         "task": "classification",
         "label_delimiter": None,
+        "positive_class": None,
         "duplicates": "keep",
         "table": None,
         "split_column": None,

@@ -26,7 +26,9 @@ MOST_VALUES = 255
 LONGEST_VALUE = 255
 MOST_KNOTS = 100
 LARGEST = 1e100
-"""A larger number is refused: the squares of such numbers would not fit into float64."""
+"""A larger number is refused: the squares of such numbers would not fit into float64. Those of differences fit down to its inverse."""
+ROUNDING, SMALLEST = 1e-13, 1e-300
+"""Numbers that differ by at most such a share of the largest, or at most by SMALLEST, are equal apart from rounding, as 0.3 and 0.1 + 0.2 are."""
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
 LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
@@ -54,13 +56,23 @@ class NumberColumn(Column):
     """Describes a column of numbers, or of dates, whose numbers are days since 1970. `mean` and `std` are those of the train split.
 
     `knots` are numbers of train, ascending, each with the number of a standard normal distribution that has the same rank. The model reads them
-    instead of standardised numbers, with straight lines between two knots. They are empty if the numbers are standardised.
+    instead of standardised numbers, with straight lines between two knots. They are empty if the numbers are standardised. `extremes` are the
+    least and the largest number of train; None in the files of earlier versions.
     """
 
     kind: Literal["number", "date"]
     mean: float
     std: Annotated[float, Field(gt=0)]
     knots: Annotated[tuple[tuple[float, float], ...], Field(max_length=MOST_KNOTS)] = Field(default=(), exclude_if=lambda knots: not knots)
+    extremes: tuple[float, float] | None = Field(default=None, exclude_if=lambda extremes: extremes is None)
+
+    def is_far(self, stored: float) -> bool:
+        """Return True if a number is outside of those of train, by more than train spans."""
+        if self.extremes is None:
+            return False
+        low, high = self.extremes
+        span = max(high - low, ROUNDING * max(abs(low), abs(high)))
+        return stored < low - span or stored > high + span
 
     def stored(self, value: float | str | None) -> float:
         return math.nan if value is None else float(value)
@@ -183,6 +195,11 @@ def read(kind: Kind, cell: Any, name: str | int) -> float | str | None:
         problem = f"has {shown(cell, 60)} in the column {shown(name, 60)}"
         raise Refusal(problem, remedy=f"write a {kind}, or leave the cell empty")
     return value
+
+
+def is_constant(numbers: Floats) -> bool:
+    """Return True if all `numbers` (n,) are equal, apart from rounding."""
+    return bool(np.ptp(numbers) <= max(ROUNDING * np.abs(numbers).max(), SMALLEST))
 
 
 def is_missing(cell: Any) -> bool:

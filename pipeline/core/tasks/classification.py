@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, FailFast, Field
 
 from pipeline.core import spec, untrusted
+from pipeline.core.inputs.table import as_number
 from pipeline.core.refusal import Refusal
 
 NAMES_BYTES = 3 * 2**19
@@ -44,6 +45,8 @@ class ClassTargets(spec.Targets):
 
     kind: Literal["classification"] = "classification"
     classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(distinct)]
+    positive: str | None = Field(default=None, exclude_if=lambda name: name is None)
+    """The positive one of two classes; None for the second."""
 
     @classmethod
     def example(cls) -> Self:
@@ -53,6 +56,26 @@ class ClassTargets(spec.Targets):
     def enlarged_if_other(self, new: spec.Description) -> Self | None:
         same = isinstance(new, ClassTargets) and new.classes == self.classes
         return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})
+
+    def has_targets_of(self, other: spec.Targets) -> bool:
+        return isinstance(other, ClassTargets) and self.classes == other.classes
+
+    def with_positive(self, name: str | int | None) -> Self:
+        if name is None:
+            return self
+        # YAML reads the class +1 as the number 1
+        found = next((each for each in self.classes if each == str(name) or (isinstance(name, int) and as_number(each) == name)), None)
+        if len(self.classes) != 2 or found is None:
+            names = untrusted.shown(", ".join(self.classes[:MOST_NAMED]), 60)
+            remedy = "write one of them" if len(self.classes) == 2 else "write null"
+            raise Refusal(
+                f"source.positive_class: {untrusted.shown(name, 60)} is not one of two classes, the classes are {names}: {remedy}"
+            )
+        return self.model_copy(update={"positive": found})
+
+    @property
+    def positive_number(self) -> int:
+        return 1 if self.positive is None else self.classes.index(self.positive)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core import spec, untrusted
+from pipeline.core.inputs.table import LARGEST, is_constant
 from pipeline.core.refusal import Refusal
 
 Floats = NDArray[np.float64]
@@ -51,16 +52,31 @@ class NumberTargets(spec.Targets):
         return None if same else self.model_copy(update=more)
 
     def refuse_invalid(self, targets: Floats, place: str) -> None:
-        """Raise Refusal if a target is not finite. `place` names the data in the message."""
+        """Raise Refusal if a target is not finite, or larger than LARGEST. `place` names the data in the message."""
         if not np.isfinite(targets).all():
             raise Refusal(f"{place} has targets that are not finite: correct the source, and run `dvc repro -f prepare`")
+        for name, largest in zip(self.columns, np.abs(targets).max(axis=0, initial=0).tolist(), strict=True):
+            if largest > LARGEST:
+                column = untrusted.shown(name, 60)
+                raise Refusal(
+                    f"{place} has numbers up to {largest:.3g} in the column {column}, more than {LARGEST:g}: write it in another unit"
+                )
 
     def refuse_unlearnable(self, targets: Floats, place: str) -> None:
-        """Raise Refusal if a column has the same number in all train samples. `place` names the dataset in the message."""
-        spread = np.ptp(targets, axis=0)
-        if not spread.all():
-            name = untrusted.shown(self.columns[int(np.flatnonzero(spread == 0)[0])], 60)
-            raise Refusal(f"source.root: {place}: all train samples have the same number in the column {name}: choose another column")
+        """Raise Refusal if a column has the same number in all train samples, apart from rounding, or if float64 cannot hold the squares of their
+        differences. `place` names the dataset in the message.
+        """
+        for name, numbers in zip(self.columns, targets.T, strict=True):
+            column, spread = untrusted.shown(name, 60), float(np.ptp(numbers))
+            if spread and spread < 1 / LARGEST:
+                raise Refusal(
+                    f"source.root: {place}: the numbers in the column {column} differ by {spread:.3g} at most, which is too little (less than "
+                    f"{1 / LARGEST:g}): write it in another unit"
+                )
+            if is_constant(numbers):
+                raise Refusal(
+                    f"source.root: {place}: all train samples have the same number in the column {column}, apart from rounding: choose another column"
+                )
 
     def fitted(self, targets: Floats) -> Self:
         mean, std = targets.mean(axis=0), targets.std(axis=0)
@@ -71,8 +87,12 @@ class NumberTargets(spec.Targets):
         return {} if len(self.columns) > 1 else {"mean_guess_rmse": float(np.sqrt(np.square(test - train.mean(axis=0)).mean()))}
 
     def linear_scores(self, fit: spec.Fit, train: Floats, test: Floats) -> dict[str, float]:
-        """Return the RMSE. Of several columns, it is the mean of their RMSEs."""
-        return {"linear_rmse": float(np.sqrt(np.square(test - fit(train)).mean(axis=0)).mean())}
+        """Return the RMSE. Of several columns, which may have different units, return the mean of their R2."""
+        squared = np.square(test - fit(train)).mean(axis=0)
+        if len(self.columns) == 1:
+            return {"linear_rmse": float(np.sqrt(squared[0]))}
+        spread = test.var(axis=0)
+        return {"linear_r2": float((1 - squared / spread).mean())} if spread.all() else {}
 
     def standardized(self, targets: Floats) -> Floats:
         """Return `targets` (n, columns) in standard deviations from the mean: what a training compares the outputs of the network with."""

@@ -160,7 +160,7 @@ def score_classes(support: Integers, named: Integers, hits: Integers, classes: t
     """Return precision, recall, F1 and support (number of samples) of each class.
 
     A score that would divide by zero is 0: the recall of a class without samples, and the precision of a class that is never predicted.
-    Such a class is included in the mean over all classes (macro F1).
+    A class without samples is left out of the mean over the classes (macro F1).
     """
     columns = (share(hits, named), share(hits, support), scores.f1(support, named, hits))
     rows = zip(classes, *(column.tolist() for column in columns), support.tolist(), strict=True)

@@ -15,6 +15,7 @@ from pipeline.core import files, untrusted
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal, counted
 from pipeline.evaluate.reports.metrics import Integers
+from pipeline.inference.digits import rounded
 from pipeline.inference.scores import Calibration
 
 Row = Mapping[str, object]
@@ -25,6 +26,8 @@ HEADLINES = ("perplexity", "accuracy", "rmse", "r2", "average_precision", "loss"
 """The scores that may be the main score of a task, as `main_score` chooses it."""
 PARTS = {"per_class": "class", "per_label": "label"}
 """The scores of the parts of a task, by the name of a part."""
+POSITIVE = "positive_class"
+"""The key of the name of the class that further scores of two classes are measured of."""
 LONGEST_CLASS = 40
 MOST_BYTES = 2**26
 """Upper bound for `metrics/evaluate.json`: enough for the scores of some hundred thousand classes."""
@@ -88,7 +91,7 @@ BASELINES = {
     "majority_class_accuracy": "always guessing the most frequent class",
     "random_average_precision": "at random",
     "mean_guess_rmse": "always guessing the mean",
-    **dict.fromkeys(("linear_accuracy", "linear_rmse"), "a linear model"),
+    **dict.fromkeys(("linear_accuracy", "linear_rmse", "linear_r2"), "a linear model"),
 }
 """Scores of guesses and of simple models, each with the words for its origin, which stand beside the score of the model."""
 
@@ -100,8 +103,8 @@ def result_line(scores: Mapping[str, Any]) -> str:
     """
     name = main_score(scores)
     interval = scores.get(f"{name}_interval")
-    between = f" (between {interval['low']:.4f} and {interval['high']:.4f})" if interval else ""
-    return f"test {name} {scores[name]:.4f}{between} on {counted(scores['samples'], 'sample')}{beside_main_score(scores)}"
+    between = f" (between {rounded(interval['low'])} and {rounded(interval['high'])})" if interval else ""
+    return f"test {name} {rounded(scores[name])}{between} on {counted(scores['samples'], 'sample')}{beside_main_score(scores)}"
 
 
 def main_score(scores: Mapping[str, Any]) -> str:
@@ -112,10 +115,13 @@ def main_score(scores: Mapping[str, Any]) -> str:
 def beside_main_score(scores: Mapping[str, Any]) -> str:
     """Return what the main score may hide: the chrF of texts, the scores of guesses, and the lowest F1 of a class; "" if `scores` has none of them."""
     text = f"; chrF {scores['chrf']:.2f}" if "chrf" in scores else ""
-    text += "".join(f"; {what}: {scores[name]:.4f}" for name, what in BASELINES.items() if name in scores)
+    text += "".join(f"; {what}: {rounded(scores[name])}" for name, what in BASELINES.items() if name in scores)
+    if POSITIVE in scores:
+        text += f"; positive class: {untrusted.shown(scores[POSITIVE], LONGEST_CLASS)}"
     if part := parts(scores):
-        name, lowest = min(((name, each["f1"]) for name, each in scores[part].items()), key=itemgetter(1))
-        text += f"; lowest F1: {lowest:.4f} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"
+        present = ((name, each["f1"]) for name, each in scores[part].items() if each.get("support", 1))
+        name, lowest = min(present, key=itemgetter(1), default=("", 0.0))
+        text += f"; lowest F1: {rounded(lowest)} ({PARTS[part]} {untrusted.shown(name, LONGEST_CLASS)})"
     return text
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.inference import scores
+from pipeline.inference.outputs.regression import Postprocessing
 
 
 class Evaluator:
@@ -38,7 +40,7 @@ class Evaluator:
         Raises Refusal if an output is not finite.
         """
         outputs, targets = metrics.joined(self.parts)
-        outputs = outputs * np.array(self.targets.std) + np.array(self.targets.mean)
+        outputs = Postprocessing(self.targets)(torch.from_numpy(outputs)).numpy()  # the same layer as in predictions
         metrics.refuse_damaged(np.isfinite(outputs).all(axis=1))
         return outputs, targets
 
@@ -66,12 +68,17 @@ class Evaluator:
         drawn = intervals.of(lambda samples: of(samples, slice(None)), len(every), self.settings.confidence_level)
         per_column = {name: of(every, slice(number, number + 1)) for number, name in enumerate(names)} if len(names) > 1 else {}
         return {
-            "loss": float(np.square(errors).mean()),
+            "loss": self.mean_loss(),
             **found,
             **{f"{name}_interval": drawn[name] for name in found if name in drawn},
             "samples": len(errors),
             **({"per_column": per_column} if per_column else {}),
         }
+
+    def mean_loss(self) -> float:
+        """Return the mean squared error of the standardised numbers, the loss of a validation."""
+        outputs, targets = self.standardized
+        return float(np.square(outputs - targets).mean())
 
     def sample_scores(self) -> SampleScores:
         """Return the squared error of each sample with its numbers: in the squared unit of one column; of several, which may have different units, the

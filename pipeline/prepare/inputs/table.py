@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.core.inputs.table import (
+    LARGEST,
     LONGEST_VALUE,
     MOST_COLUMNS,
     MOST_KNOTS,
@@ -22,6 +23,7 @@ from pipeline.core.inputs.table import (
     as_category,
     as_date,
     as_number,
+    is_constant,
     is_missing,
     with_comma,
 )
@@ -113,13 +115,21 @@ def found_kind(name: Column, cells: Sequence[Any], place: str) -> Kind | LeftOut
             remedy=f"{WITHOUT_COMMA}, or add the column to source.category_columns or source.ignored_columns",
             place=place,
         )
+    if large := next((cell for cell in known if is_too_large(cell)), None):
+        raise Refusal(
+            f"has numbers above {LARGEST:g} in the column {shown(name, 60)}, such as {shown(large, 40)}",
+            remedy="write it in another unit, or add it to source.ignored_columns",
+            place=place,
+        )
     conversions: dict[Kind, Callable[[Any], float | None]] = {"number": as_number, "date": as_date}
     for kind, convert in conversions.items():
         found = [convert(cell) for cell in known]
         wrong = [cell for cell, value in zip(known, found, strict=True) if value is None]
         if not wrong:
-            counts = kind == "number" and count_rows([value for value in found if value is not None])
-            return LeftOut("it numbers the rows") if counts else kind
+            numbers = [value for value in found if value is not None]
+            if is_constant(np.array(numbers)) and len(known) == len(cells):
+                return LeftOut("the same value in all rows, apart from rounding")
+            return LeftOut("it numbers the rows") if kind == "number" and count_rows(numbers) else kind
         if len(wrong) <= (1 - MOSTLY) * len(known):
             raise Refusal(
                 f"has {kind}s in the column {shown(name, 60)}, but in {len(wrong)} of {len(known)} rows something else, such as {shown(wrong[0], 40)}",
@@ -129,6 +139,14 @@ def found_kind(name: Column, cells: Sequence[Any], place: str) -> Kind | LeftOut
     if len(different) > MOST_DIFFERENT * len(known):
         return LeftOut(f"{len(different)} different texts in {len(known)} rows")
     return "category"
+
+
+def is_too_large(cell: Any) -> bool:
+    """Return True if a cell has a finite number that is too large to be read."""
+    try:
+        return LARGEST < abs(float(cell)) < np.inf
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def count_rows(numbers: Sequence[float]) -> bool:
@@ -182,7 +200,7 @@ class Statistics:
 
 
 def described(part: Part, values: Values, scale: Scale = "standardized") -> NumberColumn | CategoryColumn:
-    """Return the description of a column by its values in train. If all numbers are equal, the standard deviation is given as 1."""
+    """Return the description of a column by its values in train. If all numbers are equal, apart from rounding, the standard deviation is given as 1."""
     missing = any(value is None for value in values)
     if part.kind == "category":
         counts = Counter(str(value) for value in values if value is not None)
@@ -190,11 +208,14 @@ def described(part: Part, values: Values, scale: Scale = "standardized") -> Numb
         kept = tuple(frequent[:MOST_VALUES])
         return CategoryColumn(name=part.name, missing=missing, values=kept, others=len(kept) < len(counts))
     numbers = np.array([value for value in values if value is not None] or [0.0], np.float64)
-    mean, std = float(numbers.mean()), float(numbers.std())
-    if np.ptp(numbers) == 0:  # the mean of equal numbers may be rounded
-        mean, std = float(numbers[0]), 1.0
+    if is_constant(numbers):  # the mean of equal numbers may be rounded
+        mean, std, numbers = float(numbers[0]), 1.0, numbers[:1]
+    else:
+        unit = 1.0 if np.ptp(numbers) > 1 / LARGEST else np.ptp(numbers)  # the squares of numbers below 1e-162 are 0
+        mean, std = float(numbers.mean()), float((numbers / unit).std() * unit)
     knots = knots_of(numbers) if scale == "ranks" else ()
-    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std or 1.0, knots=knots)
+    extremes = float(numbers.min()), float(numbers.max())
+    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std, knots=knots, extremes=extremes)
 
 
 def knots_of(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:

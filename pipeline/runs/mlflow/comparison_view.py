@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.core.registry import TASKS
+from pipeline.inference.digits import rounded
 from pipeline.inference.params import METRICS
 from pipeline.runs.journal import DIRECTION_TAG, EXPORTED, SECTIONS, SHARED_TAG
 from pipeline.runs.mlflow.store import NOTE_TAG, Store
@@ -259,7 +260,7 @@ def note(runs: "Sequence[Run]", experiment_id: str) -> str:
         best = better(comparable, key=lambda run: run.data.metrics[key])
         linked_name = f"[{escaped(best.info.run_name)}](#/experiments/{experiment_id}/runs/{best.info.run_id})"
         last = "" if key.startswith(EXPORTED) else " of a last step"
-        text += f" Best {key}{last}: {best.data.metrics[key]:.4g} by {linked_name}."
+        text += f" Best {key}{last}: {rounded(best.data.metrics[key])} by {linked_name}."
     names = ", ".join(f"`{name}`" for name in differing([run.data.params for run in runs])[:MOST_PARAMS]) or "no parameter"
     count = "1 run" if len(runs) == 1 else f"{'the newest ' if len(runs) == MOST_RUNS else ''}{len(runs)} runs"
     text += f"\n\nOf {count}, these parameters differ: {names}."

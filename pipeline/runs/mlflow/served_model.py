@@ -27,7 +27,7 @@ DIGITS = 7
 class ServedModel(PythonModel):
     """A model whose `predict` maps arrays or texts to the names of the most likely outputs and their probabilities, or to outputs (n, outputs), or texts to texts.
 
-    Outputs are logits, numbers or, of a model for several labels a sample, probabilities.
+    Outputs are float32 logits, of a model for several labels a sample probabilities, or of a regression numbers in float64.
 
     The logged model has no input signature: with one, MLflow would cast inputs to the signature's dtype before they are checked here, and
     0.5 would become 0.
@@ -43,15 +43,15 @@ class ServedModel(PythonModel):
 
     def predict(  # type: ignore[override]  # MLflow warns about other annotations
         self, model_input: np.ndarray, params: dict[str, Any] | None = None
-    ) -> NDArray[np.float32] | list[dict[str, Any]]:
-        """Return a record for each input, or float32 outputs (n, outputs). Raises MlflowException (HTTP status 400) for invalid input."""
+    ) -> NDArray[np.floating] | list[dict[str, Any]]:
+        """Return a record for each input, or outputs (n, outputs). Raises MlflowException (HTTP status 400) for invalid input."""
         chosen: dict[str, Any] = PARAMS | (params or {})
         if chosen["return"] not in ("logits", "probabilities") or chosen["top_k"] < 1:
             raise refusal(f"params are {chosen}; `return` is `logits` or `probabilities`, and `top_k` is a number from 1 on")
         rows = self.inputs.rows(model_input)
         if isinstance(self.inputs, Pairs):
             return self.inputs.written(rows, self.exported.predict)
-        logits: NDArray[np.float32] = self.exported.predict(rows)
+        logits: NDArray[np.floating] = self.exported.predict(rows)
         if isinstance(self.inputs, Texts) and self.inputs.per_token:
             logits = logits[np.arange(len(rows)), np.count_nonzero(rows != self.inputs.described.pad, axis=1) - 1]  # after the last token
         if chosen["return"] == "logits" or not self.names:

@@ -11,6 +11,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
+from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
 from pipeline.runs import table
@@ -212,15 +213,13 @@ def is_count(value: float) -> bool:
 
 
 def number(value: float) -> str:
-    if is_count(value):
-        return f"{value:.0f}"
-    return f"{value:.4f}" if not value or 0.001 <= abs(value) < 1000 else f"{value:g}"
+    return f"{value:.0f}" if is_count(value) else rounded(value)
 
 
 def signed(value: float, *, count: bool = False) -> str:
     if not value or count:
         return f"{value:+.0f}" if value else "0"
-    return f"{value:+.4f}" if 0.0001 <= abs(value) < 1000 else f"{value:+.4g}"
+    return f"{'+' if value > 0 else ''}{rounded(value)}"
 
 
 def aligned(block: Block) -> str:

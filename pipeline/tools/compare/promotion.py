@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import shown
+from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.runs import find
 from pipeline.runs.events import is_pending
@@ -95,7 +96,7 @@ def judged(
     except Refusal as refusal:
         return None, f"{uncompared}: {refusal}", False
     metrics = [metric for metric in (test.accuracy, test.loss) if metric]
-    numbers = ", ".join(f"{metric.metric} {metric.second:.4f} against {metric.first:.4f}" for metric in metrics)
+    numbers = ", ".join(f"{metric.metric} {rounded(metric.second)} against {rounded(metric.first)}" for metric in metrics)
     verdict = "significantly worse" if test.second_is_worse else "significantly better" if test.is_significant else "no worse"
     return test, f"it is {verdict} than {holder}: {numbers} on {counted(test.num_samples, 'test sample')}", not test.second_is_worse
 

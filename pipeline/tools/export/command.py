@@ -47,7 +47,7 @@ class OutputDifference:
     `num_other_classes` counts the outputs whose most probable class differs; None if the outputs are no classes, and have a `unit`.
     """
 
-    scale: NDArray[np.float32] | float = 1.0
+    scale: NDArray[np.float64] | float = 1.0
     num_other_classes: int | None = 0
     largest: float = 0.0
     num_outputs: int = 0
@@ -64,7 +64,7 @@ class OutputDifference:
             return f"{largest}, in {self.unit}"
         return f"{largest}, the same class for {self.num_outputs - self.num_other_classes} of {self.num_outputs} outputs"
 
-    def add(self, expected: NDArray[np.float32], found: NDArray[np.float32]) -> None:
+    def add(self, expected: NDArray[np.floating], found: NDArray[np.floating]) -> None:
         """Compare two batches of outputs (..., classes), and include them in this difference.
 
         `expected` has the outputs of the model, and `found` those of the program. Raises ValueError if their shapes differ.
@@ -124,13 +124,14 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     inputs = manifest.spec.inputs
     rows, origin = samples(manifest.spec, paths)
     with files.replacing(target) as draft:
-        write(draft, chosen, model, manifest.spec, metadata(manifest, models), name=f"--format {name}")
+        dtype = dtype_of_outputs(model, inputs)
+        write(draft, chosen, model, manifest.spec, metadata(manifest, models, dtype), name=f"--format {name}")
         size = draft.stat().st_size
         difference = run_exported(chosen, draft, model, rows, threads=machine.threads, variable_length=has_variable_length(inputs))
         if not difference.within_tolerance:
             raise Unequal(f"{target}: was not written, because its outputs on {origin} are not those of the model: {difference}")
     sizes = ", ".join(map(str, shape(inputs)))
-    print(f"export: {target} ({size / 1e6:.2f} MB) takes ({sizes}) {inputs.dtype.__name__}, returns float32")
+    print(f"export: {target} ({size / 1e6:.2f} MB) takes ({sizes}) {inputs.dtype.__name__}, returns {dtype}")
     shortened = ", and on two of them cut to half their length" if has_variable_length(inputs) else ""
     print(f"export: compared on {origin}{shortened}: {difference}")
 
@@ -220,10 +221,16 @@ def has_variable_length(inputs: Inputs) -> bool:
     return inputs.lengths(inputs.random_samples(1)) is not None
 
 
-def metadata(manifest: Manifest, models: Sequence[Path]) -> str:
+def dtype_of_outputs(model: Model, inputs: Inputs) -> str:
+    """Return the dtype of the model's outputs: float64 for the numbers of a regression, else float32."""
+    with torch.inference_mode():
+        return str(model(torch.from_numpy(inputs.random_samples(2))).numpy().dtype)
+
+
+def metadata(manifest: Manifest, models: Sequence[Path], dtype: str) -> str:
     """Return the metadata of an exported file as canonical JSON: what a reader needs to prepare inputs and to interpret outputs.
 
-    `models` are the model files; their SHA-256 are recorded. If there are several, `manifest` is that of the first.
+    `dtype` is that of the outputs. `models` are the model files; their SHA-256 are recorded. If there are several, `manifest` is that of the first.
     """
     spec = manifest.spec
     contents: dict[str, Any] = {
@@ -231,7 +238,7 @@ def metadata(manifest: Manifest, models: Sequence[Path]) -> str:
         "model_sha256": "+".join(map(files.digest, models)),
         "classes": spec.targets.output_names,
         "input": {"name": INPUT, "dtype": spec.inputs.dtype.__name__, "shape": shape(spec.inputs)},
-        "output": {"name": OUTPUT, "dtype": "float32"},
+        "output": {"name": OUTPUT, "dtype": dtype},
         "spec": spec.model_dump(mode="json"),
         "params": manifest.inference.model_dump(mode="json"),
         "precision": manifest.precision,

@@ -27,7 +27,7 @@ MOST_BYTES = 2**31 - 2**24
 """Upper bound for the bytes of the weights in an ONNX file: a protocol buffer has at most 2 GiB, and the rest is for the operations."""
 
 
-Program = Callable[[NDArray[np.generic]], NDArray[np.float32]]
+Program = Callable[[NDArray[np.generic]], NDArray[np.floating]]
 """Maps an array of samples to outputs."""
 
 
@@ -119,9 +119,9 @@ def load_aoti(path: Path, _: int) -> Program:
 def in_torch(module: Callable[[torch.Tensor], Any]) -> Program:
     """Return a function that runs a loaded program, with as many threads as PyTorch has in this process."""
 
-    def run(inputs: NDArray[np.generic]) -> NDArray[np.float32]:
+    def run(inputs: NDArray[np.generic]) -> NDArray[np.floating]:
         with torch.inference_mode():
-            outputs: NDArray[np.float32] = module(torch.from_numpy(inputs)).numpy()
+            outputs: NDArray[np.floating] = module(torch.from_numpy(inputs)).numpy()
         return outputs
 
     return run

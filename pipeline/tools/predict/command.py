@@ -25,6 +25,7 @@ WIDEST = 40
 """The width of the widest column, in characters. Columns of longer texts share the rest of the line."""
 FILE_ROWS = 65_536
 """The rows of a file that are in memory at once, and those of a row group of Parquet."""
+LONGEST_NOTE = 1000
 SUFFIXES = (".csv", ".parquet")
 
 
@@ -79,7 +80,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     if target:
         print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
     if note := loaded.reader.note():
-        print(f"note: {shown(note)}", file=sys.stderr)
+        print(f"note: {shown(note, LONGEST_NOTE)}", file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -184,7 +184,7 @@ class LoadedModel:
             yield from predictor.predictions(names, outputs)
 
     def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
-        """Return the model's outputs for one batch, a float32 array; of a model that writes texts, their tokens (n, length).
+        """Return the model's outputs for one batch, a float32 array, or float64 for numbers; of a model that writes texts, their tokens (n, length).
 
         `rows` are stored samples, the form in which `prepare` stores inputs.
 

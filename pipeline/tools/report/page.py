@@ -16,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.inference.digits import rounded
+
 TEMPLATES = Path(__file__).with_name("templates")
 MARKUP = re.compile(r"[\\`*\[\]|~$<>&]|(?<![^\W_])_|_(?![^\W_])|^(?:[#+=-]|[0-9]+(?=[.)](?:\s|$)))")
 """Characters that can begin markup in a dialect of Markdown. Underscores within a word cannot begin markup; some other characters can do so
@@ -39,8 +41,7 @@ class Number:
     def __str__(self) -> str:
         if isinstance(self.value, int):
             return f"{self.value:,}"
-        small = self.value != 0 and abs(self.value) < 1e-3
-        return f"{self.value:.3g}" if small or abs(self.value) >= 1e5 else f"{self.value:.4f}"
+        return rounded(self.value)
 
 
 Cell = str | Number

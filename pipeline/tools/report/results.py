@@ -17,6 +17,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import accuracy_interval
 from pipeline.evaluate.reports.recorded import Row
+from pipeline.inference.digits import rounded
 from pipeline.runs import journal
 from pipeline.runs.record import Cost, Record
 from pipeline.runs.terminal import duration
@@ -81,7 +82,7 @@ def headline(evidence: Evidence) -> Headline:
         share = confidence_level(evidence) if name == "accuracy" else None
         kind = f"{100 * share:g}% interval" if share else "interval"
         method = "Clopper-Pearson" if name in ("accuracy", "exact_match") else "bootstrap"
-        note = f"{kind} {interval['low']:.4f} to {interval['high']:.4f} ({method}), {note}"
+        note = f"{kind} {rounded(interval['low'])} to {rounded(interval['high'])} ({method}), {note}"
     return Headline(spoken(name), Number(scores[name], key(evidence, name)), note)
 
 
@@ -104,7 +105,9 @@ def confidence_level(evidence: Evidence) -> float | None:
 def all_scores(evidence: Evidence) -> PageSection:
     """Return the section with a table of the scores: a row for each score, and a column for each split. The scores of single classes are left out."""
     numbers: dict[str, dict[str, Cell]] = defaultdict(dict)
-    for name, value in leaves({name: value for name, value in evidence.evaluation.scores.items() if name not in recorded.PARTS}):
+    for name, value in leaves(
+        {name: value for name, value in evidence.evaluation.scores.items() if name not in (*recorded.PARTS, recorded.POSITIVE)}
+    ):
         numbers[name]["test"] = Number(value, key(evidence, name))
     for split in SPLITS[1:]:
         for name, number in of_training(evidence, split):
@@ -236,8 +239,10 @@ def worst_classes(evidence: Evidence) -> Table | None:
 
 
 def ranked_classes(scores: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the scores of each class, the class with the lowest F1 first; [] if the task has no classes or labels."""
-    return sorted(scores.get(recorded.parts(scores) or "", {}).items(), key=lambda item: float(item[1]["f1"]))
+    """Return the scores of each class, the class with the lowest F1 first, and those without samples last; [] if the task has no classes or labels."""
+    return sorted(
+        scores.get(recorded.parts(scores) or "", {}).items(), key=lambda item: (not item[1].get("support", 1), float(item[1]["f1"]))
+    )
 
 
 def calibration(evidence: Evidence) -> PageSection | None:

@@ -17,6 +17,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.evaluate.columns import FILE as IMPORTANCES
+from pipeline.inference.digits import rounded
 from pipeline.prepare.params import data_name
 from pipeline.tools.report import figures
 from pipeline.tools.report.evidence import Evidence
@@ -188,7 +189,7 @@ def written_texts(evidence: Evidence) -> PageSection | None:
     rows = evidence.evaluation.table("texts.csv")
     if not rows:
         return None
-    cells = tuple((f"{float(row['loss']):.4f}", *(cut(row[name]) for name in ("source", "target", "written"))) for row in rows[:MOST_WRONG])
+    cells = tuple((rounded(float(row["loss"])), *(cut(row[name]) for name in ("source", "target", "written"))) for row in rows[:MOST_WRONG])
     note = "The pairs of the test split with the highest loss of a token, each predicted from the true tokens before it."
     return PageSection("Written texts", (Table(("loss", "source", "target", "written"), cells), note))
 
@@ -202,7 +203,7 @@ def passages(evidence: Evidence) -> PageSection | None:
     if rows:
         blocks.append("The passages of the test split with the highest loss. The text before each passage ends at the bar.")
         for row in rows[:MOST_PASSAGES]:
-            heading = f"from token {int(row['token']):,}: {float(row['loss']):.4f} nats per token"
+            heading = f"from token {int(row['token']):,}: {rounded(float(row['loss']))} nats per token"
             blocks.append(Excerpt(heading, f"{row['before']}\u2502{row['passage']}"))
     return PageSection("Least expected passages", tuple(blocks)) if blocks else None
 

@@ -15,6 +15,7 @@ from pipeline.core.prepared import PreparedRecord, read_record
 from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.yaml_document import Document
+from pipeline.inference.digits import rounded
 from pipeline.runs import run as tracking
 from pipeline.runs.mlflow import mirror_process
 from pipeline.runs.run import Run
@@ -239,11 +240,11 @@ class SearchRunner:
         """Print the outcome of a trial, add it to the parent run, and remove files that are no longer needed."""
         rows = self.study.rows()
         row, best = next(row for row in rows if row.number == number), self.study.best()
-        value = "" if row.value is None else f" {self.metric} {row.value:.4f} at step {row.step}"
+        value = "" if row.value is None else f" {self.metric} {rounded(row.value)} at step {row.step}"
         finished = sum(row.outcome != study.RUNNING for row in rows)
         print(
             f"search: trial {number} {row.outcome}:{value}{row.reason and f' {row.reason}'}; {study.described(row.params)} "
-            f"({finished} of {self.num_trials}{f'; best {best.value:.4f} by trial {best.number}' if best else ''})",
+            f"({finished} of {self.num_trials}{f'; best {rounded(best.value)} by trial {best.number}' if best and best.value is not None else ''})",
             flush=True,
         )
         name = self.metric.rpartition("/")[2]
@@ -262,9 +263,9 @@ class SearchRunner:
         rows, marked, best = self.study.rows(), self.concluded().get("best"), self.study.best()
         if best and best.number != marked:
             runs.mark_best(self.trial(best.number), None if marked is None else self.trial(marked))
-        if best:
+        if best and best.value is not None:
             of = f"{counted(len(rows), 'trial')}: trial {best.number}, {study.described(best.params)}"
-            tracked.describe(f"best {self.metric} {best.value:.4f} of {of}")
+            tracked.describe(f"best {self.metric} {rounded(best.value)} of {of}")
         if self.search.repeated and len(found := self.repetitions()) == 1 and (spreads := found[0].spreads()):
             for name, each in spreads.items():
                 tracked.metrics(len(rows), {name: each.mean, f"{name}_deviation": each.deviation})

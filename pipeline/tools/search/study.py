@@ -17,6 +17,7 @@ from pipeline.core.identity import differences
 from pipeline.core.raw_dataset import TEST, VALID
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.seeding import derive
+from pipeline.inference.digits import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
 from pipeline.tools.search.settings import Search, Value
@@ -249,10 +250,10 @@ def print_table(rows: Sequence[TrialSummary], metric: str, keys: Sequence[str]) 
     names, cells, test = short_keys(keys), list[list[str]](), metric.replace(VALID, TEST)
     ranked = not any(row.scores for row in rows)
     for rank, row in enumerate(rows, 1):
-        value = "" if row.value is None else f"{row.value:.4f}"
+        value = "" if row.value is None else rounded(row.value)
         params = [shortened(row.params[key]) if key in row.params else "" for key in keys]
         shown_rank = str(rank) if row.outcome == COMPLETE else ""
-        more = f"{row.scores[test]:.4f}" if test in row.scores else ""
+        more = rounded(row.scores[test]) if test in row.scores else ""
         cells.append([shown_rank, str(row.number), value, more, str(row.step or ""), row.outcome, *params, row.run])
     header = ["rank", "trial", metric, test, "steps", "outcome", *(names[key] for key in keys), "run"]
     unused = 3 if ranked else 0
@@ -306,7 +307,7 @@ def print_spreads(repetition: Repetition, repeated: Sequence[str]) -> None:
     differ = f"which differ in {' and '.join(repeated)}:" if repetition.spreads() else "and a deviation needs two"
     print(f"{counted(len(repetition.scores), 'complete training')}{of}, {differ}")
     cells = [
-        (name, f"{found.mean:.4f}", f"{found.deviation:.4f}", f"{found.low:.4f} to {found.high:.4f}")
+        (name, rounded(found.mean), rounded(found.deviation), f"{rounded(found.low)} to {rounded(found.high)}")
         for name, found in repetition.spreads().items()
     ]
     show(cells, ("", "mean", "deviation", f"{LEVEL:.0%} interval of the mean"))

@@ -1,5 +1,7 @@
 """The evaluator of a regression: fed in pieces of any size, it gives the scores of the whole split, and its intervals."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from pipeline.core.tasks.regression import Floats, NumberTargets
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.settings.regression import Settings
 from pipeline.evaluate.tasks.regression import Evaluator
+from pipeline.inference.batch import Batch
+from pipeline.inference.networks import Model, postprocessing, predict
 from tests.specs import image_spec
 
 IMAGES = image_spec(shape=(2, 2, 1), classes=("a", "b"), mean=(0.4,), std=(0.3,)).inputs
@@ -52,7 +56,45 @@ def test_errors_of_several_columns_are_not_averaged_over_their_units() -> None:
     assert scores["per_column"]["year"]["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
     assert {"rmse", "mae"}.isdisjoint(scores)
     assert TARGETS.baseline_scores(ACTUAL, ACTUAL) == {}
-    assert recorded.result_line(scores).startswith("test r2 ")
+    fitted = ACTUAL + GENERATOR.normal(0, (5.0, 0.008), ACTUAL.shape)
+    linear = TARGETS.linear_scores(lambda _: fitted, ACTUAL, ACTUAL)
+    assert linear == {"linear_r2": pytest.approx(r2_score(ACTUAL, fitted), rel=1e-9)}
+    assert re.fullmatch(r"test r2 .*; a linear model: 0\.\d{4}", recorded.result_line(scores | linear))
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1e-47, 0.0), (1e39, 0.0), (600.0, 1.7e9)])
+def test_the_last_layer_of_a_model_gives_the_numbers_that_are_scored(unit: float, offset: float) -> None:
+    """Float32 has no numbers of these scales, or steps of 128."""
+    actual = GENERATOR.normal(0, 1, (20, 1)) * unit + offset
+    targets = NumberTargets(columns=("y",)).fitted(actual)
+    outputs = torch.from_numpy(targets.standardized(actual + unit / 50)).float()
+    model = Model(torch.nn.Identity(), torch.nn.Identity())
+    model.postprocessing = postprocessing(targets)
+    batches = [(Batch(outputs), len(outputs))]
+    ((predicted, _),) = predict(model, batches, precision="fp32", device=torch.device("cpu"))
+    evaluator = Evaluator(Spec(inputs=IMAGES, targets=targets), SETTINGS)
+    evaluator.add(outputs, torch.from_numpy(actual))
+    assert evaluator.numbers[0].tolist() == predicted.tolist()
+    assert predicted.numpy() - actual == pytest.approx(unit / 50, rel=1e-3)
+    scores = evaluator.scores()
+    assert scores["loss"] == evaluator.mean_loss() == pytest.approx((unit / 50 / targets.std[0]) ** 2, rel=1e-3)
+    assert scores["rmse"] == pytest.approx(unit / 50, rel=1e-3)
+    assert "0.0000" not in recorded.result_line(scores)
+
+
+@pytest.mark.parametrize(("unit", "refuse"), [(1e160, NumberTargets.refuse_invalid), (1e-170, NumberTargets.refuse_unlearnable)])
+def test_numbers_whose_squares_do_not_fit_into_float64_are_refused(unit: float, refuse: Callable[..., None]) -> None:
+    with pytest.raises(Refusal, match=r"in the column y.*: write it in another unit$"):
+        refuse(NumberTargets(columns=("y",)), GENERATOR.normal(0, 1, (20, 1)) * unit, "a.csv: train")
+
+
+def test_targets_that_differ_by_rounding_are_equal() -> None:
+    with pytest.raises(Refusal, match="all train samples have the same number in the column y, apart from rounding"):
+        NumberTargets(columns=("y",)).refuse_unlearnable(np.array([[0.3], [0.1 + 0.2]]), "a.csv: train")
+
+
+def test_a_single_sample_has_no_intervals() -> None:
+    assert not any(name.endswith("_interval") for name in fed(1, PREDICTED[:1], ACTUAL[:1]).scores())
 
 
 def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_path: Path) -> None:

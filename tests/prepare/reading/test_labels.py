@@ -27,7 +27,7 @@ MARKS = [[int(name in labels) for name in NAMES] for labels in LABELS]
 
 
 def read(path: Path, **changes: Any) -> Labelled:
-    keys = {"label_column": "labels", "label_delimiter": None, **changes}
+    keys = {"label_column": "labels", "label_delimiter": None, "positive_class": None, **changes}
     section = {"name": "text_classification", "root": str(path), "task": "multi_label", "text_column": "text", **WORD, **keys}
     recommended = Settings.recommended(name="text_classification", task="multi_label")
     settings = Settings.model_validate_json(json.dumps({**recommended, **section}, default=str))

@@ -34,6 +34,7 @@ COMMON = {
     "fold": 0,
     "task": "classification",
     "label_delimiter": None,
+    "positive_class": None,
     "duplicates": "keep",
     "table": None,
     "split_column": None,

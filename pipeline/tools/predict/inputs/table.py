@@ -6,13 +6,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from pipeline.core.inputs.table import CategoryColumn, Floats, TableInputs
-from pipeline.core.refusal import Refusal, counted
+from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
 from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.parquet import MissingColumn
+
+MOST_NAMED = 3
 
 
 class Reader:
@@ -24,6 +26,8 @@ class Reader:
         self.inputs, self.encoding = inputs, encodings.UTF8
         self.columns = [column.name for column in inputs.columns]
         self.num_unknown, self.first_unknown = 0, ""
+        self.far = dict[str | int, str]()
+        """The first number far outside of those of train in each column that has one, as a text."""
 
     def read(self, file: Member) -> Iterator[tuple[str, Floats | Refusal]]:
         """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
@@ -56,6 +60,9 @@ class Reader:
             if isinstance(column, CategoryColumn) and not column.others and number == len(column.values):
                 self.num_unknown += 1
                 self.first_unknown = self.first_unknown or f"{shown(cell, 40)} in the column {shown(column.name, 40)} of {place}"
+            elif isinstance(column, NumberColumn) and column.extremes and column.is_far(number) and column.name not in self.far:
+                low, high = map(column.cell, column.extremes)
+                self.far[column.name] = f"{shown(cell, 40)} in the column {shown(column.name, 40)} of {place} ({low} to {high} in train)"
         return row
 
     def row(self, value: Any) -> Floats:
@@ -76,7 +83,14 @@ class Reader:
         return Batch(torch.from_numpy(np.stack(rows)))
 
     def note(self) -> str:
-        """Say how many cells had a category that train does not have; "" if none had."""
-        if not self.num_unknown:
-            return ""
-        return f"{counted(self.num_unknown, 'cell')} with a category that train does not have, which tells the model nothing: first {self.first_unknown}"
+        """Say how many cells had a category that train does not have, and which columns had numbers far outside of those of train; "" if none had."""
+        notes = []
+        if self.far:
+            notes.append(
+                f"numbers far outside of those of train, of which the model has learned nothing: {listed([*self.far.values()], MOST_NAMED)}"
+            )
+        if self.num_unknown:
+            notes.append(
+                f"{counted(self.num_unknown, 'cell')} with a category that train does not have, which tells the model nothing: first {self.first_unknown}"
+            )
+        return "; ".join(notes)

@@ -1,5 +1,6 @@
 """Names the numbers that a regression returns."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.untrusted import shown, storable
 
-DIGITS = 7
-"""Significant digits of a number: those of float32."""
+DIGITS, DIGITS_OF_SPREAD = 7, 4
+"""A number on the terminal has the significant digits of float32, and more if the standard deviation of the targets needs them for so many of its own."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Prediction:
 
     input: str
     numbers: dict[str, float]
+    printed: dict[str, str]
+    """The numbers for the terminal, rounded."""
 
     def record(self) -> dict[str, Any]:
         """Return the prediction for a line of JSON."""
@@ -32,7 +35,7 @@ class Prediction:
 
     def cells(self) -> dict[str, str]:
         """Return the prediction for a row of a table on the terminal."""
-        return {"input": shown(self.input)} | {name: f"{number:.{DIGITS}g}" for name, number in self.numbers.items()}
+        return {"input": shown(self.input)} | self.printed
 
 
 class Predictor:
@@ -40,10 +43,18 @@ class Predictor:
 
     def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
         assert isinstance(spec.targets, NumberTargets)
+        self.std = spec.targets.std
         # a column called `input` must not take the place of the sample's name
         self.names = ["predicted input" if column == "input" else column for column in spec.targets.columns]
 
-    def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
+    def predictions(self, names: Sequence[str], outputs: NDArray[np.float64]) -> Iterator[Prediction]:
         """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, columns) has its numbers."""
-        for name, row in zip(names, outputs, strict=True):
-            yield Prediction(name, {column: float(f"{number:.{DIGITS}g}") for column, number in zip(self.names, row.tolist(), strict=True)})
+        for name, row in zip(names, outputs.tolist(), strict=True):
+            printed = map(rounded, row, self.std)
+            yield Prediction(name, *(dict(zip(self.names, several, strict=True)) for several in (row, printed)))
+
+
+def rounded(number: float, std: float) -> str:
+    """Return a number of targets whose standard deviation is `std`, such as 1699999751 for a deviation of 900."""
+    exponents = [math.floor(math.log10(abs(value))) if value else 0 for value in (number, std)]
+    return f"{number:.{min(17, max(DIGITS, exponents[0] - exponents[1] + DIGITS_OF_SPREAD))}g}"

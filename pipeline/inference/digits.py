@@ -1,0 +1,11 @@
+"""Writes the results of a model for people, with the digits that they need."""
+
+
+def rounded(value: float) -> str:
+    """Return a result as text, such as `0.9123`: with four decimals, below 0.001 with four significant digits, and from 1,000 on with six.
+
+    So a small number, such as 3.159e-47, is never shown as 0.0000.
+    """
+    if not value or 0.001 <= abs(value) < 1000:
+        return f"{value:.4f}"
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:g}"
