@@ -24,6 +24,7 @@ FIELDS: Mapping[str, Mapping[str, type]] = {
     "description": {"text": str},
     "artifact": {"file": str, "folder": str},
     "model": {"file": str, "sha256": str, "step": int},
+    "gap": {"missing": str},
     "end": {"status": str},
 }
 """The required fields of each kind of event and their types. Every event also has `kind` and `time_ms`."""
@@ -144,6 +145,8 @@ class Cursor:
 
     `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `has_failed`
     is True if MLflow temporarily failed to store an event. `offsets` then stay before this event, even if later events were sent.
+    `refused` has the reason for each thing that MLflow refuses, such as "metric a?b", so that it is left out. `replaced` is the id of
+    the run that was sent before to this store, and then deleted there; None if there was none.
     """
 
     run_id: str | None = None
@@ -153,6 +156,8 @@ class Cursor:
     time_ms: int = 0
     has_ended: bool = False
     has_failed: bool = False
+    refused: dict[str, str] = field(default_factory=dict)
+    replaced: str | None = None
 
     @classmethod
     def load(cls, folder: Path, store: str) -> "Cursor":

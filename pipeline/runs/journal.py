@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core import files
+from pipeline.core.refusal import counted
 from pipeline.core.section import Scalar
 from pipeline.runs import events
 
@@ -157,6 +158,7 @@ class Journal:
         self._step = 0
         self._time_ms = 0
         self._points: dict[str, tuple[int, float | str]] = {}
+        self._missing: list[str | int] = []
         self._closing = ExitStack()
         self._closing.enter_context(exclusive(folder))
         self._writer = events.Writer(folder / events.EVENTS, end=self._recall(stage))
@@ -206,14 +208,16 @@ class Journal:
             number = events.number(value)
             last_step, last_number = self._points.get(name, (-1, None))
             if step > last_step or (self._amends and step == last_step and number != last_number):
-                self._points[name] = (step, number)
                 fresh[name] = number
         if fresh:
-            self._append("metrics", step=step, values=fresh)
+            with self._noting(step):
+                self._append("metrics", step=step, values=fresh)
+            self._points.update({name: (step, number) for name, number in fresh.items()})
             self._step = step
 
     def describe(self, text: str) -> None:
-        self._append("description", text=text)
+        with self._noting("description"):
+            self._append("description", text=text)
 
     def artifact(self, path: Path, folder: str = "") -> None:
         """Copy a file into the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
@@ -222,20 +226,22 @@ class Journal:
     def text(self, name: str, content: bytes, folder: str = "") -> None:
         """Store `content` as a file called `name` in the journal. In MLflow, the file belongs to the artifact folder `folder` ("" is the top)."""
         copy = self.folder / COPIES / hashlib.sha256(content).hexdigest()[:16] / name
-        if not copy.exists():
-            with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
-                draft.write_bytes(content)
-        self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder)
+        with self._noting(f"file {name}"):
+            if not copy.exists():
+                with files.replacing(copy) as draft:  # the copy must be on disk before the event that refers to it
+                    draft.write_bytes(content)
+            self._append("artifact", file=copy.relative_to(self.folder).as_posix(), folder=folder)
 
     def model(self, path: Path) -> None:
         """Copy the model file into the journal, where it stays until MLflow has the whole run.
 
         In MLflow, the model belongs to the step of the last recorded metrics. `record.run_of_model` finds this journal by the digest of the file.
         """
-        with files.replacing(self.folder / MODEL) as draft:
-            shutil.copyfile(path, draft)
-        digest = files.digest(self.folder / MODEL)
-        self._append("model", file=MODEL, sha256=digest, step=self._step)
+        with self._noting("model"):
+            with files.replacing(self.folder / MODEL) as draft:
+                shutil.copyfile(path, draft)
+            digest = files.digest(self.folder / MODEL)
+            self._append("model", file=MODEL, sha256=digest, step=self._step)
         files.write_text(self.folder / MODEL_DIGEST, digest + "\n")
 
     def end(self, status: Status, reason: str = "") -> None:
@@ -247,7 +253,23 @@ class Journal:
         """Close the journal, so that other processes can open it. If `end` was not called, MLflow shows the run as KILLED."""
         self._closing.close()
 
+    @contextmanager
+    def _noting(self, what: str | int) -> Iterator[None]:
+        """Note `what`, or the step of metrics, as missing if the block cannot write it, such as on a full disk. Raises the same OSError."""
+        try:
+            yield
+        except OSError:
+            self._missing.append(what)
+            raise
+
     def _append(self, kind: str, **fields: Any) -> None:
+        """Append an event. If others could not be written before, an event `gap` comes first and says which. Raises OSError if it fails."""
+        if self._missing and kind != "gap":
+            steps = [what for what in self._missing if isinstance(what, int)]
+            metrics = [f"metrics of {counted(len(steps), 'step')} from {min(steps)} to {max(steps)}"] if steps else []
+            others = [what for what in dict.fromkeys(self._missing) if isinstance(what, str)]
+            self._append("gap", missing=f"{', '.join(metrics + others)}: the journal could not be written, such as on a full disk")
+            self._missing.clear()
         # Timestamps never decrease, even if the clock is set back: of two points at one step, MLflow shows the later one.
         now_ms = time.time_ns() // 1_000_000
         self._time_ms = now_ms if now_ms >= self._time_ms else self._time_ms + 1

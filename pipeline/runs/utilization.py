@@ -139,7 +139,8 @@ class Sampler(threading.Thread):
         step, pause_s = len(lines), FIRST_PAUSE_S
         while True:
             values = {f"system/{name}": events.number(value) for name, value in sample(devices).items()}
-            writer.append({"kind": "metrics", "time_ms": time.time_ns() // 1_000_000, "step": step, "values": values})
+            with contextlib.suppress(OSError):  # a full disk
+                writer.append({"kind": "metrics", "time_ms": time.time_ns() // 1_000_000, "step": step, "values": values})
             if self._stopped.wait(pause_s):
                 return
             step, pause_s = step + 1, min(pause_s * GROWTH, LONGEST_PAUSE_S)

@@ -61,7 +61,6 @@ class FakeServer:
 def server(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer(without_mirror)
     monkeypatch.setattr(delivery, "Sender", server.sender)
-    monkeypatch.setattr(delivery, "is_temporary", lambda error: isinstance(error, OSError))
     return server
 
 

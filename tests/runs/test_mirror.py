@@ -126,19 +126,78 @@ def test_a_failed_run_says_why_until_it_runs_again(tracked: Tracked, tmp_path: P
     assert "failed" not in found.data.tags["mlflow.note.content"]
 
 
-def test_events_that_mlflow_rejects_are_skipped(tracked: Tracked) -> None:
-    writing = tracked.begin()
-    writing.metrics(1, {"good": 1.0})
-    writing.metrics(1, {"bad\nname": 1.0})
-    broken = tracked.environment.root / "broken.safetensors"
-    broken.write_bytes(b"no weights")
-    writing.model(broken)
-    writing.metrics(2, {"good": 2.0})
+def test_what_mlflow_refuses_costs_only_itself_and_is_reported(tracked: Tracked, tmp_path: Path, capsys) -> None:
+    long = "long " * 2000
+    info = RunInfo(params={"bad?param": 1, "long": long, "good": 1}, tags={"bad?tag": "1", "good": "1"}, provenance={"git.commit": "a"})
+    writing = tracked.begin(info)
+    writing.metrics(1, {"valid/bad?name": 1.0, "valid/loss": 1.0})
+    writing.metrics(2, {"valid/bad?name": 2.0, "valid/loss": 2.0})
+    writing._append("gap", missing="metrics of 1 step")
+    writing.model(tiny.write(tmp_path / "model.safetensors", seed=3))
     finish(writing)
     assert tracked.deliver(writing.folder)
     found = tracked.run_of(writing.folder.name)
-    assert (found.info.status, found.data.metrics) == ("FINISHED", {"good": 2.0})
-    assert found.data.tags["pipeline.refused"].startswith("model: ")
+    assert (found.info.status, found.data.metrics, found.data.tags["good"]) == ("FINISHED", {"valid/loss": 2.0}, "1")
+    assert len(tracked.client.get_metric_history(found.info.run_id, "valid/loss")) == 2
+    assert found.outputs.model_outputs, "its metrics have the refused name, too"
+    cut = found.data.params.pop("long")
+    assert (found.data.params, cut[:9], cut[-20:]) == ({"good": "1"}, long[:9], "have the whole value)")
+    whole = tracked.client.download_artifacts(found.info.run_id, "params/train.json", str(tmp_path))
+    assert json.loads(Path(whole).read_text()) == {"long": long}
+    assert found.data.tags["pipeline.missing"] == "metrics of 1 step"
+    mirror_process.report(writing.folder, tracked.environment)
+    output = capsys.readouterr()
+    for what in ("param bad?param: ", "tag bad?tag: ", "metric valid/bad?name: "):
+        assert all(text.count(what) == 1 for text in (found.data.tags["pipeline.refused"], output.err)), what
+        assert output.out.count(what) == 2, "in the log, and at the end"
+
+
+def test_a_run_that_was_deleted_comes_back_with_what_this_machine_has_of_it_and_says_so(tracked: Tracked, tmp_path: Path, capsys) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("some text")
+    writing = tracked.begin()
+    writing.metrics(1, {"valid/loss": 1.0})
+    writing.artifact(text)
+    writing.model(tracked.model)
+    finish(writing)
+    assert tracked.deliver(writing.folder)
+    deleted = tracked.run_of(writing.folder.name).info.run_id
+    tracked.client.delete_run(deleted)
+    (tracked.environment.root / "models").mkdir(exist_ok=True)
+    shutil.copy(tracked.model, tracked.environment.root / "models")
+    finish(Journal.reopen(writing.folder, stage="evaluate", info=RunInfo()))
+    assert tracked.deliver(writing.folder)
+    found = tracked.run_of(writing.folder.name)
+    assert found.data.metrics == {"valid/loss": 1.0}
+    assert found.outputs.model_outputs
+    output = capsys.readouterr().out
+    assert f"its run {deleted} in MLflow was deleted: it was sent again, as {found.info.run_id}" in output
+    assert "artifact notes.txt: LookupError: " in output
+
+
+def test_a_redelivery_sends_only_the_points_that_mlflow_does_not_have(tracked: Tracked, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing = tracked.begin()
+    for step in range(1, 11):
+        writing.metrics(step, {"train/loss": 1 / step, "valid/loss": float("nan")})
+    assert not tracked.deliver(writing.folder)
+    run_id = tracked.run_of(writing.folder.name).info.run_id
+    # another journal adds to the same run: its later points say nothing about those of this one
+    for step in range(11, 16):
+        writing.metrics(step, {"train/loss": 1 / step})
+    tracked.client.log_metric(run_id, "train/loss", 5.0, timestamp=2**42, step=99)
+    finish(writing)
+    (writing.folder / DELIVERED).unlink()
+    client_type, sent = type(tracked.client), []
+    log_batch = client_type.log_batch
+
+    def watched(self: object, run_id: str, metrics: tuple = (), **more: object) -> None:
+        sent.extend((point.key, point.step) for point in metrics)
+        log_batch(self, run_id, metrics=metrics, **more)
+
+    monkeypatch.setattr(client_type, "log_batch", watched)
+    assert tracked.deliver(writing.folder)
+    assert sent == [("train/loss", step) for step in range(11, 16)]
+    assert [point.step for point in tracked.client.get_metric_history(run_id, "train/loss")] == [*range(1, 16), 99]
 
 
 def test_a_model_that_fails_for_a_local_reason_is_kept_and_sent_again_with_its_step(tracked: Tracked, tmp_path: Path, monkeypatch) -> None:

@@ -179,10 +179,14 @@ def test_a_full_disk_and_a_missing_file_stop_nothing(without_mirror: Environment
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full)
             reports.metrics(1, {"train/loss": 1.0})
+            reports.metrics(2, {"train/loss": 1.0})
             reports.describe("a run")
-        reports.metrics(2, {"train/loss": 1.0})
+        reports.metrics(2, {"train/loss": 1.0})  # was not recorded, so it is no repetition
     assert capsys.readouterr().err.count("tracking:") == 1
-    assert [event.kind for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)] == ["start", "metrics", "end"]
+    recorded = [event.fields for event in events.read(journal.journals(tmp_path)[0] / events.EVENTS)]
+    assert [fields["kind"] for fields in recorded] == ["start", "gap", "metrics", "end"]
+    assert recorded[1]["missing"].startswith("metrics of 2 steps from 1 to 2, description: ")
+    assert recorded[2]["step"] == 2
 
 
 def test_tracking_can_be_switched_off(tmp_path: Path) -> None:

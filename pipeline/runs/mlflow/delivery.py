@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from pipeline.runs import events
 from pipeline.runs.events import EVENTS, SYSTEM, Cursor, Event
 from pipeline.runs.journal import COPIES, MODEL, exclusive, is_written
-from pipeline.runs.mlflow.sender import Sender
-from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, is_temporary, say
+from pipeline.runs.mlflow.sender import LONGEST_REASON, Sender
+from pipeline.runs.mlflow.store import PARENT_TAG, Store, failure, say
 from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-REFUSED, DELAYED = "pipeline.refused", "pipeline.delayed"
+DELAYED = "pipeline.delayed"
 EVENTS_AT_ONCE = 250
 REMOVED = f"{COPIES}.removed"
 RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the failed one are sent again
@@ -26,11 +26,11 @@ RETRY_AFTER_S = 120.0  # doubles with each retry, because all events after the f
 class Delivery:
     """Sends one journal to one MLflow store. It begins at the position that `delivered.json` has saved for this store.
 
-    If MLflow rejects an event, the event is left out. If MLflow is reachable but temporarily fails to store an event, the later events are
+    What MLflow refuses of an event is left out. If MLflow is reachable but temporarily fails to store an event, the later events are
     sent nevertheless, and the saved position stays before the failed event. All events from the failed one on are sent again in the next
     delivery, or in this one: after `RETRY_AFTER_S` seconds at first, and after twice the time at each further retry.
 
-    Sending an event twice is safe. Metric points keep the timestamps that they have in the journal, so MLflow ignores repeated points.
+    Sending an event twice is safe. Metric points keep the timestamps that they have in the journal, so those that MLflow has are known.
     Repeated tags and files replace the earlier ones.
     """
 
@@ -59,9 +59,10 @@ class Delivery:
         has_writer = is_written(self._folder)
         if time.monotonic() > self._retry_at_s:
             self._positions, self.cursor.has_failed, self._retry_at_s = dict(self.cursor.offsets), False, math.inf
+            self._run = None
         if self._run is None:
             self._run = self._find_run()
-            self._sender = Sender(self._store.client, self._run.info.run_id, self._folder)
+            self._sender = Sender(self._store, self._run.info.run_id, self._folder, self.cursor.refused)
         self._send_new(EVENTS)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.
         if self._has_metrics or not has_writer:
@@ -79,7 +80,7 @@ class Delivery:
         """
         run = self._store.run_for(self._folder.name, self._start, self.cursor.run_id)
         if run.info.run_id != self.cursor.run_id:
-            self.cursor = Cursor(run.info.run_id, str(run.info.experiment_id))
+            self.cursor = Cursor(run.info.run_id, str(run.info.experiment_id), replaced=self.cursor.run_id)
             self._positions = dict(self.cursor.offsets)
             self.cursor.save(self._folder, self._store.address.key)
         return run
@@ -114,25 +115,18 @@ class Delivery:
                 self._place()
 
     def _send(self, batch: list[Event]) -> None:
-        """Send a batch of events. If MLflow rejects a batch of several events, send each of its events alone.
+        """Send a batch of events. What MLflow refuses of it is left out (see `Sender`).
 
-        If MLflow rejects a single event, leave it out, and set the run's tag `pipeline.refused` to the reason. If MLflow temporarily fails
-        to store a batch, set the tag `pipeline.delayed` to the reason: the batch is sent again later. If the tag cannot be set, MLflow is
-        unreachable. Raises the exception of this attempt to set the tag.
+        If MLflow temporarily fails to store the batch, set the tag `pipeline.delayed` to the reason: it is sent again later. If the tag
+        cannot be set, MLflow is unreachable. Raises the exception of this attempt to set the tag.
         """
         try:
             self._sender.send(batch)
         except Exception as error:
-            is_delayed = is_temporary(error)
-            if len(batch) > 1 and not is_delayed:
-                for event in batch:
-                    self._send([event])
-                return
-            reason = self._store.address.redacted(f"{batch[0].kind}: {failure(error)}")[:500]
-            consequence = "will be sent again" if is_delayed else "is left out, because MLflow rejects it"
-            say(f"{self._folder.name}: an event {consequence}: {reason}")
-            self._sender.tag({DELAYED if is_delayed else REFUSED: reason})
-            if is_delayed and not self.cursor.has_failed:
+            reason = self._store.address.redacted(f"{batch[0].kind}: {failure(error)}")[:LONGEST_REASON]
+            say(f"{self._folder.name}: an event will be sent again: {reason}")
+            self._sender.tag({DELAYED: reason})
+            if not self.cursor.has_failed:
                 self.cursor.has_failed, self._retry_at_s = True, time.monotonic() + self._retry_after_s
                 self._retry_after_s *= 2
 

@@ -194,4 +194,6 @@ def deliver(folder: Path, store: Store) -> bool:
     else:
         outcome = "delivered, except for events that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
     say(f"{folder.name}: {outcome}")
+    if taken and (lost := mirror_process.lost_message(folder, Cursor.load(folder, store.address.key))):
+        say(f"{folder.name}: {lost}")
     return is_complete

@@ -27,6 +27,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 LOG = "mirror.log"
 MESSAGE = "tracking: "
 LONGEST_ERROR = 300
+MOST_LISTED = 5
 NICENESS = 19  # if all cores are busy, the mirror then takes 1/60 of a core from the training; at niceness 10 it would take 1/10
 
 
@@ -131,6 +132,8 @@ def report(folder: Path, environment: Environment) -> None:
     cursor, named = Cursor.load(folder, Address.of(environment).key), environment.mlflow_run_id
     if named and cursor.run_id and cursor.run_id != named:
         say(environment, unused_run_message(named, folder.name, cursor.run_id))
+    if lost := lost_message(folder, cursor):
+        say(environment, f"run {folder.name}: {lost}")
     if is_pending(folder):
         num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
         most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
@@ -141,6 +144,14 @@ def report(folder: Path, environment: Environment) -> None:
         )
     elif not cursor.is_complete(folder):
         say(environment, f"run {folder.name} is already in another MLflow store, and is not sent to a second one")
+
+
+def lost_message(folder: Path, cursor: Cursor) -> str:
+    """Return what MLflow refuses of the journal in `folder`, with the reasons, and if its run was deleted there; "" if nothing."""
+    refused = [f"{what}: {reason}" for what, reason in cursor.refused.items()]
+    more = f"; and {len(refused) - MOST_LISTED} more, which are in {folder / events.DELIVERED}" if len(refused) > MOST_LISTED else ""
+    deleted = f"its run {cursor.replaced} in MLflow was deleted: it was sent again, as {cursor.run_id}. " if cursor.replaced else ""
+    return deleted + (f"left out, because MLflow refuses it: {'; '.join(refused[:MOST_LISTED])}{more}" if refused else "")
 
 
 def last_error(folder: Path) -> str:

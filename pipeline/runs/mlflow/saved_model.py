@@ -212,7 +212,7 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
     logged with the model. `add_scores` logs those of the test split, whose dataset the run has only once the model is evaluated. If an
     earlier attempt was interrupted, complete the logged model that it began.
 
-    Raises LookupError if `path` is missing, because another store has received it and it was then removed. Raises Refusal for a
+    Raises LookupError if `path` is missing, because a store has received it and it was then removed. Raises Refusal for a
     model file that cannot be loaded, and passes on the exceptions of MLflow.
     """
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
@@ -222,7 +222,7 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
     if model and model.status == LoggedModelStatus.READY:
         return
     if not path.is_file():
-        raise LookupError(f"{path.name} was removed from the journal after another MLflow store had received it")
+        raise LookupError(f"{path.name} was removed from the journal after an MLflow store had received it")
     from pipeline.inference import model_file  # late: torch takes seconds to import
 
     module, manifest = model_file.load(path, complete=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from urllib.parse import quote
 
 from pipeline.core import files
@@ -37,6 +37,7 @@ MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 UNNAMED = "pipeline"
 """The experiment of runs that name none."""
 LONGEST_NAME, LONGEST_PARAM, LONGEST_FOLDER = 250, 6000, 200
+CUT = " ... (cut: the artifacts in params/ have the whole value)"
 RELOCATIONS = [
     f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1) WHERE instr({column}, :before || '/') = 1"  # noqa: S608  # two constants
     for table, column in (
@@ -117,10 +118,10 @@ class Store:
         `start["model_sha256"]`, in the experiment or else in any other. If there is none, create a run. If 3, 4 or a new run is returned although the user named a run, print that
         the named run is not used. Passes on MLflow's exceptions.
         """
-        if known and (run := self._active(known)):
+        if known and (run := self.active(known)):
             return run
         named = start.get("run_id")
-        if named and (run := self._active(named)) and is_free(run, journal, start):
+        if named and (run := self.active(named)) and is_free(run, journal, start):
             if JOURNAL_TAG not in run.data.tags:
                 self.client.set_tag(named, JOURNAL_TAG, journal)  # other trainings then do not use this run
             return run
@@ -130,7 +131,9 @@ class Store:
             others = [each.experiment_id for each in self.client.search_experiments()]
             found = self._tagged([experiment_id], MODEL_TAG, digest) or self._tagged(others, MODEL_TAG, digest)
         if found is None:
-            tags = {JOURNAL_TAG: journal, **start.get("tags", {})} | describing(start.get("description", ""))
+            # MLflow creates no run at all if it refuses one of the tags: those of the journal follow one by one
+            user = {name: text for name, text in start.get("tags", {}).items() if name == "mlflow.user"}
+            tags = {JOURNAL_TAG: journal, **user} | describing(start.get("description", ""))
             name = (start.get("name") or journal)[:LONGEST_NAME]
             found = self.client.create_run(experiment_id, start_time=start.get("time_ms"), run_name=name, tags=tags)
         if named:
@@ -150,7 +153,7 @@ class Store:
     def _refusing_deleted(self, experiment: "Experiment") -> str:
         """Return the id of the experiment. Raises Refusal if it was deleted: MLflow keeps its name, and accepts no run for it."""
         if experiment.lifecycle_stage == "deleted":
-            remedy = restoring(self._environment, experiment.experiment_id)
+            remedy = restoring(self._environment, "experiment", experiment.experiment_id)
             raise Refusal(f"{deleted_message(self.address, experiment.name)}: {remedy}, then `python -m pipeline sync`")
         return str(experiment.experiment_id)
 
@@ -160,7 +163,7 @@ class Store:
         if given and Address(given, self.address.root).key != self.address.key:
             raise Refusal("MLFLOW_REGISTRY_URI: models are registered in the store of MLFLOW_TRACKING_URI only: unset MLFLOW_REGISTRY_URI")
 
-    def _active(self, run_id: str) -> "Run | None":
+    def active(self, run_id: str) -> "Run | None":
         """Return the run with this id; None if it does not exist or was deleted."""
         run = existing(lambda: self.client.get_run(run_id))
         return run if run and run.info.lifecycle_stage == "active" else None
@@ -283,7 +286,8 @@ def unusable(database: Path, error: Exception) -> str:
 
 def say(sentence: str, *, failed: bool = False) -> None:
     """Print a sentence as one line of tracking: to stderr if something has `failed`, else to stdout."""
-    print(f"tracking: {sentence}", file=sys.stderr if failed else sys.stdout, flush=True)
+    with contextlib.suppress(OSError):  # mirror.log on a full disk
+        print(f"tracking: {sentence}", file=sys.stderr if failed else sys.stdout, flush=True)
 
 
 def existing(get: Callable[[], Answer]) -> Answer | None:
@@ -299,8 +303,9 @@ def existing(get: Callable[[], Answer]) -> Answer | None:
 
 
 def logged(value: Scalar) -> str:
-    """Return the value of a parameter as MLflow stores it."""
-    return formatted(value)[:LONGEST_PARAM]
+    """Return the value of a parameter as MLflow stores it: a longer text is cut and marked."""
+    text = formatted(value)
+    return text if len(text) <= LONGEST_PARAM else text[: LONGEST_PARAM - len(CUT)] + CUT
 
 
 def describing(text: str) -> dict[str, str]:
@@ -338,10 +343,10 @@ def deleted_message(address: Address, experiment: str) -> str:
     return f"{address.shown}: the experiment {shown(experiment)} was deleted, so MLflow accepts no run for it"
 
 
-def restoring(environment: Environment, experiment_id: str | int) -> str:
-    """Return the command that restores the deleted experiment with this id."""
+def restoring(environment: Environment, kind: Literal["experiment", "run"], number: str | int) -> str:
+    """Return the command that restores the deleted experiment or run with this id."""
     store = "" if environment.mlflow_tracking_uri else f"MLFLOW_TRACKING_URI={shlex.quote(environment.tracking_address)} "
-    return f"`{store}mlflow experiments restore --experiment-id {experiment_id}`"
+    return f"`{store}mlflow {kind}s restore --{kind}-id {number}`"
 
 
 DENIED = {"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED", "ENDPOINT_NOT_FOUND", "NOT_IMPLEMENTED"}

@@ -15,7 +15,7 @@ from pipeline.inference.machine import Machine
 from pipeline.runs import find
 from pipeline.runs.events import is_pending
 from pipeline.runs.mlflow import mirror, mirror_process
-from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing
+from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing, restoring
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 
@@ -126,14 +126,14 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     if name.startswith("models:"):
         return find.find_logged(name, store)
     run = candidate.run
-    if chosen := newest_logged(candidate.digest, run.run_ids.values() if run else [name], store):
+    if chosen := newest_logged(candidate.digest, run.run_ids.values() if run else [name], store, environment):
         return chosen
     if run and is_pending(run.folder):
         print(f"promote: sending the run {run.name} to MLflow", flush=True)
         mirror_process.wait_for_all(environment)
         if is_pending(run.folder):
             mirror.deliver(run.folder, store)
-        if chosen := newest_logged(candidate.digest, run.run_ids.values(), store):
+        if chosen := newest_logged(candidate.digest, run.run_ids.values(), store, environment):
             return chosen
     elif run and store.address.key not in run.run_ids:
         raise Refusal(f"{shown(name)}: this run is in another MLflow store: set MLFLOW_TRACKING_URI to that store")
@@ -143,12 +143,18 @@ def find_logged(name: str, candidate: ComparedModel, store: Store, environment: 
     )
 
 
-def newest_logged(digest: str, run_ids: Collection[str], store: Store) -> "LoggedModel | None":
-    """Return the logged model with the SHA-256 `digest`: that of one of the runs, else the newest; None if there is none."""
+def newest_logged(digest: str, run_ids: Collection[str], store: Store, environment: Environment) -> "LoggedModel | None":
+    """Return the logged model with the SHA-256 `digest`: that of one of the runs, else the newest; None if there is none.
+
+    Raises Refusal if the runs of all such models were deleted.
+    """
     experiments = [each.experiment_id for each in store.client.search_experiments()]
     found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{digest}'")
     ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
-    return next((each for each in ready if each.source_run_id in run_ids), ready[-1] if ready else None)
+    kept = [each for each in ready if store.active(each.source_run_id)]
+    if ready and not kept:
+        raise Refusal(f"{digest}: the run of this model was deleted in MLflow: {restoring(environment, 'run', ready[-1].source_run_id)}")
+    return next((each for each in kept if each.source_run_id in run_ids), kept[-1] if kept else None)
 
 
 def digest_of(version: "ModelVersion", store: Store) -> str | None:

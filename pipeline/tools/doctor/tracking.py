@@ -141,7 +141,7 @@ def of_version(address: Address, version: str) -> Finding:
 
 
 def of_deleted(address: Address, environment: "Environment", number: str | int, name: str) -> Finding:
-    return warning(f"{deleted_message(address, name)}; {LATER}", restoring(environment, number))
+    return warning(f"{deleted_message(address, name)}; {LATER}", restoring(environment, "experiment", number))
 
 
 def of_database(address: Address, environment: "Environment") -> Finding:

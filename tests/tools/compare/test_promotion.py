@@ -202,6 +202,13 @@ def test_a_model_without_a_run_is_refused(registry: Registry) -> None:
         promotion.find_logged("model.safetensors", unknown, Store(environment), environment)  # type: ignore[arg-type]
 
 
+def test_a_model_of_a_deleted_run_is_refused_with_the_command_that_restores_it(registry: Registry, refused: Callable[..., str]) -> None:
+    (run_id,) = Record(registry.folder / ".pipeline/journal" / registry.runs["rate"]).run_ids.values()
+    registry.client.delete_run(run_id)
+    assert f"mlflow runs restore --run-id {run_id}`" in refused("promote", registry.runs["rate"], "deleted")
+    registry.client.restore_run(run_id)
+
+
 def test_a_model_in_another_store_is_refused_with_the_way_to_it(registry: Registry) -> None:
     other = Environment.model_validate({"DVC_ROOT": registry.folder, "MLFLOW_TRACKING_URI": "sqlite:///other.db"})
     opened(other)
