@@ -141,7 +141,7 @@ def test_what_mlflow_refuses_costs_only_itself_and_is_reported(tracked: Tracked,
     assert len(tracked.client.get_metric_history(found.info.run_id, "valid/loss")) == 2
     assert found.outputs.model_outputs, "its metrics have the refused name, too"
     cut = found.data.params.pop("long")
-    assert (found.data.params, cut[:9], cut[-20:]) == ({"good": "1"}, long[:9], "have the whole value)")
+    assert (found.data.params, cut[:9], cut[-12:]) == ({"good": "1"}, long[:9], "whole value)")
     whole = tracked.client.download_artifacts(found.info.run_id, "params/train.json", str(tmp_path))
     assert json.loads(Path(whole).read_text()) == {"long": long}
     assert found.data.tags["pipeline.missing"] == "metrics of 1 step"
@@ -149,7 +149,7 @@ def test_what_mlflow_refuses_costs_only_itself_and_is_reported(tracked: Tracked,
     output = capsys.readouterr()
     for what in ("param bad?param: ", "tag bad?tag: ", "metric valid/bad?name: "):
         assert all(text.count(what) == 1 for text in (found.data.tags["pipeline.refused"], output.err)), what
-        assert output.out.count(what) == 2, "in the log, and at the end"
+        assert output.out.count(what.removesuffix(": ")) == 2, "in the log, and at the end"
 
 
 def test_a_run_that_was_deleted_comes_back_with_what_this_machine_has_of_it_and_says_so(tracked: Tracked, tmp_path: Path, capsys) -> None:
@@ -158,13 +158,12 @@ def test_a_run_that_was_deleted_comes_back_with_what_this_machine_has_of_it_and_
     writing = tracked.begin()
     writing.metrics(1, {"valid/loss": 1.0})
     writing.artifact(text)
-    writing.model(tracked.model)
+    model = tiny.write(tracked.environment.root / "models/model.safetensors", seed=4)
+    writing.model(model)
     finish(writing)
     assert tracked.deliver(writing.folder)
     deleted = tracked.run_of(writing.folder.name).info.run_id
     tracked.client.delete_run(deleted)
-    (tracked.environment.root / "models").mkdir(exist_ok=True)
-    shutil.copy(tracked.model, tracked.environment.root / "models")
     finish(Journal.reopen(writing.folder, stage="evaluate", info=RunInfo()))
     assert tracked.deliver(writing.folder)
     found = tracked.run_of(writing.folder.name)

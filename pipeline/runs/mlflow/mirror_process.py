@@ -151,7 +151,7 @@ def lost_message(folder: Path, cursor: Cursor) -> str:
     refused = [f"{what}: {reason}" for what, reason in cursor.refused.items()]
     more = f"; and {len(refused) - MOST_LISTED} more, which are in {folder / events.DELIVERED}" if len(refused) > MOST_LISTED else ""
     deleted = f"its run {cursor.replaced} in MLflow was deleted: it was sent again, as {cursor.run_id}. " if cursor.replaced else ""
-    return deleted + (f"left out, because MLflow refuses it: {'; '.join(refused[:MOST_LISTED])}{more}" if refused else "")
+    return deleted + (f"left out in MLflow: {'; '.join(refused[:MOST_LISTED])}{more}" if refused else "")
 
 
 def last_error(folder: Path) -> str:

@@ -83,18 +83,19 @@ class Sender:
                 reasons = {**self._refused, what: reason}
                 self._client.set_tag(self._run_id, REFUSED, "; ".join(map(": ".join, reasons.items()))[:LONGEST_TAG])
                 self._refused[what] = reason
-                say(f"{self._folder.name}: {what} is left out, because MLflow refuses it: {reason}")
+                say(f"{self._folder.name}: {what} is left out: {reason}")
 
     def _log(self, kind: str, items: list[Any]) -> None:
         """Log the items, all metrics, params or tags, in one request. If MLflow refuses it, log the items of each name alone."""
+        log: Any = self._client.log_batch
         try:
-            self._client.log_batch(self._run_id, **{f"{kind}s": items})
+            log(self._run_id, **{f"{kind}s": items})
         except Exception as error:
             if is_temporary(error):
                 raise
             for name in dict.fromkeys(item.key for item in items):
                 with self._refusing(f"{kind} {name}"):
-                    self._client.log_batch(self._run_id, **{f"{kind}s": [item for item in items if item.key == name]})
+                    log(self._run_id, **{f"{kind}s": [item for item in items if item.key == name]})
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Send an event `start` or `reopen`. Set the run's status to RUNNING, and log the params, tags, datasets and provenance in

@@ -151,9 +151,11 @@ def newest_logged(digest: str, run_ids: Collection[str], store: Store, environme
     experiments = [each.experiment_id for each in store.client.search_experiments()]
     found = store.client.search_logged_models(experiments, filter_string=f"tags.`{MODEL_TAG}` = '{digest}'")
     ready = sorted((each for each in found if str(each.status) == "READY"), key=lambda each: each.creation_timestamp)
-    kept = [each for each in ready if store.active(each.source_run_id)]
+    kept = [each for each in ready if each.source_run_id and store.active(each.source_run_id)]
     if ready and not kept:
-        raise Refusal(f"{digest}: the run of this model was deleted in MLflow: {restoring(environment, 'run', ready[-1].source_run_id)}")
+        raise Refusal(
+            f"{digest}: the run of this model was deleted in MLflow: {restoring(environment, 'run', str(ready[-1].source_run_id))}"
+        )
     return next((each for each in kept if each.source_run_id in run_ids), kept[-1] if kept else None)
 
 
