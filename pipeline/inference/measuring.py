@@ -1,5 +1,6 @@
 """Measures the metrics of `pipeline/inference/metrics/` over a whole split: parts of it on the device, batch by batch, and the value on the host at the end."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -237,7 +238,7 @@ def refuse_unfit(
     """
 
     def tried(name: str, metric: Metric | None = None) -> list[float]:
-        metric = metric or type(metrics[name])(metrics[name].num_outputs)
+        metric = metric or copy.deepcopy(metrics[name])
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what is not determined for these samples
@@ -263,7 +264,7 @@ def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets,
 
     from pipeline.inference.cuda_graphs import drawn_since, host_randomness
 
-    before, found = host_randomness(), list[float]()
+    before, found = None, list[float]()
     outputs, random = (each.to(device) for each in random_batch(targets, metric.num_outputs))
     for numbers, size in product((random, random * 0, random), (TRIED, TRIED_BATCH)):
         given = outputs.clone(), numbers.clone()
@@ -272,7 +273,8 @@ def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets,
             raise Refusal(f"{path}: its `part` changes its arguments, which the other scores use, too: change a `clone()` of them")
         whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
         found.append(float(metric.value(whole.cpu().numpy())))
-    if drawn := drawn_since(before):
+        before = before or host_randomness()  # the first call may import a library, which may draw
+    if before and (drawn := drawn_since(before)):
         raise Refusal(f"{path}: {drawn}: draw from a generator of its own with a fixed seed, such as `numpy.random.default_rng(0)`")
     if not np.allclose(found[::2], found[1::2], equal_nan=True):
         raise Refusal(
