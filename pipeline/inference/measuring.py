@@ -1,6 +1,5 @@
 """Measures the metrics of `pipeline/inference/metrics/` over a whole split: parts of it on the device, batch by batch, and the value on the host at the end."""
 
-import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -238,7 +237,9 @@ def refuse_unfit(
     """
 
     def tried(name: str, metric: Metric | None = None) -> list[float]:
-        metric = metric or copy.deepcopy(metrics[name])
+        if metric is None:
+            metric = type(metrics[name])(metrics[name].num_outputs)
+            metric.positive = metrics[name].positive
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what is not determined for these samples
