@@ -102,7 +102,7 @@ def test_finished_runs_come_first_by_the_metric_of_the_exported_weights() -> Non
     state = comparison_view.state(runs)
     assert (state["orderByKey"], state["orderByAsc"]) == ("metrics.`exported/valid/accuracy`", False)
     assert state["selectedColumns"][2] == "metrics.`exported/valid/accuracy`"
-    assert "Best exported/valid/accuracy: 0.64 by [run-0.54]" in comparison_view.note(runs, "7")
+    assert "Best exported/valid/accuracy: 0.6400 by [run-0.54]" in comparison_view.note(runs, "7")
     assert [card["deleted"] for card in state["compareRunCharts"] if card.get("metricKey", "").startswith("exported/")] == [True]
 
 
@@ -110,7 +110,7 @@ def test_only_runs_with_the_data_of_the_newest_are_ranked() -> None:
     """The names of two datasets can be equal. The digests of their validation splits are not."""
     runs = [finished(0.6, last=0.6, digest="a1"), finished(0.9, last=0.9, digest="b2"), finished(0.7, last=0.7, digest="a1")]
     note = comparison_view.note(runs, "7")
-    assert "0.7 by [run-0.7]" in note
+    assert "0.7000 by [run-0.7]" in note
     assert "They have the data digits valid (a1). 1 more," in note
     assert comparison_view.state(runs)["searchFilter"] == "dataset.digest = 'a1'"
     assert comparison_view.state(runs[::2])["searchFilter"] == ""
@@ -125,7 +125,7 @@ def test_the_better_direction_is_that_which_was_recorded() -> None:
     assert "Best" not in comparison_view.note(runs, "7")  # no metric or task of this checkout has this name
     for direction, best in (("min", "0.1"), ("max", "0.2")):
         runs[0].data.tags[DIRECTION_TAG] = direction
-        assert f"{best} by [run-{best}]" in comparison_view.note(runs, "7")
+        assert f"{best}000 by [run-{best}]" in comparison_view.note(runs, "7")
         assert comparison_view.state(runs)["orderByAsc"] == (direction == "min")
 
 
@@ -175,7 +175,7 @@ def test_the_description_links_table_and_charts_and_names_the_best_run() -> None
     assert "(#/experiments/7/runs?workflowType=machine_learning&viewStateShareKey=comparison)" in first
     assert "compareRunsMode=CHART" in first
     assert "[run-0.75](#/experiments/7/runs/id-0.75)" in first
-    assert "Best valid/accuracy of a last step: 0.75 by" in first
+    assert "Best valid/accuracy of a last step: 0.7500 by" in first
     assert second == "Of 3 runs, these parameters differ: `seed`."
 
 
