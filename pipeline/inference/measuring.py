@@ -270,7 +270,7 @@ def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets,
     for numbers, size in product((random, random * 0, random), (TRIED, TRIED_BATCH)):
         given = outputs.clone(), numbers.clone()
         parts = [metric.part(*pair) for pair in zip(*(torch.split(each, size) for each in given), strict=True)]
-        if not (torch.equal(outputs, given[0]) and torch.equal(numbers, given[1])):
+        if not all(torch.equal(each.cpu(), other.cpu()) for each, other in zip((outputs, numbers), given, strict=True)):
             raise Refusal(f"{path}: its `part` changes its arguments, which the other scores use, too: change a `clone()` of them")
         whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
         found.append(float(metric.value(whole.cpu().numpy())))

@@ -80,9 +80,9 @@ def among_others(params: TrainParams, targets: Targets, num_outputs: int) -> dic
     if not isinstance(targets, TASKS):
         return {}
 
-    def value() -> float:
+    def value() -> object:
         outputs, tried, weights = random_example(params, targets, num_outputs)
-        return float(params.loss.summed(outputs, tried[0], weights))
+        return params.loss.summed(outputs, tried[0], weights).numpy()
 
     return {f"loss.name: {LOSSES.path(params.loss.name)}": value}
 

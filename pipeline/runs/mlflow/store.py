@@ -6,7 +6,6 @@ The SQLite file of a store is created whole, or not at all.
 import contextlib
 import os
 import shlex
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
@@ -265,6 +264,8 @@ def relocate(database: Path, artifacts: Path) -> None:
 
     Otherwise, a copy would store its artifacts in the original, and a moved checkout would not find those of its runs.
     """
+    import sqlite3  # late: a stage that only writes its journal does not need it
+
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         (location,) = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'Default'").fetchone() or ("",)
         before, now = location.removesuffix("/0"), artifacts.as_uri()

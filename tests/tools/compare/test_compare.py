@@ -275,7 +275,7 @@ def test_an_unknown_name_is_refused(working: Checkout, refused: Callable[..., st
 
 
 def test_missing_and_damaged_files_and_a_revision_without_a_model_are_refused(changeable: Checkout, refused: Callable[..., str]) -> None:
-    assert "missing.safetensors: is missing" in refused("compare", "models/model.safetensors", "missing.safetensors")
+    assert "missing.safetensors: there is no such file" in refused("compare", "models/model.safetensors", "missing.safetensors")
     message = refused("compare", "refs/tags/first", "first~1")
     assert "first~1: this revision has no dvc.lock, so it names no model: run `dvc repro`" in message
     shutil.rmtree(changeable.folder / ".dvc/cache")

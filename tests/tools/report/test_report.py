@@ -265,7 +265,7 @@ def test_what_cannot_be_reported_is_refused(checkout: Path, capsys: pytest.Captu
     for arguments, message in (
         (["--output", "report.txt"], "should be an HTML file"),
         (["--output", "params.yaml/report.html"], "params.yaml: a part of this path is a file"),
-        (["no.safetensors"], "no.safetensors: is missing"),
+        (["no.safetensors"], "no.safetensors: there is no such file"),
     ):
         assert main(["report", *arguments]) == 2
         assert message in capsys.readouterr().err
