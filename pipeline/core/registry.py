@@ -6,6 +6,7 @@ import re
 import traceback
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pipeline.core import untrusted
@@ -13,6 +14,7 @@ from pipeline.core.refusal import Refusal
 
 CHOICE = re.compile(r"pipeline/(?:models|losses|sources|inference/metrics|train/augment/transforms)/\w+\.py$")
 """The file of a choice that people add by one module."""
+PREPARE = str(Path(__file__).parents[1] / "prepare")
 CORRECT = "correct it, as docs/extending.md explains"
 
 
@@ -99,7 +101,7 @@ def failed_choice(error: BaseException) -> Refusal | None:
     """Return the Refusal of an exception that the code of a choice, such as a model, has raised while it ran; None if it was other code."""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         file = frame.f_code.co_filename
-        if "/pipeline/prepare/" in file:
+        if file.startswith(PREPARE):
             return None  # a source calls it, and is not to blame
         inherits = CHOICE.search(f"{type(frame.f_locals.get('self')).__module__.replace('.', '/')}.py")
         if found := CHOICE.search(file) or inherits:

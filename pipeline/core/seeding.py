@@ -2,6 +2,8 @@
 
 import hashlib
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,3 +47,17 @@ def reseed_host(seed: int, *purpose: str | int) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number % 2**32)
+
+
+@contextmanager
+def restored_host() -> Iterator[None]:
+    """Restore the generators that `reseed_host` seeds at the end of the block."""
+    import torch
+
+    states = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])

@@ -42,16 +42,16 @@ class MeasuredWithIntervals(Measured):
         One of them may be `macro_f1`, which a classification always has: equal to that score, and named in `evaluate.metrics` for its interval.
         """
         values: dict[str, Any] = dict(self.values())
-        names = () if self.positive_class is None else (("positive_class", self.positive_class),)
+        named = {} if self.positive_class is None else {"positive_class": self.positive_class}
         if not self.kept or self.level is None:
-            return values | dict(names)
+            return values | named
         outputs, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         metrics = {name: self.metrics[name] for name in values}
 
         def of_draw(draw: NDArray[np.int64]) -> dict[str, float]:
             return {name: metric.value(metric.part(outputs[draw], targets[draw]).numpy()) for name, metric in metrics.items()}
 
-        return values | dict(names) | {f"{name}_interval": ends for name, ends in of(of_draw, len(targets), self.level).items()}
+        return values | named | {f"{name}_interval": ends for name, ends in of(of_draw, len(targets), self.level).items()}
 
 
 def of(scores: Callable[[NDArray[np.int64]], Mapping[str, float]], num_samples: int, level: float) -> dict[str, dict[str, float]]:

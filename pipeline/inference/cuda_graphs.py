@@ -194,12 +194,6 @@ def changed_generators(before: tuple[bytes, object, str]) -> list[str]:
     return [name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now]
 
 
-def drawn_since(before: tuple[bytes, object, str]) -> str:
-    """Return a sentence about the first of the `changed_generators`, or "" if there is none."""
-    name = next(iter(changed_generators(before)), "")
-    return f"draws random numbers from {name}, which a resumed training would not repeat" if name else ""
-
-
 def copy(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     """Copy each source into the target at the same place, with one operation for all that have the same dtype."""
     by_dtype: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}

@@ -2,10 +2,10 @@
 
 
 def rounded(value: float) -> str:
-    """Return a result as text, such as `0.9123`: with four decimals, below 0.001 with four significant digits, and from 1,000 on with six.
+    """Return a result as text, such as `0.9123`: with four decimals, below 0.001 with four significant digits, and from 100,000 on with eight.
 
     So a small number, such as 3.159e-47, is never shown as 0.0000.
     """
-    if not value or 0.001 <= abs(value) < 1000:
+    if not value or 0.001 <= abs(value) < 100_000:
         return f"{value:.4f}"
-    return f"{value:.4g}" if abs(value) < 1 else f"{value:g}"
+    return f"{value:.4g}" if abs(value) < 1 else f"{value:.8g}"

@@ -32,6 +32,9 @@ TRIED, TRIED_BATCH, TRIED_TOKENS = 12, 5, 3
 """The number of samples with which a metric is tried, of a batch of them, and of the tokens of a sample of text."""
 
 
+OTHER_VALUE = "gives another value in a second call with equal arguments: compute it from them alone, and keep nothing between calls"
+
+
 class Metric:
     """A number over a split. `pipeline/inference/metrics/NAME.py` has a subclass called `Metric`, which the parameters call NAME.
 
@@ -58,7 +61,7 @@ class Metric:
     def measure(self) -> object:
         """Return what computes a part: metrics for which it is equal share the parts. `part` of another class may depend on more than `num_outputs`."""
         part = type(self).part
-        return (part, self.num_outputs) if part in {FromCounts.part, FromProbabilities.part} else id(self)
+        return (part, self.num_outputs, self.keeps_rows) if part in {FromCounts.part, FromProbabilities.part} else id(self)
 
     @classmethod
     def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:  # noqa: ARG003  # for other metrics
@@ -192,7 +195,8 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
     built = {name: metric(spec.num_outputs) for name, metric in found.items()}
     if isinstance(spec.targets, ClassTargets):
         for each in built.values():
-            each.positive = spec.targets.positive_number
+            if each.of_positive:
+                each.positive = spec.targets.positive_number
     return built
 
 
@@ -236,14 +240,16 @@ def refuse_unfit(
     `key` is the parameter that names the metrics. `others` are functions to try with them, such as the loss, by the key and the file of each.
     """
 
-    def tried(name: str, metric: Metric | None = None) -> list[float]:
-        if metric is None:
-            metric = type(metrics[name])(metrics[name].num_outputs)
-            metric.positive = metrics[name].positive
+    def tried(name: str, trial: Callable[[Metric, str], object], *, own: bool) -> object:
+        metric = metrics[name]
+        if own:
+            metric = type(metric)(metric.num_outputs)
+            if metric.of_positive:
+                metric.positive = metrics[name].positive
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what is not determined for these samples
-                return values_of_trial(metric, METRICS.path(name), targets, device)
+                return trial(metric, METRICS.path(name))
         except Refusal as refusal:
             raise Refusal(f"{key}: {refusal}") from None
         except (Exception, SystemExit) as error:  # whatever the module of a user raises
@@ -251,23 +257,24 @@ def refuse_unfit(
             raise Refusal(f"{key}: {place}: fails: {type(error).__name__}: {reason}: {CORRECT}") from error
 
     # first with an object of its own, then with one that was made before all others: its class may keep something
-    first = {f"{key}: {METRICS.path(name)}": partial(tried, name) for name in metrics}
-    again = {f"{key}: {METRICS.path(name)}": partial(tried, name, metric) for name, metric in metrics.items()}
-    refuse_interference({**others, **first}, {**others, **again})
+    whole, short = (partial(values_of_trial, targets=targets, device=device, short=each) for each in (False, True))
+    first = {f"{key}: {METRICS.path(name)}": partial(tried, name, whole, own=True) for name in metrics}
+    again = {f"{key}: {METRICS.path(name)}": partial(tried, name, short, own=False) for name in metrics}
+    refuse_interference({**others, **first}, {**others, **again}, exactly=str(device) == "cpu")
 
 
-def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets, device: "torch.device | str") -> list[float]:
-    """Return the values for random and for equal targets, and once more for the random ones. `path` is the file of the metric.
+def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets, device: "torch.device | str", *, short: bool) -> float:
+    """Return the value for random targets. Unless `short`, try also equal ones, and other cuts into batches. `path` is the file of the metric.
 
     Raises Refusal if `part` changes its arguments, if random numbers are drawn on the host, or if a value depends on the cut into batches.
     """
     import torch  # late: reading a direction needs no torch
 
-    from pipeline.inference.cuda_graphs import drawn_since, host_randomness
+    from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 
     before, found = None, list[float]()
     outputs, random = (each.to(device) for each in random_batch(targets, metric.num_outputs))
-    for numbers, size in product((random, random * 0, random), (TRIED, TRIED_BATCH)):
+    for numbers, size in product((random, random * 0, random)[: 1 if short else 3], (TRIED, TRIED_BATCH)[: 1 if short else 2]):
         given = outputs.clone(), numbers.clone()
         parts = [metric.part(*pair) for pair in zip(*(torch.split(each, size) for each in given), strict=True)]
         if not all(torch.equal(each.cpu(), other.cpu()) for each, other in zip((outputs, numbers), given, strict=True)):
@@ -275,28 +282,34 @@ def values_of_trial(metric: Metric, path: str, targets: type[Targets] | Targets,
         whole = torch.cat(parts) if metric.keeps_rows else torch.stack(parts).sum(dim=0)
         found.append(float(metric.value(whole.cpu().numpy())))
         before = before or host_randomness()  # the first call may import a library, which may draw
-    if before and (drawn := drawn_since(before)):
-        raise Refusal(f"{path}: {drawn}: draw from a generator of its own with a fixed seed, such as `numpy.random.default_rng(0)`")
-    if not np.allclose(found[::2], found[1::2], equal_nan=True):
+    if before and (names := changed_generators(before)):
+        raise Refusal(
+            f"{path}: draws random numbers from {names[0]}, so its value cannot be repeated: draw from a generator of its own with a fixed seed, "
+            "such as `numpy.random.default_rng(0)`"
+        )
+    if not short and not np.allclose(found[:2], found[4:], equal_nan=True):
+        raise Refusal(f"{path}: {OTHER_VALUE}")
+    if not short and not np.allclose(found[::2], found[1::2], equal_nan=True):
         raise Refusal(
             f"{path}: gives another value if the split is cut into other batches: let `part` return whole numbers to add up, "
             "or with `keeps_rows = True` a row for each sample"
         )
-    return found
+    return found[0]
 
 
-def refuse_interference(first: Mapping[str, Callable[[], object]], again: Mapping[str, Callable[[], object]]) -> None:
+def refuse_interference(first: Mapping[str, Callable[[], object]], again: Mapping[str, Callable[[], object]], *, exactly: bool) -> None:
     """Call the functions `first`, by the key and the file that each tries, and after each of them those of `again` for it and all before it.
 
-    Raises Refusal if one returns other values then.
+    Raises Refusal if one returns another value then: in any bit if `exactly`, else beyond rounding.
     """
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for place, trial in first.items():
         found[place] = trial()
-        for other in (place, *found):
-            if not np.array_equal(found[other], again[other](), equal_nan=True):  # type: ignore[arg-type]  # floats, or a list of them
+        for other, expected in found.items():
+            value: Any = again[other]()
+            if not (np.array_equal if exactly else np.allclose)(value, expected, equal_nan=True):
                 raise Refusal(
-                    f"{place}: gives another value in a second call with equal arguments: compute it from them alone, and keep nothing between calls"
+                    f"{place}: {OTHER_VALUE}"
                     if other == place
                     else f"{place}: changes the value of {other.rpartition(' ')[2]}: change nothing that both use, such as a variable of a module or a class"
                 )

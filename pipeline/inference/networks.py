@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
 
+from pipeline.core import seeding
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.spec import Inputs, Spec, Targets
@@ -125,7 +126,7 @@ def build_on_meta(model: ModelSettings, spec: Spec) -> nn.Module | None:
     except Refusal:
         raise
     except Exception:  # of the model's own code, or because a tensor has no values: a build with values tells which
-        with torch.random.fork_rng(devices=[]):
+        with seeding.restored_host():
             build()
         return None
 

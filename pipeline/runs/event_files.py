@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import files
 from pipeline.core.section import flatten, formatted
 from pipeline.runs.events import EVENTS, SYSTEM, Event
-from pipeline.runs.journal import SEARCH_TAG, short_name
+from pipeline.runs.journal import EXPORTED, SEARCH_TAG, short_name
 from pipeline.runs.record import Record
 from pipeline.runs.table import markdown
 
@@ -65,9 +65,11 @@ def write(folder: Path, run: Record, top: Path) -> tuple[int, int]:
 
 
 def with_steps(lines: Iterable[Event]) -> Iterator[tuple[int, Event]]:
-    """Yield the events, each with the step of the last metrics so far."""
+    """Yield the events, each with the step of the last metrics so far, without the repeated metrics of the exported weights."""
     step = 0
     for event in lines:
+        if event.kind == "metrics" and next(iter(event.fields["values"]), "").startswith(EXPORTED):
+            continue
         step = event.fields["step"] if event.kind == "metrics" else step
         yield step, event
 

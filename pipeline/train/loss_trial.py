@@ -16,7 +16,7 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference import measuring, torch_errors
-from pipeline.inference.cuda_graphs import drawn_since, host_randomness
+from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 from pipeline.inference.params import ClassLossSettings, LossSettings
 from pipeline.train.engine.objective import flattened
 from pipeline.train.params import AugmentSettings, TrainParams
@@ -25,8 +25,10 @@ TASKS = (ClassTargets, LabelTargets, NextTokenTargets, NumberTargets, SequenceTa
 """The losses of other tasks are not tried: random numbers may be no valid targets of them."""
 MOST_CALLS, MOST_VALUES = 100, 2**20
 """How often a loss is called with equal arguments, and how many outputs these calls have at most."""
-SCALES, FAR, MOST_CLASSES = (0.5, 2.0, 8.0, 100.0), 100, 16
-"""The sizes of outputs with which a loss is tried, the factor at which the gradient of one with a wide margin is not 0, and the classes that are tried."""
+SCALES, MOST_CLASSES = (0.5, 2.0, 8.0, 100.0), 16
+"""The sizes of the outputs with which a loss is tried, and the number of classes at most."""
+FAR = 100
+"""Random outputs times this factor are outside of the margin of a loss that has one, so that its gradient is not 0."""
 
 
 def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outputs: int, device: torch.device | str = "cpu") -> None:
@@ -34,19 +36,19 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
     is wrong.
     """
     loss, place = params.loss, f"loss.name: {LOSSES.path(params.loss.name)}"
-    if not issubclass(targets if isinstance(targets, type) else type(targets), TASKS):
+    if not issubclass(kind_of(targets), TASKS):
         return
     try:
         outputs, tried, weights = random_example(params, targets, num_outputs)
         before = host_randomness()
         found = [problem(loss, outputs, each, weights) for each in tried]
-        if drawn := drawn_since(before):
-            found.insert(0, f"{drawn}: compute it from its arguments alone")
+        if drawn := changed_generators(before):
+            found.insert(0, f"draws random numbers from {drawn[0]}: compute it from its arguments alone")
         for each in tried:  # a tensor of the loss may be on another device
             loss.summed(outputs.to(device), each.to(device), None if weights is None else weights.to(device))
         if not math.isfinite(chance := loss.of_guessing(num_outputs)):
             found.append(f"`of_guessing` returns {chance}: return the loss of a target for a model that has learned nothing")
-        if not any(found) and all(worse >= 0 for worse in advantages(loss, targets, num_outputs, weights)):
+        if not any(found) and not any(better > 0 for better in advantages(loss, targets, num_outputs, weights)):
             found.append(
                 "the loss is not smaller if the outputs are those of the targets than if they are far from them: correct its sign, or how it uses the targets"
             )
@@ -59,6 +61,10 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
         raise Refusal(f"loss.name: {where}: fails: {type(error).__name__}: {reason}: {CORRECT}") from error
     for message in filter(None, found):
         raise Refusal(f"{place}: {message}")
+
+
+def kind_of(targets: type[Targets] | Targets) -> type[Targets]:
+    return targets if isinstance(targets, type) else type(targets)
 
 
 def random_example(params: TrainParams, targets: type[Targets] | Targets, num_outputs: int) -> tuple[Tensor, list[Tensor], Tensor | None]:
@@ -88,7 +94,7 @@ def among_others(params: TrainParams, targets: Targets, num_outputs: int) -> dic
 
 
 def advantages(loss: LossSettings, targets: type[Targets] | Targets, num_outputs: int, weights: Tensor | None) -> Iterator[float]:
-    """Yield by how much the loss is larger for outputs that are those of the targets than for others, at several scales.
+    """Yield by how much the loss is smaller for outputs that are those of the targets than for others, at several scales.
 
     The outputs are the same for the wrong targets, or on both sides of the right ones, so that what does not depend on the targets, such as a
     penalty of large outputs, counts alike. A loss with a margin may distinguish them at large scales only, one with a bound at small ones.
@@ -96,19 +102,19 @@ def advantages(loss: LossSettings, targets: type[Targets] | Targets, num_outputs
     generator = torch.Generator().manual_seed(0)
     number = min(num_outputs, MOST_CLASSES)
     for scale in SCALES:
-        if issubclass(targets if isinstance(targets, type) else type(targets), NumberTargets):
+        if issubclass(kind_of(targets), NumberTargets):
             right = torch.randn(MOST_CLASSES, num_outputs, generator=generator)
             wrong = [loss.summed(right + sign * scale, right, weights) for sign in (-1, 1)]
-            yield float(loss.summed(right, right, weights) - sum(wrong) / 2)
+            yield float(sum(wrong) / 2 - loss.summed(right, right, weights))
         elif targets.has_labels:
             present = torch.randint(2, (MOST_CLASSES, num_outputs), generator=generator).float()
             present = torch.cat([present, 1 - present])
             outputs = (2 * present - 1) * scale
-            yield float(loss.summed(outputs, present, weights) - loss.summed(outputs, 1 - present, weights))
+            yield float(loss.summed(outputs, 1 - present, weights) - loss.summed(outputs, present, weights))
         else:
             classes = torch.arange(number)
             outputs = functional.one_hot(classes, num_outputs).float() * scale
-            yield float(loss.summed(outputs, classes, weights) - loss.summed(outputs, classes.roll(1), weights))
+            yield float(loss.summed(outputs, classes.roll(1), weights) - loss.summed(outputs, classes, weights))
 
 
 def problem(loss: LossSettings, outputs: Tensor, targets: Tensor, weights: Tensor | None) -> str:

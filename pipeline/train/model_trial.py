@@ -21,38 +21,46 @@ from pipeline.inference.precision import autocast
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train.training import Training
 
-NUM_SAMPLES = 8
+NUM_SAMPLES, MOST_OUTPUTS = 8, 2**24
+"""The number of samples, and of values of their outputs, at most."""
 MOST_NAMED = 5
 TOLERANCE, TOLERANCE_16_BITS = 1e-3, 0.1
 """The largest difference of outputs, relative to their norm, where they may be rounded in another way: on a GPU, after weights were merged or
 divided, and for another batch."""
-REGISTER = (
+REMEDY = (
     "register layers in `nn.ModuleList` or `nn.ModuleDict`, trained tensors as `nn.Parameter` and other tensors by `register_buffer`, "
     "without `persistent=False`, and let everything else follow from `Settings`"
 )
 
 
 def refuse_unfit(training: Training) -> None:
-    """Raise Refusal if networks that are built again from the model file do not compute what the trained one does: see `Comparison`.
+    """Raise Refusal if networks that are built again from the model file do not compute what the trained one does: see `Comparison.refuse`.
 
     All processes call this; the first one builds the networks. If the memory does not suffice for another network, say so, and compare nothing.
     """
-    comparison = Comparison(training, examples(training))
-    on_gpu = training.machine.device.type == "cuda"
-    with torch.random.fork_rng(devices=[training.machine.device] if on_gpu else []):
+    with seeding.restored_host(), torch_errors.with_remedies(size="train.micro_batch_size"):
+        comparison = Comparison(training, examples(training))
         outputs, weights = comparison.trained_outputs(), training.whole(training.state.weights())
-        problem = training.group.problem(lambda: comparison.refuse(outputs, weights))
-    if isinstance(problem, RuntimeError) and torch_errors.is_out_of_memory(problem):
-        print("train: the network is not compared with its model file: there is no memory for a second network", flush=True)
-    elif problem:
-        training.group.leave(problem)
+
+        def compare() -> None:
+            try:
+                comparison.refuse(outputs, weights)
+            except RuntimeError as error:
+                if not torch_errors.is_out_of_memory(error):
+                    raise
+                print("train: the network is not compared with its model file: there is no memory for a second network", flush=True)
+
+        if problem := training.group.problem(compare):
+            training.group.leave(problem)
 
 
 def examples(training: Training) -> Tensor:
-    """Return the inputs of NUM_SAMPLES train samples, evenly spaced over the split, on the device, as a batch has them."""
-    split, count = training.prepared.train, min(NUM_SAMPLES, len(training.prepared.train))
+    """Return the inputs of some train samples, evenly spaced over the split, on the device, as a batch has them."""
+    spec, split = training.prepared.spec, training.prepared.train
+    num_values = spec.num_outputs * (split.inputs.shape[1] if spec.targets.per_token or spec.targets.paired else 1)
+    count = max(1, min(NUM_SAMPLES, len(split), training.progress.micro_batch_size, MOST_OUTPUTS // num_values))
     rows = np.arange(count) * len(split) // count
-    few = Split.of(training.prepared.spec, split.inputs[rows], split.targets[rows])
+    few = Split.of(spec, split.inputs[rows], split.targets[rows])
     ((batch, _),) = loader.scoring(loader.SplitTensors(few, training.machine.device, resident=True), batch_size=count)
     return batch.inputs
 
@@ -65,13 +73,18 @@ class Comparison:
     inputs: Tensor
 
     def refuse(self, outputs: Tensor, weights: Tensors) -> None:
-        """Raise Refusal if a network of a model file with `weights` gives other outputs than `outputs`, those of the trained network, or other ones
-        in a second call or beside other samples; if it draws random numbers that no seed decides; or if a forward pass in training mode changes
-        what the file does not hold.
+        """Raise Refusal in these cases:
+
+        - the network gets other initial weights when it is built again with the same seeds (tried before the first step only);
+        - outside of training mode, it draws random numbers, gives other outputs in a second call or beside other samples, or other ones than
+          `outputs`, those of the trained network, when it is built from a model file with `weights`;
+        - in training mode, it draws random numbers from elsewhere than torch, or changes what a model file does not hold.
         """
         trained = self.training.state.scored.network
+        # else, the weights of the file were merged or divided, and are rounded in another way
         same_operations = weights.keys() == trained.state_dict().keys() and not self.training.group.holds_shards
-        self.refuse_random_weights()
+        if not self.training.state.step:
+            self.refuse_random_weights()
         first = self.rebuilt(weights)
         before = host_randomness()
         found = self.outputs(first)
@@ -80,12 +93,10 @@ class Comparison:
                 f"its forward pass draws from or seeds {listed(drawn, MOST_NAMED)} outside of training mode: ask for `self.training`, as in `dropout(x, p, self.training)`"
             )
         if self.differ(self.outputs(first), found):
-            raise self.refusal(
-                f"gives other outputs in a second call outside of training mode{unsaved(trained, first.network)}: {REGISTER}"
-            )
+            raise self.refusal(f"gives other outputs in a second call outside of training mode{unsaved(trained, first.network)}: {REMEDY}")
         if self.differ(found, outputs, exactly=same_operations):
             raise self.refusal(
-                f"a network with the tensors of its model file gives other outputs than the trained one{unsaved(trained, first.network)}: {REGISTER}"
+                f"a network with the tensors of its model file gives other outputs than the trained one{unsaved(trained, first.network)}: {REMEDY}"
             )
         self.refuse_dependence(first, found)
         if len(self.inputs) > 1:  # BatchNorm needs more than one
@@ -93,14 +104,16 @@ class Comparison:
 
     def refuse_random_weights(self) -> None:
         """Raise Refusal if a network has other initial weights when it is built again with the same seeds."""
-        networks = []
-        for _ in range(2):
-            seeding.reseed_host(self.training.params.seed, "trial")
-            networks.append(self.training.params.model.build(self.training.prepared.spec).state_dict())
-        if names := [name for name, tensor in networks[0].items() if not torch.equal(tensor, networks[1][name])]:
+        first, second = (self.fresh().state_dict() for _ in range(2))
+        if names := [name for name, value in first.items() if isinstance(value, Tensor) and not equal(value, second[name])]:
             raise self.refusal(
                 f"{listed(names, MOST_NAMED)} has other initial values each time it is built, so equal trainings would differ: draw them from torch"
             )
+
+    def fresh(self) -> nn.Module:
+        """Return a new network, built with other seeds than in the training, but with the same in each call."""
+        seeding.reseed_host(self.training.params.seed, "trial")
+        return self.training.params.model.build(self.training.prepared.spec)
 
     def refuse_dependence(self, model: Model, outputs: Tensor) -> None:
         """Raise Refusal if the first half of the samples has other outputs beside a copy of itself than `outputs`, those beside the second half."""
@@ -123,7 +136,7 @@ class Comparison:
         other = self.rebuilt(weights)
         if self.differ(self.outputs(other), found):
             raise self.refusal(
-                f"its forward pass in training mode changes what the model file does not hold{unsaved(model.network, other.network)}: {REGISTER}"
+                f"its forward pass in training mode changes what the model file does not hold{unsaved(model.network, other.network)}: {REMEDY}"
             )
 
     def outputs(self, model: Model, inputs: Tensor | None = None, *, trains: bool = False) -> Tensor:
@@ -143,7 +156,7 @@ class Comparison:
         except RuntimeError as error:
             found = unregistered(model.network)
             if names := [f"`{name}`" for name, value in found if isinstance(value, Tensor) and value.device.type != device.type]:
-                raise self.refusal(f"{listed(names, MOST_NAMED)} is not on {device}, because it is not registered: {REGISTER}") from error
+                raise self.refusal(f"{listed(names, MOST_NAMED)} is not on {device}, because it is not registered: {REMEDY}") from error
             raise
 
     def rebuilt(self, weights: Tensors) -> Model:
@@ -152,16 +165,23 @@ class Comparison:
         return model_file.rebuild(weights, self.training.manifest(0, {}, {}), Path("the model file")).to(self.training.machine.device)
 
     def differ(self, found: Tensor, expected: Tensor, *, exactly: bool = True) -> bool:
-        """Return True if the outputs differ in a bit, or by more than the tolerance if not `exactly` or on a GPU."""
-        if not expected.isfinite().all():
-            return False  # the loop refuses weights that have diverged
+        """Return True if the outputs differ in a bit, or by more than the tolerance if not `exactly` or on a GPU. Of weights that have diverged, no
+        output may be finite; the loop refuses them.
+        """
+        finite = expected.isfinite()
         if exactly and expected.device.type == "cpu":
-            return not torch.equal(found, expected)
+            return bool(finite.any()) and not equal(found, expected)
         tolerance = TOLERANCE if self.training.state.precision == "fp32" else TOLERANCE_16_BITS
-        return bool((found - expected).norm() > tolerance * expected.norm())
+        error, size = (torch.where(finite, each, 0).norm() for each in (found - expected, expected))
+        return bool((found.isfinite() != finite).any() or error > tolerance * size)
 
     def refusal(self, problem: str) -> Refusal:
         return Refusal(f"model.name: {MODELS.path(self.training.params.model.name)}: {problem}")
+
+
+def equal(first: Tensor, second: Tensor) -> bool:
+    """Return True if the tensors are equal. NaN is equal to itself."""
+    return first.shape == second.shape and bool(((first == second) | ((first != first) & (second != second))).all())  # noqa: PLR0124  # NaN
 
 
 def unsaved(network: nn.Module, other: nn.Module) -> str:
@@ -181,6 +201,7 @@ def unregistered(network: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 def leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield the tensors and numbers in `value`, an attribute called `name` or an item in one, with their names."""
     if isinstance(value, nn.Module):
         value = value.state_dict()
     if isinstance(value, Mapping):
@@ -197,4 +218,5 @@ def leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def plain(value: object) -> Any:
+    """Return a tensor as an array, and any other value as it is."""
     return value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value

@@ -27,7 +27,7 @@ LONGEST_VALUE = 255
 MOST_KNOTS = 100
 LARGEST = 1e100
 """A larger number is refused: the squares of such numbers would not fit into float64. Those of differences fit down to its inverse."""
-ROUNDING, SMALLEST = 1e-13, 1e-300
+ROUNDING, SMALLEST = 1e-14, 1e-300
 """Numbers that differ by at most such a share of the largest, or at most by SMALLEST, are equal apart from rounding, as 0.3 and 0.1 + 0.2 are."""
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC

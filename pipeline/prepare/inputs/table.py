@@ -115,7 +115,9 @@ def found_kind(name: Column, cells: Sequence[Any], place: str) -> Kind | LeftOut
             remedy=f"{WITHOUT_COMMA}, or add the column to source.category_columns or source.ignored_columns",
             place=place,
         )
-    if large := next((cell for cell in known if is_too_large(cell)), None):
+    large = next((cell for cell in known if is_too_large(cell)), None)
+    # a text such as 5636e188, among other codes, is no number
+    if large is not None and sum(as_number(cell) is not None or is_too_large(cell) for cell in known) > MOSTLY * len(known):
         raise Refusal(
             f"has numbers above {LARGEST:g} in the column {shown(name, 60)}, such as {shown(large, 40)}",
             remedy="write it in another unit, or add it to source.ignored_columns",

@@ -141,7 +141,7 @@ class Sender:
                 points += metrics_of(event)
         # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
-        if absent := [point for point in points if not self._is_present(point)]:
+        if absent := [point for point in self._accepted(points) if not self._is_present(point)]:
             self._log("metric", absent)
         add_scores(self._client, self._run_id, self._accepted(points))
 

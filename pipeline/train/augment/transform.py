@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
-from pipeline.inference.cuda_graphs import drawn_since, host_randomness, watched
+from pipeline.inference.cuda_graphs import changed_generators, host_randomness, watched
 from pipeline.train.augment.pixels import BYTE, Draws, RandomSource, rounded
 from pipeline.train.transform_params import TRANSFORMS, TextTransformSettings, TransformSettings, Uniform
 
@@ -106,10 +106,12 @@ class Transform:
             )
         if not changed(slice(None)).isfinite().all():
             raise self.refusal(f"{file}: gives NaN or infinity for some samples, such as black or white images: avoid to divide by 0")
-        drawn = drawn_since(before)
+        drawn = changed_generators(before)
         if drawn or not torch.equal(whole, changed(slice(TRIED))):
-            found = drawn or "gives other values in a second call with the same `uniform`, which a resumed training would not repeat"
-            raise self.refusal(f"{file}: {found}: draw from `uniform` alone, and keep nothing between calls")
+            found = f"draws random numbers from {drawn[0]}" if drawn else "gives other values in a second call with the same `uniform`"
+            raise self.refusal(
+                f"{file}: {found}, which a resumed training would not repeat: draw from `uniform` alone, and keep nothing between calls"
+            )
         if not torch.equal(whole, torch.cat([changed(slice(place, place + 1)) for place in range(len(whole))])):
             raise self.refusal(
                 f"{file}: gives a sample other values in a batch than alone: let each sample depend on itself only. Also `**`, exp2 and sigmoid, and sums over "
