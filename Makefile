@@ -94,10 +94,12 @@ repro: setup ## check, prepare, train, evaluate (only what changed), summary; PR
 	$(PYTHON) -m pipeline repro
 
 image: ## build the container image from requirements.lock and this checkout's code (IMAGE=pipeline)
+	@git diff --quiet HEAD -- params.yaml 2>/dev/null || echo "make image: the image gets params.yaml as it is here, not as it is committed (git diff params.yaml)"
 	DOCKER_BUILDKIT=1 $(DOCKER) build --tag $(IMAGE) \
 	  $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) \
 	  $(addprefix --label org.opencontainers.image.base.digest=,$(word 2,$(subst @, ,$(or $(BASE_IMAGE),$(shell sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile))))) \
-	  $(LABELS) --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(if $(PACKAGE_INDEX),--build-arg PACKAGE_INDEX=$(PACKAGE_INDEX)) $(BUILD_ARGS) .
+	  $(LABELS) --build-arg REVISION=$(REVISION)$(if $(shell git status --porcelain -- . ':(exclude)dvc.lock' ':(exclude)metrics' ':(exclude)plots'),-changed) --build-arg VERSION=$(VERSION) $(if $(PACKAGE_INDEX),--build-arg PACKAGE_INDEX=$(PACKAGE_INDEX)) $(BUILD_ARGS) . \
+	  || { code=$$?; $(DOCKER) buildx version > /dev/null 2>&1 || echo "make image: $(DOCKER) has no buildx, which builds the image: install the package docker-buildx (Debian, Ubuntu) or docker-buildx-plugin (Docker's own)" >&2; exit $$code; }
 
 # the Git folder of a worktree is outside the worktree, so mount it too
 docker-repro: image ## run `make repro` of this checkout in a container; PRESET=name too; ARGS="dvc exp run -S seed=2" runs another command

@@ -142,7 +142,8 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
     """Return the environment variables of a job in the folder `top`. `given` are the environment variables with which the container was
     started.
 
-    `commit` is the commit of the code if `top` is a copy without Git, else "". Raises Refusal if `secrets` cannot read a file.
+    `commit` is the commit of the code if `top` is a copy without Git, else "". Raises Refusal if `secrets` cannot read a file, or if
+    GIT_CONFIG_COUNT is no number.
     """
     home = top / ".pipeline/home"
     home.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,11 @@ def variables(top: Path, given: Mapping[str, str], *, commit: str) -> dict[str, 
         temporary.mkdir(parents=True, exist_ok=True)
     user = given.get("USER") or f"uid-{os.getuid()}"  # many libraries need a user name, and the uid may have no passwd entry
     job = {"HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": str(temporary), "PIPELINE_COMMIT": commit}
-    count = int(given.get("GIT_CONFIG_COUNT") or 0)
+    if not (number := given.get("GIT_CONFIG_COUNT") or "0").isdecimal():
+        raise Refusal(
+            f"GIT_CONFIG_COUNT: is {number!r}: write how many variables GIT_CONFIG_KEY_0, GIT_CONFIG_KEY_1, ... there are, or leave it out"
+        )
+    count = int(number)
     # Git refuses a checkout that belongs to another user unless `safe.directory` names it.
     git = {"GIT_CONFIG_COUNT": str(count + 1), f"GIT_CONFIG_KEY_{count}": "safe.directory", f"GIT_CONFIG_VALUE_{count}": str(top)}
     return defaults | inherited | job | git | secrets(given)

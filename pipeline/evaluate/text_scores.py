@@ -73,6 +73,7 @@ def sequences(text: Any, length: int) -> Counter[Any]:
 
 def words(text: str) -> list[str]:
     """Return the words of a text as the script mteval-v13a divides it, with signs as words of their own."""
+    text = text.rstrip()  # as sacrebleu does: a hyphen at the end is not that of a divided word
     for sign, plain in ENTITIES.items():
         text = text.replace(sign, plain)
     text = f" {text} "

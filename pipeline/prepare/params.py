@@ -122,10 +122,13 @@ class SourceSettings(Section):
     def refuse_missing(self) -> None:
         """Raise Refusal if the folder or archive `root`, or another file that the settings name, does not exist or cannot be used."""
         if not os.path.exists(self.root):  # noqa: PTH110  # os.path.exists returns False for invalid names, where Path.exists raises
-            raise Refusal(
-                f"source.root: {self.root} does not exist: write the path of the folder or archive with the data; "
-                "for a dataset that is downloaded, create this folder"
-            )
+            remedy = "write the path of the folder or archive with the data; for a dataset that is downloaded, create this folder"
+            if "PIPELINE_IMAGE_REVISION" in os.environ:  # set by the image
+                remedy = (
+                    f"add `-v FOLDER:{os.path.realpath(self.root)}` to `docker run`, or as RUN_ARGS to `make docker-repro`: "
+                    "the container sees only what is mounted, and FOLDER is the path of the data on the host"
+                )
+            raise Refusal(f"source.root: {self.root} does not exist: {remedy}")
 
     def example_inputs(self, example: Any) -> Any:
         """Return `example`, a description of typical inputs, with what the settings say of the prepared inputs, such as the size of images.

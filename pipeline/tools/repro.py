@@ -20,6 +20,12 @@ from pipeline.tools import checkout_lock, supervision, ui
 from pipeline.tools.check import command as check
 from pipeline.tools.params import command as set_parameters
 
+KILLED = 137
+RESUMES = (
+    "repro: a stage was killed, as the kernel does when memory runs out: repeat `python -m pipeline repro`, which continues a training after its last "
+    "checkpoint and ends in the same bytes (docs/when-it-stops.md)"
+)
+
 
 def summarize() -> None:
     paths, environment = Paths(), Environment.read()
@@ -71,6 +77,8 @@ def run(assignments: Sequence[str] = ()) -> int:
             set_parameters.change(assignments)
         check.run()
         if code := dvc_repro(lock):
+            if code == KILLED:
+                print(RESUMES, file=sys.stderr, flush=True)
             if code not in interruption.EXIT_CODES:
                 mirror_process.wait_for_all(Environment.read())  # `train` has left this to the summary
             return code

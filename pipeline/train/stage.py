@@ -191,7 +191,11 @@ def result_line(training: Training, paths: Paths) -> str:
     step = best_step if training.progress.best is not None and best_step else training.state.step
     found = next((row[metric] for row in training.progress.rows if row["step"] == step and metric in row), None)
     score = f", {metric} {rounded(found)}" if found is not None else ""
-    better = f" (best: {rounded(best)} after step {best_step})" if best is not None and step != best_step else ""
+    better = (
+        f" (best: {rounded(best)} after step {best_step})"
+        if best is not None and step != best_step and (found is None or rounded(best) != rounded(found))
+        else ""
+    )
     early = f"; stopped after {settings.patience} validations without a better {metric}" if state.step < training.plan.num_steps else ""
     if training.progress.ended_at is not None:
         early = f"; a non-finite value ended the training after step {state.step} of {training.plan.num_steps}"

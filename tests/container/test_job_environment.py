@@ -43,6 +43,11 @@ def test_git_trusts_this_checkout_and_keeps_other_settings(tmp_path: Path) -> No
     }
 
 
+def test_a_count_of_git_settings_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="GIT_CONFIG_COUNT: is 'abc': write how many variables GIT_CONFIG_KEY_0"):
+        checkout.variables(tmp_path, {"GIT_CONFIG_COUNT": "abc"}, commit="")
+
+
 def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("open sesame\n", encoding="utf-8")
     found = checkout.variables(tmp_path, {"PGPASSWORD_FILE": str(tmp_path / "secret")}, commit="abc")

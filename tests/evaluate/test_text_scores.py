@@ -15,6 +15,7 @@ REFERENCES = ["the cat is on the mat .", "A  dog barks, loudly!", "empty", "unic
         (["It costs $3,50 - or 4-x."], ["It costs $3.50 - or 4-y!"], 66.08836224548298, 37.99178428257963),
         (["same words in one text"], ["same words in one text"], 100.0, 100.0),
         ([""], ["ab"], 0.0, 0.0),
+        (["one two three four-\n"], ["one two three four-"], 100.0, 100.0),
     ],
 )
 def test_scores_equal_those_of_sacrebleu(texts: list[str], references: list[str], of_characters: float, of_words: float) -> None:

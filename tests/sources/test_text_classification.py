@@ -253,6 +253,7 @@ REFUSED = {
         'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=cp1252` for "\u00e9",',
     ),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
+    "an escaped NUL": ("a.jsonl", '{"text": "fi\\u0000ne", "label": "b"}\n', NAMED, "a.jsonl:1: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),
     "a name twice": ("a.csv", "text,label,text\n", NAMED, "a.csv:1 has the columns text, label, text"),
     "a field of megabytes": ("a.csv", "text,label\n" + "x" * (2**20 + 1) + ",a\n", NAMED, "a.csv:2: is not valid CSV (field larger than"),

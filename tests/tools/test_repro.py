@@ -22,6 +22,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_after_a_kill_the_screen_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(repro.check, "run", lambda: None)
+    monkeypatch.setattr(repro, "dvc_repro", lambda _: 137)
+    assert repro.run() == 137
+    assert "repeat `python -m pipeline repro`, which continues a training after its last checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [

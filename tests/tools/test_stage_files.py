@@ -44,7 +44,9 @@ def prepared(arrays: Path) -> Path:
     return Path("data/prepared")
 
 
-def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: Path, parameters: Parameters, refused: Refused) -> None:
+def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(
+    prepared: Path, parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Prepared.open(prepared).digest
     line = parameters.put("source.root", "data/raw/nowhere.npz")
     parameters.write()
@@ -53,6 +55,8 @@ def test_a_missing_dataset_is_refused_at_its_line_and_nothing_is_lost(prepared: 
         assert said.startswith(
             f"params.yaml:{line}: source.root: data/raw/nowhere.npz does not exist: write the path of the folder or archive"
         )
+    monkeypatch.setenv("PIPELINE_IMAGE_REVISION", "abc")
+    assert f"add `-v FOLDER:{Path('data/raw/nowhere.npz').absolute()}` to `docker run`" in refused("check")[0]
     assert Prepared.open(prepared).digest == before
 
 

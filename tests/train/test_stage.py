@@ -5,6 +5,8 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,11 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
+from pipeline.core.environment import Paths
 from pipeline.inference import model_file
 from pipeline.inference.measuring import Measured
 from pipeline.runs import observer
-from pipeline.train import training
+from pipeline.train import stage, training
 from tests import project
 from tests.project import RESULTS, digests
 
@@ -72,6 +75,22 @@ def test_a_metric_that_no_validation_determines_is_named(folder: Path, monkeypat
     project.write_params(folder, {"train.metrics": ["auroc"], "train.metric": "valid/auroc"})
     assert main(["train"]) == 0
     assert "; no validation determines valid/auroc\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("last", "better"), [(0.94, ""), (0.91, " (best: 0.9400 after step 30)")])
+def test_the_best_validation_is_in_the_last_line_where_its_value_differs(last: float, better: str) -> None:
+    settings = SimpleNamespace(metric="valid/accuracy", batch_size=8, patience=None)
+    rows = [{"step": 30, "valid/accuracy": 0.94}, {"step": 40, "valid/accuracy": last}]
+    progress = SimpleNamespace(best=None, best_value=0.94, best_step=30, rows=rows, ended_at=None)
+    prepared = SimpleNamespace(train=range(32), splits={"valid"})
+    training: Any = SimpleNamespace(
+        params=SimpleNamespace(train=settings),
+        state=SimpleNamespace(step=40),
+        progress=progress,
+        plan=SimpleNamespace(num_steps=40),
+        prepared=prepared,
+    )
+    assert stage.result_line(training, Paths()).endswith(f"epoch 10.0, valid/accuracy {last:.4f}{better}")
 
 
 @pytest.mark.parametrize(("number", "code", "step"), [(signal.SIGINT, 130, 7), (signal.SIGTERM, 143, 24)])

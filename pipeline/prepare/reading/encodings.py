@@ -89,3 +89,9 @@ def readings(content: bytes, refused: str) -> dict[str, str]:
         if not re.search(r"[\x80-\x9f]", text):  # control characters, which no text has
             found[name] = text.splitlines()[0][:SHOWN]
     return found
+
+
+def refuse_nul(text: str, place: str = "") -> None:
+    """Raise Refusal if a text has a NUL character, which JSON and Parquet can hold. `place` is the file and line for the message."""
+    if "\0" in text:
+        raise Refusal("has a NUL character, so it is no text", remedy="remove it", place=place)

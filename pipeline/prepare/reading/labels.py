@@ -19,6 +19,7 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
+from pipeline.prepare.reading import encodings
 from pipeline.prepare.reading.class_names import ClassNames, joined
 
 LONGEST_LABEL = 255
@@ -142,6 +143,7 @@ class TextLabels(Labels):
     def checked(self, cells: Sequence[Any], place: str) -> str:
         cell = cells[0]
         if isinstance(cell, str) and cell.strip():
+            encodings.refuse_nul(cell, place)
             return cell
         is_empty = cell is None or isinstance(cell, str)
         if is_empty and self.skip_empty:

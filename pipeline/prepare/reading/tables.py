@@ -282,7 +282,7 @@ def is_empty(text: object) -> bool:
 
 
 def checked_text(text: object, place: str, remedy: str = "write a text, or remove the row or file") -> str:
-    """Return `text` unchanged. Raises Refusal if it is empty, not a string, or has more than LONGEST_FIELD characters.
+    """Return `text` unchanged. Raises Refusal if it is empty, not a string, has a NUL, or has more than LONGEST_FIELD characters.
 
     `place` is the file, and the line if there is one, for the message. `remedy` is what to do about an empty text.
     """
@@ -290,6 +290,7 @@ def checked_text(text: object, place: str, remedy: str = "write a text, or remov
         raise Refusal("has an empty text", remedy=remedy, place=place)
     if not isinstance(text, str):
         raise Refusal("has a text that is not a string", remedy="write a text, or remove the row or file", place=place)
+    encodings.refuse_nul(text, place)
     if len(text) > LONGEST_FIELD:
         raise Refusal(f"has a text of {len(text)} characters, more than {LONGEST_FIELD}", remedy="shorten or divide it", place=place)
     return text

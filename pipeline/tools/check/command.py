@@ -36,6 +36,7 @@ def run() -> None:
             for message in dict.fromkeys(dvc_locks.repair(dvc_folder)):
                 print(f"check: {message}")
     problems.gather(refuse_curly_brace, paths.top)
+    problems.gather(refuse_links_outside, paths)
     environment = problems.gather(Environment.read)
     if environment:
         problems.gather(refuse_unfit_machine, environment, paths.top)
@@ -67,6 +68,19 @@ def refuse_curly_brace(top: Path) -> None:
     if "{" in path or "}" in path:
         remedy = "move the checkout to a path without braces"
         raise Refusal(f"{shown(path)}: this path contains a curly brace, which DVC interprets as a template: {remedy}")
+
+
+def refuse_links_outside(paths: Paths) -> None:
+    """Raise Refusal if a folder of results is a link to one outside of the Git repository: DVC would run the stage, then refuse its result."""
+    if not (paths.top / ".git").exists():
+        return
+    top = paths.top.resolve()
+    for folder in dict.fromkeys(path.parent for path in (paths.prepared, paths.model, paths.predictions)):
+        if not (target := folder.resolve()).is_relative_to(top):
+            raise Refusal(
+                f"{folder} is a link to {shown(target)}, and DVC refuses results outside of the Git repository: make it a folder again; to have the data "
+                "elsewhere, `python -m pipeline set source.root=/...`, and to have DVC's copies of all results there, `dvc cache dir --local /...`"
+            )
 
 
 def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) -> None:

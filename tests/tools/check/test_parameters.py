@@ -63,6 +63,14 @@ def test_a_bad_value_is_answered_with_its_place_and_the_remedy(parameters, refus
     assert said.startswith(f"params.yaml:{line}: {key}: {words}")
 
 
+def test_a_fold_of_an_invalid_number_of_folds_is_no_second_problem(parameters: Parameters, refused: Refused) -> None:
+    parameters.put("source.folds", "many")
+    parameters.put("source.fold", "3")
+    parameters.write()
+    [said] = refused("check")
+    assert "source.folds: should be a whole number" in said
+
+
 def test_each_stage_answers_for_its_sections(parameters: Parameters, refused: Refused) -> None:
     keys = {"prepare": "source.valid", "train": "model.dropout", "evaluate": "evaluate.confidence_level"}
     lines = {stage: parameters.put(key, "1.0") for stage, key in keys.items()}

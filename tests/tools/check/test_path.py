@@ -43,6 +43,17 @@ def test_a_curly_brace_with_which_dvc_fails_after_a_stage_is_refused(refused: Re
     assert "curly brace" in message
 
 
+@pytest.mark.parametrize("name", ["data", "models"])
+def test_a_link_to_a_folder_outside_is_refused_in_a_git_repository(refused: Refused, tmp_path: Path, monkeypatch, name: str) -> None:
+    enter(tmp_path / "checkout", monkeypatch)
+    Path(".git").mkdir()
+    (tmp_path / "large").mkdir()
+    if Path(name).exists():
+        Path(name).rename(tmp_path / "large/before")
+    Path(name).symlink_to(tmp_path / "large")
+    assert any(f"{name} is a link to {tmp_path / 'large'}, and DVC refuses results outside" in message for message in refused("check"))
+
+
 def test_make_refuses_a_colon_which_path_cannot_hold(tmp_path: Path) -> None:
     folder = tmp_path / "one:two"
     folder.mkdir()

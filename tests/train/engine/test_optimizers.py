@@ -1,6 +1,7 @@
 """Optimizers: which parameters decay, and that the fused updates are those of the plain formulas."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torchvision import models
 
 from pipeline.core.params import load
 from pipeline.core.yaml_document import Document
+from pipeline.tools.params.editing import edited
 from pipeline.train.engine import optimizers
 from pipeline.train.optimizer_params import OptimizerSettings
 from pipeline.train.params import TrainParams
@@ -22,6 +24,31 @@ from tests.train.engine.building import ADAMW, MUON, SGD
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
 ADAM = ADAMW.model_copy(update={"name": "adam"})
+
+
+RECOMMENDED = {
+    "sgd": {"learning_rate": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True},
+    "adam": {"learning_rate": 1e-3, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
+    "adamw": {"learning_rate": 1e-3, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
+    "muon": {
+        "learning_rate": 0.02,
+        "weight_decay": 0.01,
+        "bias_lr_scale": 5.0,
+        "outer_lr_scale": 5.0,
+        "momentum": 0.95,
+        "sgd_momentum": 0.9,
+        "nesterov": True,
+        "ns_steps": 5,
+        "normalize_weights": False,
+    },
+}
+
+
+@pytest.mark.parametrize("name", RECOMMENDED)
+def test_set_writes_the_recommended_values_of_an_optimizer(name: str) -> None:
+    text = edited((TOP / "presets/digits.yaml").read_text(encoding="utf-8"), [f"optimizer={name}"])
+    common = {"name": name, "bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
+    assert Document.of(text, Path("params.yaml")).data["optimizer"] == common | RECOMMENDED[name]
 
 
 def network() -> nn.Module:

@@ -82,6 +82,7 @@ class Reader:
 
     def tokenized(self, text: str, place: str) -> Row:
         """Return the row of a text as `prepare` stores it. Count it if it is truncated. `place` is its name for the note."""
+        encodings.refuse_nul(text)
         rows, lengths = self.tokenizer.rows([text], self.inputs.length)
         if not lengths[0]:
             raise Refusal("has no tokens: write a text" if text else "is empty: write a text")
@@ -187,10 +188,7 @@ def bounded_lines(stream: IO[bytes]) -> Iterator[bytes | None]:
 
 
 def decoded(line: bytes | None, encoding: str) -> str:
-    """Return a line as text, without a byte order mark. Raises Refusal if it is too long or no text."""
+    """Return a line as text, without a byte order mark. Raises Refusal if it is too long or not valid."""
     if line is None:
         raise Refusal(f"has more than {MOST_LINE_BYTES} bytes: divide the line")
-    text = text_of(line, encoding)
-    if "\0" in text:
-        raise Refusal("has a NUL character, so it is no text: remove it")
-    return text
+    return text_of(line, encoding)
