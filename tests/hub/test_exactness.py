@@ -35,7 +35,13 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("data", "changes"), VARIANTS.values(), ids=VARIANTS)
+QUICK = "transformers, updates"
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [pytest.param(*each, id=name, marks=() if name == QUICK else pytest.mark.slow) for name, each in VARIANTS.items()],
+)
 def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_path: Path, data: Any, changes: dict[str, Any]) -> None:
     resuming.refuse_another_end(train_params(changes), data(), tmp_path / "checkpoints")
 
@@ -56,6 +62,7 @@ def test_two_processes_with_two_lanes_end_in_the_bytes_of_one(tmp_path: Path) ->
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_divided_weights_give_the_bytes_of_whole_weights(tmp_path: Path) -> None:
     """Frozen and trained weights of each layer are divided together."""
     updates = params({**WITH_UPDATES, "train.clip_norm": None, "train.ema_decay": 0.0})

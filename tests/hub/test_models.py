@@ -1,5 +1,6 @@
 """Models of timm and transformers: what the libraries compute themselves, from weights that they have saved, in full or by LoRA."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,12 @@ def exported(training: Any, precision: str = "fp32") -> model_file.Model:
     return model_file.load(Path("model.safetensors"))[0]
 
 
-@pytest.mark.parametrize("architecture", models.TIMM)
+def some(architectures: Iterable[str], *quick: str) -> list[Any]:
+    """Return parameters of a test: all but `quick` run in the slow tier only."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in architectures]
+
+
+@pytest.mark.parametrize("architecture", some(models.TIMM, "test_vit", "test_resnet"))
 def test_a_model_of_timm_continues_from_published_weights_and_has_the_logits_of_timm(
     train_params, checkout: Path, capsys: pytest.CaptureFixture[str], architecture: str
 ) -> None:
@@ -87,7 +93,7 @@ def library_model(architecture: str, task: str) -> Any:
     return getattr(transformers, f"AutoModelFor{task}").from_config(config)
 
 
-@pytest.mark.parametrize("architecture", models.CONFIGS)
+@pytest.mark.parametrize("architecture", some(models.CONFIGS, "bert", "llama"))
 def test_a_classifier_learns_as_in_a_loop_of_the_library(train_params, checkout: Path, architecture: str) -> None:
     """The padding of short texts changes nothing."""
     models.save(checkout, architecture)
@@ -126,7 +132,7 @@ def losses(model: Any, batches: list[Any], *, whole: bool = False) -> list[float
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft uses old names of transformers
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-@pytest.mark.parametrize("architecture", ["gpt2", "llama", "qwen2"])
+@pytest.mark.parametrize("architecture", some(["gpt2", "llama", "qwen2"], "gpt2"))
 def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the_library(
     train_params, checkout: Path, architecture: str
 ) -> None:
@@ -168,7 +174,7 @@ def test_a_language_model_learns_by_lora_as_with_peft_and_continues_texts_as_the
     assert drawn
 
 
-@pytest.mark.parametrize("architecture", models.DECODERS)
+@pytest.mark.parametrize("architecture", some(models.DECODERS, "gpt2", "llama"))
 def test_a_language_model_has_the_logits_of_the_library_at_once_and_token_by_token(train_params, architecture: str) -> None:
     """Texts are longer than the windows of those models that attend to near tokens."""
     network: Any = train_params({"model": models.section(architecture)}).model.build(text_spec()).eval()
