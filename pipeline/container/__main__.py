@@ -78,12 +78,12 @@ def run(commands: tuple[tuple[str, ...], ...]) -> int:
     job = checkout.find(Path.cwd(), IMAGE_CODE, homes, lock=built["requirements.lock"], mounted=mounted)
     is_repro, changes_parameters = commands[-len(REPRO) :] == REPRO, len(commands) > len(REPRO)
     uses_dvc = any(command[0] == "dvc" for command in commands)  # DVC's own locks have no effect between containers
-    lock = checkout_lock.alone if is_repro else checkout_lock.held
-    with lock(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext():
+    locked = checkout_lock.alone if is_repro else checkout_lock.held
+    with locked(job.top, place=f"in a container (host name {socket.gethostname()})") if uses_dvc else nullcontext() as lock:
         edited = copy(job.copy_of, job.top) if job.copy_of else []
         environment = checkout.variables(job.top, os.environ, commit=commit(job, built, is_edited=changes_parameters or bool(edited)))
         environment |= {SUMMARY_FOLLOWS: "true"} if is_repro else {}
-        code = supervision.run_all(commands, environment, top=job.top)
+        code = supervision.run_all(commands, environment, top=job.top, lock=lock)
     if code not in interruption.EXIT_CODES:
         wait_for_mirrors(job.top)
     if code and limits.num_oom_kills():

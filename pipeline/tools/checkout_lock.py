@@ -4,7 +4,8 @@ DVC's own lock records contain process ids, which have no meaning in another PID
 the locks of the other as stale. This lock is an flock, which works between the host and all containers that mount the checkout. The kernel
 releases it when the process that holds it ends.
 
-`alone` locks the checkout for one command, from writing params.yaml to the end of DVC: else it would train the parameters of another one.
+`alone` locks the checkout for one command, from writing params.yaml to the end of DVC. Otherwise one command could train with the parameters
+of another.
 """
 
 import fcntl
@@ -22,6 +23,11 @@ from pipeline.core.refusal import Unavailable
 LOCK, COMMAND_LOCK = ".pipeline/checkout.lock", ".pipeline/command.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """The boot id distinguishes hosts: their initial PID namespaces all have the same number, and a host name can change during a job."""
+SHARED_LOCK = "PIPELINE_COMMAND_LOCK_FD"
+"""The environment variable by which a command that has the lock of `alone` shares it with one that it starts: the inherited file descriptor."""
+LOCKED: set[TextIO] = set()
+"""The files that `alone` has locked. A forked process closes its copies, which would keep the lock after its parent has released it."""
+os.register_at_fork(after_in_child=lambda: [file.close() for file in LOCKED])
 CLAIM_WITHIN_S, RETRY_S = 1.0, 0.05
 """Timeout and interval of retries: a process of another namespace holds the lock for an instant even if its own attempt fails."""
 
@@ -69,21 +75,42 @@ def claim(file: TextIO, namespace: str, place: str) -> str | None:
 
 @contextmanager
 def alone(top: Path, *, place: str = "") -> Iterator[int]:
-    """Lock the checkout at `top` for this process, and the commands that it starts, until the block ends.
+    """Lock the checkout at `top` for this process until the block ends. Yield the file descriptor of the lock.
 
-    If another command has it, print so and wait. A process that is started with the file descriptor that this yields (`pass_fds`) keeps the
-    lock until it ends, also if this process is killed. Raises Unavailable like `held`.
+    If another command has it, print so and wait. A command that is started with this file descriptor (`pass_fds`), and with its number in the
+    variable SHARED_LOCK, shares the lock: it does not wait, and keeps the lock until it ends, even if this process is killed. Raises
+    Unavailable like `held`.
     """
-    import psutil  # late: `container.checkout` is imported without packages while an image is built
-
-    with held(top, place=place), (top / COMMAND_LOCK).open("a+", encoding="utf-8") as file:
-        if not take(file, wait=False):
-            file.seek(0)
-            holder = file.read()
-            if holder not in {str(parent.pid) for parent in psutil.Process().parents()}:
-                print(f"waiting until another command in this checkout has ended: process {holder}, or one that it started", flush=True)
+    path = top / COMMAND_LOCK
+    with held(top, place=place):
+        if (shared := inherited(path)) is not None:
+            yield shared
+            return
+        with path.open("a+", encoding="utf-8") as file:
+            if not take(file, wait=False):
+                file.seek(0)
+                holder = file.read()  # empty for an instant, until the holder has written its id
+                named = f": process {holder}, or one that it started" if holder else ""
+                print(f"waiting until another command in this checkout has ended{named}", flush=True)
                 take(file, wait=True)
-        yield file.fileno()
+            LOCKED.add(file)
+            try:
+                yield file.fileno()
+            finally:
+                LOCKED.discard(file)
+                file.truncate(0)
+
+
+def inherited(lock: Path) -> int | None:
+    """Return the file descriptor of `lock` that the variable SHARED_LOCK names, or None if this process has not inherited it.
+
+    The variable reaches processes without the file descriptor, too: Popen closes those that it is not told to pass on.
+    """
+    number = os.environ.get(SHARED_LOCK, "")
+    with suppress(OSError):
+        if number.isdecimal() and os.path.samestat(os.fstat(int(number)), lock.stat()):
+            return int(number)
+    return None
 
 
 def take(file: TextIO, *, wait: bool) -> bool:

@@ -91,10 +91,11 @@ def fit(changes: Mapping[str, Any] | None = None) -> Result:
 
 
 def run(command: Sequence[str], lock: int) -> None:
-    """Run the command and print its output, as in `fit`. The command inherits the file descriptor `lock`."""
+    """Run the command and print its output, as in `fit`. The command shares `lock`, the file descriptor of `checkout_lock.alone`."""
     errors, interrupted = [], False
-    process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(lock,))
-    with process(command, text=True, encoding="utf-8", errors="replace") as child:
+    environment = {**os.environ, checkout_lock.SHARED_LOCK: str(lock)}
+    process = partial(subprocess.Popen, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process(command, env=environment, pass_fds=(lock,), text=True, encoding="utf-8", errors="replace") as child:
         assert child.stdout
         while child.returncode is None:
             try:

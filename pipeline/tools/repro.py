@@ -90,7 +90,7 @@ def dvc_repro(lock: int) -> int:
     """Run `dvc repro` and return its exit code, or that of the stage that failed, or 128 plus the number of the signal that stopped it.
 
     The DVC that stands beside this Python is run, and its stages run this Python. Wait until DVC has ended, even after a signal. `lock` is
-    the file descriptor of the lock on the checkout, which DVC inherits.
+    the file descriptor of the lock on the checkout, which DVC shares.
     """
     sys.stdout.flush()
     search_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from pipeline.core import interruption
+from pipeline.tools import checkout_lock
 
 EXIT_CODE_PATH = ".pipeline/exit-code-{pid}"
 """The file for the exit code of a stage. `pid` is that of the process that runs DVC, because several may do so in one checkout."""
@@ -23,14 +24,15 @@ HANDLED_SIGNALS = re.compile(r"^SigCgt:\s*([0-9a-f]+)$", re.MULTILINE)
 def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path, lock: int | None = None) -> int:
     """Run the commands in the folder `top`, one after another, until one fails. Return its exit code, or 0 if none fails.
 
-    The commands inherit the file descriptor `lock`. Return 143 if SIGTERM stopped the commands, or 130 if SIGINT did. If a stage failed in DVC, return its exit code, or 137 if it was killed.
+    The commands share `lock`, the file descriptor of `checkout_lock.alone`. Return 143 if SIGTERM stopped the commands, or 130 if SIGINT did.
+    If a stage failed in DVC, return its exit code, or 137 if it was killed.
 
     After `docker stop`, `tini -g` sends SIGTERM to all processes, as a terminal sends SIGINT. DVC is started so that it ignores SIGTERM: the
     running stage saves its state and ends, and then DVC ends. The signal does not reach a stage if it was sent to this process alone, or if
     the stage is still starting. Therefore `wait_for_dvc` tells the stages again to stop.
     """
     exit_code_file = (top / EXIT_CODE_PATH.format(pid=os.getpid())).absolute()
-    environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file)}
+    environment = {**environment, interruption.EXIT_CODE_FILE: str(exit_code_file), checkout_lock.SHARED_LOCK: str(lock or "")}
     inherited = () if lock is None else (lock,)
     with recorded_signals() as signals, ExitStack() as at_the_end:
         for command in commands:

@@ -15,8 +15,7 @@ from pipeline.container import checkout
 from pipeline.container.checkout import Checkout
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
-from pipeline.tools import supervision
-from pipeline.tools.params import command as set_parameters
+from pipeline.tools import checkout_lock, supervision
 from tests.imports import TOP
 
 COPY = Path("/opt/pipeline")
@@ -117,7 +116,6 @@ def job(image: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("PIPELINE_HOME", str(volume))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(volume.parent))
     monkeypatch.setattr(supervision, "run_all", run_all)
-    monkeypatch.setattr(set_parameters, "run", set_parameters.change)  # it is a child process, which has the lock of its parent
     monkeypatch.chdir(image.parent)
 
     def run(*words: str, **variables: str) -> tuple[int, list[str]]:
@@ -130,12 +128,14 @@ def job(image: Path, volume: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     return run
 
 
-def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path) -> int:
+def run_all(commands: Iterable[Sequence[str]], environment: Mapping[str, str], *, top: Path, lock: int | None = None) -> int:
     for command in commands:
         if command == ("dvc", "repro"):
             print("trains with", parameters(top), environment["PIPELINE_COMMIT"])
         elif command[3] == "set":
-            with chdir(top):
+            assert lock, "set would wait for its parent"
+            with chdir(top), pytest.MonkeyPatch.context() as patch:
+                patch.setenv(checkout_lock.SHARED_LOCK, str(lock))
                 code = command_line.main(command[3:])
             if code:
                 return code

@@ -37,6 +37,26 @@ except Refusal:
 """
 
 
+ALONE = """
+from pathlib import Path
+from pipeline.tools import checkout_lock
+with checkout_lock.alone(Path()):
+    print("held", flush=True)
+"""
+FORK = """
+import os, signal
+from pathlib import Path
+from pipeline.tools import checkout_lock
+signal.alarm(20)
+with checkout_lock.alone(Path()):
+    end, begin = os.pipe()
+    if not os.fork():
+        os.close(begin)
+        os.read(end, 1)  # until the parent has ended
+        os._exit(0)
+"""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def namespaces() -> None:
     if subprocess.run([*NAMESPACE, "true"], check=False, capture_output=True).returncode:
@@ -131,6 +151,24 @@ def test_a_stage_of_a_bare_dvc_is_refused_before_it_writes(checkout: Path, monke
         assert main(["prepare"]) == 69
         assert "a job in the container c0ffee is using this checkout" in capsys.readouterr().err
         assert not (checkout / "data/prepared/spec.json").exists()
+
+
+def test_a_child_of_the_holder_waits_and_names_the_holder_if_it_is_known(checkout: Path) -> None:
+    waiting = "waiting until another command in this checkout has ended"
+    command = [sys.executable, "-c", ALONE]
+    for hold, line in (
+        (checkout_lock.alone(checkout), f"{waiting}: process {os.getpid()}, or one that it started"),
+        (files.locked(checkout / checkout_lock.COMMAND_LOCK, wait=True), waiting),  # as before the holder has written its id
+    ):
+        with hold:
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert answer(child) == line
+        assert child.communicate() == ("held\n", None)
+
+
+def test_a_process_that_the_holder_forked_does_not_keep_the_lock(checkout: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK + ALONE], cwd=checkout, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("held\n")
 
 
 @pytest.mark.parametrize("take", [checkout_lock.held, lambda top: files.locked(top / checkout_lock.LOCK, wait=True)])

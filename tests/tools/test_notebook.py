@@ -93,23 +93,24 @@ def test_an_interrupt_is_passed_on_once_and_raised_after_the_child_has_saved(tmp
 
 ALONE = """\
 #!{python}
-import signal, subprocess, sys
+import os, signal, sys
 from pathlib import Path
-from pipeline.tools import checkout_lock
+from pipeline.tools import checkout_lock, supervision
 signal.alarm(20)
-with checkout_lock.alone(Path()):
-    taken = subprocess.run(["flock", "--nonblock", checkout_lock.COMMAND_LOCK, "true"])
-    print("error: free" if taken.returncode == 0 else "error: locked")
+with checkout_lock.alone(Path()) as lock:
+    is_free = ("flock", "--nonblock", checkout_lock.COMMAND_LOCK, "true")
+    shares = ("flock", "--nonblock", str(lock))  # succeeds for the file descriptor that has the lock
+    print("error:", [supervision.run_all([command], os.environ, top=Path(), lock=lock) for command in (is_free, shares)])
 sys.exit(1)
 """
 
 
-def test_it_has_the_checkout_for_which_its_child_does_not_wait(tmp_path: Path, monkeypatch) -> None:
+def test_its_child_and_what_that_starts_share_its_lock(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("dvc.yaml").touch()
     monkeypatch.setenv("PYTHONPATH", str(TOP))
     child(tmp_path, ALONE, monkeypatch)
-    with pytest.raises(Refusal, match=r"^locked$"):
+    with pytest.raises(Refusal, match=r"^\[1, 0\]$"):
         fit()
 
 
