@@ -5,12 +5,13 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 QUOTA_AND_PERIOD, OOM_KILLS = re.compile(r"([1-9]\d*)\s+([1-9]\d*)\s*"), re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 UNLIMITED = 2**60
 TOLERANCE = 0.5
-"""So many CPUs are not missed: the mirror, and what ends while a training begins."""
+"""Tolerated load by others, in CPUs."""
 MEMBERSHIP, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
@@ -29,7 +30,7 @@ def usable_cpus() -> int:
 
 
 class OtherProcesses:
-    """Measures, since it was made, how many of the CPUs that this process may use other processes keep busy."""
+    """Measures, since it was made, how many of the CPUs that this process may use are kept busy by processes other than it and its children."""
 
     def __init__(self) -> None:
         self.begin_s, self.busy_s = time.monotonic(), self.seconds()
@@ -40,10 +41,14 @@ class OtherProcesses:
 
         usable, times = os.sched_getaffinity(0), psutil.cpu_times(percpu=True)
         busy_s = sum(sum(each[:8]) - each.idle - each.iowait for cpu, each in enumerate(times) if cpu in usable)
-        return busy_s - time.process_time()
+        own = psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):  # a child has ended meanwhile
+                busy_s -= sum(process.cpu_times()[:4])  # user and system, and those of its children that have ended
+        return busy_s
 
     def free_cpus(self, threads: int) -> int | None:
-        """Return how many CPUs they leave free, at least 1, or None if this number of threads finds enough."""
+        """Return how many CPUs the other processes leave free, at least 1, or None if these are enough for this number of threads."""
         left = len(os.sched_getaffinity(0)) - (self.seconds() - self.busy_s) / max(time.monotonic() - self.begin_s, 1e-9)
         return max(1, int(left)) if threads > max(1, left + TOLERANCE) else None
 

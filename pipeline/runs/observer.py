@@ -33,7 +33,8 @@ class StageObserver(Observer):
         for row in training.progress.rows:  # those that a training of another length has reported; a run leaves out what it has
             self.run.metrics(int(row["step"]), {name: value for name, value in row.items() if name != "step"})
         settings, num_samples = training.params.train, len(training.prepared.train)
-        lines = training_lines(settings, num_samples, training.machine.device, is_first=training.group.writes)
+        group = training.group
+        lines = training_lines(settings, num_samples, training.machine.device, is_first=group.writes, num_processes=group.size)
         self.lines = self.lines_context.enter_context(lines)
 
     def step_ends(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 import psutil
@@ -142,7 +143,7 @@ class TrainingLines:
     """Prints the progress of a training, from numbers that are already on the host. `num_samples` is the size of the train split.
 
     Calls `show` with the fields of a progress line if nothing was shown for `every_s` seconds and, if `is_live` is True, after each
-    validation. A line for each validation is printed, and stays.
+    validation. A line for each validation is printed, and stays. With `others`, a line says once that other processes use the CPUs.
     """
 
     settings: "LoopSettings"
@@ -151,13 +152,13 @@ class TrainingLines:
     show: Callable[[Sequence[str]], None] = lambda _: None
     every_s: float = math.inf
     is_live: bool = False
+    others: limits.OtherProcesses | None = None
     throughput: Throughput = field(default_factory=Throughput)
     done: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.num_steps, self.last_s = self.settings.num_steps(self.num_samples), time.monotonic()
-        self.others: limits.OtherProcesses | None = limits.OtherProcesses()
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count a completed step, with its metrics if it has any. Print the metrics of a validation.
@@ -187,7 +188,7 @@ class TrainingLines:
 
     def progress(self, now_s: float, *more: str) -> None:
         self.last_s = now_s
-        if self.others and now_s - self.others.begin_s >= LINE_EVERY_S and self.device.type == "cpu":
+        if self.others and now_s - self.others.begin_s >= LINE_EVERY_S:
             threads = torch.get_num_threads()
             if free := self.others.free_cpus(threads):
                 print(
@@ -242,16 +243,21 @@ def memory(device: torch.device) -> str:
 
 
 @contextmanager
-def training_lines(settings: "LoopSettings", num_samples: int, device: torch.device, *, is_first: bool) -> Iterator[TrainingLines]:
+def training_lines(
+    settings: "LoopSettings", num_samples: int, device: torch.device, *, is_first: bool, num_processes: int = 1
+) -> Iterator[TrainingLines]:
     """Print the lines of a training within the block: a status line if stderr is a terminal, else a line if LINE_EVERY_S had none.
 
-    If the environment variable CI is set, or in a process that is not the first of several, only validations are printed.
+    If the environment variable CI is set, or in a process that is not the first of several, only validations are printed. On a CPU, the load
+    by other processes is measured, unless the training has several processes itself.
     """
+    others = limits.OtherProcesses() if device.type == "cpu" and num_processes == 1 else None
+    lines = partial(TrainingLines, settings, num_samples, device, others=others)
     if not is_first or os.environ.get("CI"):
-        yield TrainingLines(settings, num_samples, device)
+        yield lines()
     elif sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb", "unknown"):
         stdout = sys.stdout
         with live_line(stdout, sys.stderr) as line:
-            yield TrainingLines(settings, num_samples, device, line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
+            yield lines(line.show, every_s=LIVE_EVERY_S, is_live=stdout.isatty())
     else:
-        yield TrainingLines(settings, num_samples, device, lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)
+        yield lines(lambda fields: print(", ".join(fields), flush=True), every_s=LINE_EVERY_S)

@@ -52,6 +52,9 @@ def test_without_a_terminal_there_is_a_line_for_each_validation_and_others_only_
 
 def test_that_other_processes_use_the_cpus_is_said_once(clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(limits.OtherProcesses, "free_cpus", lambda *_: 1)
+    for device, num_processes in ((CPU, 2), (torch.device("meta"), 1)):
+        with training_lines(SETTINGS, 80, device, is_first=True, num_processes=num_processes) as lines:
+            assert lines.others is None, "of several processes, each counts the others; a GPU needs few threads"
     train(clock, seconds=44, validate_every=50)
     (said,) = (line for line in capsys.readouterr().out.splitlines() if "other processes" in line)
     assert "with PIPELINE_THREADS=1 a training is faster" in said
