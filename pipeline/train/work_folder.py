@@ -23,7 +23,7 @@ LASTING = "lasting-"
 """The prefix of the name of a checkpoint that is kept for a training of another length."""
 RECORD, MICRO_BATCH_CHANGES, DUMPS = "inputs.json", "switches.json", "nonfinite-*"
 NAMED = "named"
-"""An empty file: a message has named the folder to the user of a training with other inputs."""
+"""A file in a work folder: the inputs that a message to the user of another training has named as different since this one ran."""
 CHECKPOINT = re.compile(rf"(?:{LASTING})?step-(\d+)\.safetensors")
 Agrees = Callable[[int, Mapping[str, Any]], bool]
 """Returns True if a training with this section `train`, which differs in its length, is the same up to this step."""
@@ -94,6 +94,7 @@ def claimed(root: Path, inputs: RunIdentity, *, writes: bool = True, agrees: Agr
             if not copy_checkpoint(parent, folder, inputs, agrees):
                 explain_new_start(parent, inputs)
             prune(parent, inputs)
+        (folder / NAMED).unlink(missing_ok=True)
         files.write_json(folder / RECORD, inputs.record)
         try:
             yield Work(folder)
@@ -165,7 +166,7 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
     """Tell the user why an unfinished training is not resumed: print which of its inputs differ from those of the new training.
 
     `inputs` are the inputs of the new training. Only one work folder is examined: the newest of this training on another machine, else the
-    newest of all, and once if it has the same data. Print nothing if this folder has no checkpoint or no readable record, or if another process holds its lock.
+    newest of all. Other inputs are named once for each folder, and only if the data are the same. Print nothing if this folder has no checkpoint or no readable record, or if another process holds its lock.
     """
     for path in [*elsewhere(parent, inputs), *all_records(parent)][:1]:
         with files.locked(lock_of(parent, path.parent.name), wait=False) as unfinished:
@@ -174,11 +175,11 @@ def explain_new_start(parent: Path, inputs: RunIdentity) -> None:
                 continue
             changed = before.differences(inputs)
             if not before.differs_only_in_machine(inputs):
-                if before.data != inputs.data or (path.parent / NAMED).exists():
+                marker, names = path.parent / NAMED, listed([name for name, _ in changed], MOST_SHOWN)
+                if before.data != inputs.data or (marker.exists() and marker.read_text(encoding="utf-8") == names):
                     continue
-                (path.parent / NAMED).touch()
-                os.utime(path.parent / NAMED, (0, 0))  # else the folder would be the newest
-                names = listed([name for name, _ in changed], MOST_SHOWN)
+                marker.write_text(names, encoding="utf-8")
+                os.utime(marker, (0, 0))  # else the folder would be the newest
                 print(f"train: the unfinished training in {path.parent} has other inputs ({names}): starting from the beginning")
                 continue
             name, (there, here) = changed[0]

@@ -67,8 +67,15 @@ def test_a_new_start_says_which_inputs_changed(tmp_path: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     assert said == f"train: the unfinished training in {folder} has other inputs (code, seed): starting from the beginning\n"
     (tmp_path / ".pipeline/work" / replace(seeded(1), code="other").key / "inputs.json").unlink()
-    begin(tmp_path, replace(seeded(1), code="third"))
+    third = begin(tmp_path, replace(seeded(1), code="third"))
     assert capsys.readouterr().out == "", "it is said once"
+    (third / "inputs.json").unlink()
+    third = begin(tmp_path, replace(BASE, code="third"))
+    assert f"{folder} has other inputs (code): " in capsys.readouterr().out, "not the inputs that it has named"
+    (third / "inputs.json").unlink()
+    begin(tmp_path, BASE)
+    begin(tmp_path, replace(BASE, code="third"))
+    assert f"{folder} has other inputs (code): " in capsys.readouterr().out, "the folder has been used since"
 
 
 def test_old_folders_are_dropped_to_two_the_newest_kept(tmp_path: Path) -> None:
