@@ -78,12 +78,12 @@ def test_the_squared_error_decides_between_regressions() -> None:
     first, second = (Scored(each.model, each.samples._replace(correct=None)) for each in (first, second))
     test = paired(first, second)
     assert sentence(test, "A", "B") == "B has a significantly lower squared error than A, by the interval of the squared error."
-    assert comparing.test_row(test.loss)[3] == "-1e+06"
+    assert comparing.test_row(test.loss)[3] == "-1000000"
 
 
 def test_small_differences_keep_their_digits() -> None:
     assert [comparing.signed(value) for value in (0.0123456, -0.00001234, 0.0)] == ["+0.0123", "-1.234e-05", "0"]
-    assert [comparing.number(value) for value in (0.5, 0.00001234, 12345.6, 0.0)] == ["0.5000", "1.234e-05", "12345.6", "0.0000"]
+    assert [comparing.number(value) for value in (0.5, 0.00001234, 12345.6, 0.0)] == ["0.5000", "1.234e-05", "12345.6000", "0.0000"]
 
 
 def test_the_loss_decides_between_language_models() -> None:
