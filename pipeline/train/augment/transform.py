@@ -14,6 +14,7 @@ from pipeline.inference.cuda_graphs import changed_generators, host_randomness, 
 from pipeline.train.augment.pixels import BYTE, Draws, RandomSource, rounded
 from pipeline.train.transform_params import TRANSFORMS, TextTransformSettings, TransformSettings, Uniform
 
+Change = Callable[[Tensor, Uniform], Tensor]
 SEEDS = 2**63
 BITS = 24
 """A random number is a multiple of 2^-24: float32 has each of them exactly."""
@@ -76,13 +77,15 @@ class Transform:
             found = torch.where(tokens == number, tokens, found)
         return found
 
-    def refuse_unfit(self, samples: Tensor, change: Callable[[Tensor, Uniform], Tensor]) -> None:
-        """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, needs the host, or gives a sample other values among others than alone."""
+    def refuse_unfit(self, samples: Tensor, change: Change, other: Change) -> None:
+        """Raise Refusal if `change` fails on `samples`, gives another shape, type or NaN, draws random numbers of its own, keeps something between calls, needs the
+        host, or gives a sample other values among others than alone. `other` is the same change by another object, whose first samples are others.
+        """
         file = TRANSFORMS.path(self.settings.name)
         generator = torch.Generator().manual_seed(0)
         seeds = torch.randint(SEEDS - 1, (len(samples),), generator=generator).to(samples.device)
 
-        def changed(part: slice, device: torch.device | str = samples.device) -> Tensor:
+        def changed(part: slice, device: torch.device | str = samples.device, change: Change = change) -> Tensor:
             try:
                 return change(samples[part].clone().to(device), RandomNumbers(seeds[part].to(device)))
             except Refusal:
@@ -107,7 +110,8 @@ class Transform:
         if not changed(slice(None)).isfinite().all():
             raise self.refusal(f"{file}: gives NaN or infinity for some samples, such as black or white images: avoid to divide by 0")
         drawn = changed_generators(before)
-        if drawn or not torch.equal(whole, changed(slice(TRIED))):
+        changed(slice(1, 3), change=other)
+        if drawn or not all(torch.equal(whole, changed(slice(TRIED), change=each)) for each in (change, other)):
             found = f"draws random numbers from {drawn[0]}" if drawn else "gives other values in a second call with the same `uniform`"
             raise self.refusal(
                 f"{file}: {found}, which a resumed training would not repeat: draw from `uniform` alone, and keep nothing between calls"
@@ -150,14 +154,15 @@ def refuse_unfit(transforms: Sequence[Transform], inputs: ImageInputs | TextInpu
             settings.refuse_misfit(inputs, transform.key)
             tokens = torch.randint(inputs.num_tokens, (count, *inputs.row_shape), generator=generator, dtype=torch.int32)
             tokens[0], tokens[1, 1:] = 0, inputs.tokenizer.pad
-            transform.refuse_unfit(tokens.to(device), partial(settings.changed_tokens, text=inputs))
+            objects = settings, settings.model_copy()
+            transform.refuse_unfit(tokens.to(device), *(partial(each.changed_tokens, text=inputs) for each in objects))
             transform.refuse_strange(tokens.to(device), inputs)
         else:
             height, width, channels = inputs.row_shape
             images = torch.rand(count, channels, height, width, generator=generator)
             images[::2] = rounded(images[::2] * BYTE) / BYTE  # as stored images; the others are as after another transform
             images[0], images[1], images[2] = 0, 1, 0.5
-            transform.refuse_unfit(images.to(device), settings.changed)
+            transform.refuse_unfit(images.to(device), settings.changed, settings.model_copy().changed)
 
 
 def to_floats(images: Tensor) -> Tensor:

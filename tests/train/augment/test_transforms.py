@@ -185,6 +185,12 @@ def test_a_transform_that_breaks_a_promise_is_refused_before_a_training(case: st
         refuse_unfit(transforms_of([transform("rotate", degrees=5.0), Own()]), COLOUR.inputs, CPU)
 
 
+def test_a_transform_that_keeps_something_of_its_first_batch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Own, "changed", lambda self, images, _: images - self.__dict__.setdefault("mean", images.mean()))
+    with pytest.raises(Refusal, match=r"gives other values in a second call .*: draw from `uniform` alone, and keep nothing between calls"):
+        refuse_unfit(transforms_of([Own()]), COLOUR.inputs, CPU)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_built_in_transforms_keep_all_promises_or_are_refused(name: str, channels: int) -> None:
