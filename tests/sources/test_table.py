@@ -280,3 +280,9 @@ def test_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         dataset, _ = opened(settings(tmp_path / name))
         assert dataset.notes[-1].startswith("columns not read")
         assert dataset.notes[-1].endswith(f"lacks them: {unread}")
+
+
+def test_a_code_that_looks_like_a_huge_number_is_a_text() -> None:
+    assert columns.found_kind("commit", ["5636e188", "a1b2c3d4"] * 2, "table.csv") == "category"
+    with pytest.raises(Refusal, match="write it in another unit"):
+        columns.found_kind("energy", ["5636e188", "1.5"] * 2, "table.csv")
