@@ -11,13 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from sqlalchemy.exc import OperationalError
 
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror
-from pipeline.runs.mlflow.store import Store, destination, failure, is_temporary
+from pipeline.runs.mlflow.store import UNNAMED, Store, destination, failure, is_temporary
 from pipeline.tools.doctor.finding import Context
 from pipeline.tools.doctor.tracking import tracking as examine_tracking
 from tests.runs.conftest import Tracked
@@ -36,18 +37,21 @@ def test_a_store_of_another_version_of_mlflow_is_named_with_reason_and_remedies(
 
 
 def test_a_copy_of_a_checkout_has_its_own_artifacts(tracked, without_mirror: Environment, tmp_path: Path) -> None:
-    root, artifacts = tracked.environment.root, (tmp_path / "mlruns").as_uri()
-    original = tracked.run_of(tracked.journal.name).info
-    shutil.copy(root / "mlflow.db", tmp_path)
-    shutil.copytree(root / "mlruns", tmp_path / "mlruns")
-    client = Store(without_mirror).client
-    copied = client.get_run(original.run_id).info
-    assert copied.artifact_uri == artifacts + original.artifact_uri.removeprefix((root / "mlruns").as_uri())
-    experiments = client.search_experiments()
-    assert all(each.artifact_location.startswith(artifacts + "/") for each in experiments)
-    models = client.search_logged_models([each.experiment_id for each in experiments])
-    assert models
-    assert all(each.artifact_location.startswith(artifacts + "/") for each in models)
+    root, artifacts = (tracked.environment.root / "mlruns").as_uri(), (tmp_path / "mlruns").as_uri()
+    shutil.copy(tracked.environment.root / "mlflow.db", tmp_path)
+    shutil.copytree(tracked.environment.root / "mlruns", tmp_path / "mlruns")
+
+    def locations(client: MlflowClient) -> list[str]:
+        ours = [each for each in client.search_experiments() if each.name in ("Default", UNNAMED)]  # other tests create others
+        models = client.search_logged_models([each.experiment_id for each in ours])
+        assert len(ours) == 2
+        assert models
+        uri = client.get_run(tracked.run_of(tracked.journal.name).info.run_id).info.artifact_uri
+        return [uri, *(each.artifact_location for each in (*ours, *models))]
+
+    originals = locations(tracked.client)
+    assert all(each.startswith(root + "/") for each in originals)
+    assert locations(Store(without_mirror).client) == [artifacts + each.removeprefix(root) for each in originals]
 
 
 def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
