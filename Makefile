@@ -11,7 +11,7 @@ PYTHON := $(VENV)/bin/python
 PYTEST = PYTEST_XDIST_AUTO_NUM_WORKERS=$$(($$(nproc) + 1)) $(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 UV := $(shell command -v uv || echo $(VENV)/bin/uv)
 # groups of pyproject.toml that a verb or `make docs` needs beyond requirements.lock, each with a lock file of its own
-EXTRAS := export search tensorboard cluster docs hub
+EXTRAS := export search cluster docs hub
 LOCKS := requirements.lock $(patsubst %,locks/%.lock,dev $(EXTRAS)) benchmarks/requirements.lock
 # for every platform and Python from 3.11 on; without addresses of package indexes, because these differ between sites
 COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) $(if $(PACKAGE_INDEX),--upgrade-package torch --upgrade-package torchvision)
@@ -63,7 +63,6 @@ setup-dev: $(VENV)/.locked-dev ## add the tools for tests to .venv
 
 setup-export: ## add what `python -m pipeline export --format onnx` needs to .venv
 setup-search: ## add what `python -m pipeline search` needs to .venv
-setup-tensorboard: ## add what `python -m pipeline tensorboard` needs to .venv
 setup-cluster: ## add what PIPELINE_CLUSTER needs to .venv
 setup-hub: ## add timm, transformers and peft, which pretrained models need, to .venv
 setup-docs: ## add what `make docs` needs to .venv

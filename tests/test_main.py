@@ -11,7 +11,6 @@ import pytest
 
 from pipeline import __main__
 from pipeline.__main__ import main, print_error, print_failure
-from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools.verbs import VERBS
 from tests import project
 from tests.imports import TOP
@@ -80,13 +79,6 @@ def test_a_preset_a_typing_error_and_a_journal_with_nothing_left_need_nothing_he
     code, found = heavy_after("set", "train.epochs=3", cwd=tmp_path)
     assert code == 0
     assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"}
-
-
-def test_event_files_are_written_without_mlflow_and_rich(tmp_path: Path) -> None:
-    Journal.create(project.make(tmp_path), stage="train", info=RunInfo(params={"seed": 1})).close()
-    code, found = heavy_after("tensorboard", cwd=tmp_path)
-    assert code == 0
-    assert not found & {"mlflow", "rich", "torch._dynamo"}
 
 
 def edited(folder: Path, good: str, bad: str) -> Path:

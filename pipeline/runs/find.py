@@ -29,15 +29,8 @@ MOST_CANDIDATES = 5
 """The number of runs that the message about an ambiguous name lists at most."""
 
 
-def run_named(name: str, environment: Environment) -> Record:
-    """Return the run that `name` denotes. Raises Refusal if there is none."""
-    if run := recorded_run(name, environment.root):
-        return run
-    raise unknown(name, environment.root, "run")
-
-
-def unknown(name: str, root: Path, kinds: str) -> Refusal:
-    """Return the refusal of a name that denotes none of `kinds`, such as "model file or run": it names the newest runs.
+def unknown(name: str, root: Path) -> Refusal:
+    """Return the refusal of a name that denotes no model: it names the newest runs.
 
     If `name` is too short, it says how long a part of a run's name must be.
     """
@@ -49,7 +42,7 @@ def unknown(name: str, root: Path, kinds: str) -> Refusal:
         if runs
         else f"there is no run in {journal.journals_folder(root)}: train a model, by `make repro`"
     )
-    return Refusal(f"{named}: is no {kinds} of this checkout{note}: {known}")
+    return Refusal(f"{named}: is no {KINDS} of this checkout{note}: {known}")
 
 
 def newest(runs: Sequence[Record]) -> str:
@@ -108,7 +101,7 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
     model, or else that in MLflow. Raises Refusal if nothing has this name, or if its model file can neither be found nor be downloaded.
     """
     if not name.strip():
-        raise unknown(name, environment.root, KINDS)
+        raise unknown(name, environment.root)
     is_registered = name.startswith("models:")
     if is_registered and not REGISTERED.fullmatch(name):
         raise Refusal(f"{shown(name)}: is not a model in MLflow: write {FORMS}")
@@ -129,7 +122,7 @@ def located(name: str, paths: Paths, environment: Environment) -> Iterator[Found
         elif commit := resolved(name, paths.top):
             yield Found(of_revision(name, commit, paths.top, Path(folder)), commit=commit)
         else:
-            raise unknown(name, environment.root, KINDS)
+            raise unknown(name, environment.root)
 
 
 def resolved(name: str, top: Path) -> str | None:

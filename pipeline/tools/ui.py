@@ -1,4 +1,4 @@
-"""`ui`: serve the MLflow UI of this checkout, opened at the comparison of the runs. `tensorboard`: write the runs as event files."""
+"""`ui`: serve the MLflow UI of this checkout, opened at the comparison of the runs."""
 
 import contextlib
 import os
@@ -7,13 +7,10 @@ import threading
 import time
 import warnings
 import webbrowser
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.core.environment import Environment, Paths
-from pipeline.core.refusal import Refusal, counted
-from pipeline.runs import event_files, find, journal
+from pipeline.core.environment import Environment
+from pipeline.core.refusal import Refusal
 from pipeline.runs.events import Cursor
 from pipeline.runs.mlflow.address import redacted_output
 from pipeline.runs.mlflow.store import Store, destination
@@ -119,22 +116,3 @@ def show(address: str) -> None:
     )
     if sys.stdout.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         webbrowser.open(address)
-
-
-def run_tensorboard(runs: list[str], output: str | None) -> None:
-    """Write the event files of `runs`, or of all runs, to the folder `output` (default: `.pipeline/tensorboard`), one folder for each run.
-
-    Print the command that shows them. Raises Refusal if TensorBoard is not installed, if there is no run, or if a name denotes none.
-    """
-    if find_spec("tensorboard") is None:
-        raise Refusal("tensorboard is not installed: run `make setup-tensorboard` in the checkout")
-    environment = Environment.read()
-    folder = Path(output) if output else environment.root / ".pipeline" / "tensorboard"
-    found = [find.run_named(name, environment) for name in runs] or runs_of(environment.root)
-    if not found:
-        raise Refusal(f"{journal.journals_folder(environment.root)}: there is no run: run `dvc repro`")
-    for run in found:
-        name = event_files.folder_name(run)
-        points, figures = event_files.write(folder / name, run, Paths().top)
-        print(f"tensorboard: {name}: {counted(points, 'point')}, {counted(figures, 'figure')}")
-    print(f"show them: tensorboard --logdir {folder}")

@@ -193,12 +193,6 @@ VERBS = {
         "sync:run",
         value("--follow", "send one journal until its stage has ended; every stage starts this by itself", "JOURNAL"),
     ),
-    "tensorboard": verb(
-        "write event files of the runs, and print the command that shows them in TensorBoard",
-        "ui:run_tensorboard",
-        value("runs", "a run: the name of its journal folder or its id in MLflow (default: all runs)", "RUN", nargs="*"),
-        value("--output", "the folder to write to (default: .pipeline/tensorboard)", "FOLDER"),
-    ),
     "profile": verb(
         "run some steps of the training, and print how their time is spent, or what would make them faster",
         "profile.command:run",

@@ -48,8 +48,6 @@ def test_a_part_of_a_name_that_is_too_short_is_refused_with_the_minimum(tmp_path
         message = f"of this checkout{note}: give another name; the newest runs are {SECOND}$"
         with pytest.raises(Refusal, match=f"^{name}: is no {find.KINDS} {message}"), find.located(name, Paths(), Environment.read()):
             pass
-        with pytest.raises(Refusal, match=f"^{name}: is no run {message}"):
-            find.run_named(name, Environment.read())
 
 
 def test_a_path_that_does_not_exist_is_named() -> None:
