@@ -45,18 +45,13 @@ class TransformsSettings(Section):
                     f"choose among {', '.join(fitting)}"
                 )
 
-    def refuse_misfit(self, height: int, width: int, channels: int) -> None:
-        """Raise Refusal if a change does not apply to images of this size with `channels` channels."""
+    def refuse_misfit(self, height: int, width: int, channels: int) -> None:  # noqa: ARG002  # for crops
+        """Raise Refusal if a change does not apply to images with `channels` channels."""
         for number, transform in enumerate(self.transforms):
             if transform.channels and channels not in transform.channels:
                 raise Refusal(
                     f"augment.transforms.{number}: {transform.name} needs images of {' or '.join(map(str, transform.channels))} channels, "
                     f"these have {channels}: remove it"
-                )
-            if min(height, width) < transform.least_side:
-                raise Refusal(
-                    f"augment.transforms.{number}: with these values, {transform.name} needs images of {transform.least_side}x{transform.least_side} "
-                    f"pixels or more, and these have {height}x{width}: write smaller values, or remove it"
                 )
 
 

@@ -33,11 +33,6 @@ class TransformSettings(Section):
     channels: ClassVar[tuple[int, ...]] = ()
     """The numbers of channels of the images that the transform can change; () for any."""
 
-    @property
-    def least_side(self) -> int:
-        """Return how many pixels the height and the width of the images must have."""
-        return 1
-
     def changed(self, images: "Tensor", uniform: Uniform) -> "Tensor":  # noqa: ARG002  # for the transforms
         """Return the changed images (n, channels, height, width), of the same shape, float32 on the same device; what is outside 0 to 1 is clipped.
 

@@ -261,14 +261,17 @@ def test_a_word_of_tutorials_in_an_item_of_a_list_is_answered_with_its_keys(para
     ("item", "message"),
     [
         ("{name: rotat}", '.name: there is no transform "rotat": did you mean `rotate`?'),
-        ("{degrees: 5}", ".name: is missing: add `name:` to this section: choose one of affine, "),
+        ("{degrees: 5}", ".name: is missing: add `name:` to this section: choose one of rand_augment, "),
         ("rotate", ': should be a section with keys of its own, not "rotate"'),
         ("{name: rotate, degrees: 200}", ".degrees: should be less than or equal to 180, not 200"),
         ("{name: rotate, degree: 5}", ".degree: is not a key here: did you mean `degrees`?"),
-        ("{name: grayscale, degrees: 5, probability: 0.5}", ".degrees: is not a key here: choose one of name, probability"),
+        (
+            "{name: random_erasing, degrees: 5, probability: 0.5, area: 0.5}",
+            ".degrees: is not a key here: choose one of name, probability, area",
+        ),
         (
             "{name: token_dropout, probability: 0.5}",
-            ": token_dropout needs inputs of the kind text, but these are of the kind image: choose among affine, ",
+            ": token_dropout needs inputs of the kind text, but these are of the kind image: choose among rand_augment, ",
         ),
     ],
 )

@@ -33,11 +33,7 @@ EVERYTHING = {
 TRANSFORMED = {
     "vertical_flip": {"probability": 0.5},
     "rotate": {"degrees": 40.0},
-    "affine": {"degrees": 30.0, "translate": 0.2, "smallest_scale": 0.7, "largest_scale": 1.5, "shear": 20.0},
     "random_erasing": {"probability": 0.7, "area": 0.4},
-    "grayscale": {"probability": 0.5},
-    "gaussian_blur": {"probability": 0.5, "radius": 2, "smallest_sigma": 0.1, "largest_sigma": 2.0},
-    "hue": {"strength": 0.4},
     "trivial_augment": {},
     "rand_augment": {"num_changes": 2, "magnitude": 15},
 }

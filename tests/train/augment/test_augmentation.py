@@ -67,7 +67,7 @@ def test_draws_are_a_function_of_seed_epoch_and_sample(window: dict[str, float])
 
 
 def test_what_is_switched_on_changes_no_draws_of_the_rest() -> None:
-    transforms = (transform("rotate", degrees=5.0), transform("hue", strength=0.1))
+    transforms = (transform("rotate", degrees=5.0), transform("vertical_flip", probability=0.5))
     wishes = {"crop_padding": 2, "flip": "random", "contrast": 0.5, "cutout": 2, "transforms": transforms, "mixup": 1.0}
     alone = [augmentation(50, **{name: wish}).draw(3) for name, wish in wishes.items()]
     assert torch.equal(augmentation(50, **wishes).draw(3), torch.cat(alone))

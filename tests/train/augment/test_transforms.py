@@ -17,7 +17,7 @@ from torchvision.transforms.v2 import InterpolationMode, functional
 
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
-from pipeline.train.augment import policy
+from pipeline.train.augment import imaging, policy
 from pipeline.train.augment.augmentation import TextAugmentation, refuse_misfit
 from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
 from pipeline.train.params import TransformsSettings
@@ -49,13 +49,6 @@ def placed(numbers: list[Tensor]) -> list[tuple[float, ...]]:
     return list(zip(*(each.tolist() for each in numbers), strict=True))
 
 
-def moved(image: Tensor, angle: float, across: float, down: float, scale: float, shear: float, *, keys: dict[str, float]) -> Tensor:
-    move = [round((2 * place - 1) * keys["translate"] * side) for place, side in ((across, SHAPE[2]), (down, SHAPE[1]))]
-    size = keys["smallest_scale"] ** (1 - scale) * keys["largest_scale"] ** scale
-    turned, sheared = (2 * angle - 1) * keys["degrees"], [(2 * shear - 1) * keys["shear"], 0.0]
-    return functional.affine(image, turned, move, size, sheared, interpolation=BILINEAR)
-
-
 def erased(image: Tensor, happens: float, area: float, ratio: float, top: float, left: float, *, keys: dict[str, float]) -> Tensor:
     side, stretch = math.sqrt(SHAPE[1] * SHAPE[2] * (0.02 + (keys["area"] - 0.02) * area)), 3.3 ** (ratio - 0.5)
     height, width = (min(most, max(1, round(length))) for most, length in zip(SHAPE[1:], (side * stretch, side / stretch), strict=True))
@@ -63,19 +56,10 @@ def erased(image: Tensor, happens: float, area: float, ratio: float, top: float,
     return functional.erase(image, *place, height, width, torch.zeros(1)) if happens < keys["probability"] else image
 
 
-def blurred(image: Tensor, happens: float, place: float, *, keys: dict[str, float]) -> Tensor:
-    sigma = keys["smallest_sigma"] + (keys["largest_sigma"] - keys["smallest_sigma"]) * place
-    return functional.gaussian_blur(image, [5, 5], [sigma]) if happens < keys["probability"] else image
-
-
 THEIRS: dict[str, tuple[int, Callable[..., Tensor]]] = {
     "vertical_flip": (1, lambda image, happens, keys: image.flip(1) if happens < keys["probability"] else image),
     "rotate": (1, lambda image, turn, keys: functional.rotate(image, (2 * turn - 1) * keys["degrees"], interpolation=BILINEAR)),
-    "affine": (5, moved),
     "random_erasing": (5, erased),
-    "grayscale": (1, lambda image, happens, keys: functional.rgb_to_grayscale(image, 3) if happens < keys["probability"] else image),
-    "gaussian_blur": (2, blurred),
-    "hue": (1, lambda image, turn, keys: functional.adjust_hue(image, (2 * turn - 1) * keys["strength"])),
 }
 """How many random numbers a transform takes, and what torchvision makes of an image with them."""
 
@@ -193,15 +177,18 @@ def test_a_transform_that_keeps_something_of_its_first_batch_is_refused(monkeypa
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_built_in_transforms_keep_all_promises_or_are_refused(name: str, channels: int) -> None:
+def test_built_in_transforms_keep_all_promises(name: str, channels: int) -> None:
     inputs = ImageInputs(height=28, width=29, channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
-    chosen = settings(transforms=(transform(name, **TRANSFORMED[name]),))
-    if chosen.transforms[0].channels == (3,) and channels == 1:
-        with pytest.raises(Refusal, match=rf"^augment\.transforms\.0: {name} needs images of 3 channels, these have 1: remove it"):
-            chosen.refuse_misfit(*inputs.row_shape)
-    else:
-        chosen.refuse_misfit(*inputs.row_shape)
-        refuse_unfit(transforms_of(chosen.transforms), inputs, CPU)
+    refuse_unfit(transforms_of([transform(name, **TRANSFORMED[name])]), inputs, CPU)
+
+
+def test_a_transform_of_colours_is_refused_for_grey_images(own) -> None:
+    code = 'from typing import ClassVar, Literal\nfrom pipeline.train.transform_params import TransformSettings\nclass Settings(TransformSettings):\n    name: Literal["colours"]\n    channels: ClassVar = (3,)\n'
+    own(TRANSFORMS, "colours", code)
+    chosen = settings(transforms=(transform("colours"),))
+    chosen.refuse_misfit(8, 9, 3)
+    with pytest.raises(Refusal, match=r"^augment\.transforms\.0: colours needs images of 3 channels, these have 1: remove it"):
+        chosen.refuse_misfit(8, 9, 1)
 
 
 def test_token_dropout_replaces_words_and_neither_padding_nor_special_tokens() -> None:
@@ -228,14 +215,6 @@ def test_a_transform_that_returns_no_token_is_refused(monkeypatch: pytest.Monkey
         refuse_unfit(transforms_of([chosen]), spec.inputs, CPU)
 
 
-def test_a_radius_that_needs_larger_images_is_refused() -> None:
-    blurred = transform("gaussian_blur", **TRANSFORMED["gaussian_blur"] | {"radius": 8})
-    with pytest.raises(
-        Refusal, match=r"^augment\.transforms\.0: with these values, gaussian_blur needs images of 9x9 pixels or more, and these have 8x9"
-    ):
-        settings(transforms=(blurred,)).refuse_misfit(8, 9, 3)
-
-
 def test_the_transform_of_the_docs_is_trained_with_and_shown(own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A transform\n")[2]
     example, showing, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -250,9 +229,20 @@ def test_the_transform_of_the_docs_is_trained_with_and_shown(own, tmp_path: Path
     assert (pixels[:, :8] != pixels[:, 8:]).any()
 
 
-def test_the_mean_of_the_docs_is_a_mean_and_keeps_the_promises(monkeypatch: pytest.MonkeyPatch) -> None:
-    (mean,) = re.findall(r"`(\(\(images .*?\.float\(\))`", (TOP / "docs/extending.md").read_text(encoding="utf-8"))
-    mean_of = eval(f"lambda images: {mean}", {"torch": torch})  # noqa: S307  # the line of our own docs
-    assert mean_of(torch.full((2, 3, 4, 5), 0.2)).flatten().tolist() == pytest.approx([0.2, 0.2])
-    monkeypatch.setattr(Own, "function", staticmethod(lambda images, _: images - mean_of(images)), raising=False)
+DOCS = (TOP / "docs/extending.md").read_text(encoding="utf-8")
+MEAN = re.search(r"`(\(\(images .*?\.float\(\))`", DOCS)[1]
+LINES = re.findall(r"^\| .* \| `(.*\(images.*)` \|$", DOCS, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", [f"images - {MEAN}", *LINES])
+def test_the_lines_of_the_docs_change_images_and_keep_the_promises(monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    changed = eval(f"lambda images, uniform: {line}", {"torch": torch, **vars(imaging)})  # noqa: S307  # a line of our own docs
+    monkeypatch.setattr(Own, "function", staticmethod(changed), raising=False)
     refuse_unfit(transforms_of([Own()]), COLOUR.inputs, CPU)
+    assert not torch.equal(changed(pictures(), RandomNumbers(SEEDS)), pictures())
+
+
+def test_the_mean_of_the_docs_is_a_mean() -> None:
+    assert len(LINES) == 2
+    mean = eval(MEAN, {"images": torch.full((2, 3, 4, 5), 0.2), "torch": torch})  # noqa: S307  # a line of our own docs
+    assert mean.flatten().tolist() == pytest.approx([0.2, 0.2])
