@@ -182,7 +182,7 @@ golden: setup-dev ## record new digests of the default training on this machine,
 ui: setup ## serve the MLflow UI and print the address of the comparison of runs (PORT=5000)
 	$(PYTHON) -m pipeline ui --port $(PORT)
 
-screenshots: setup-dev ## take new screenshots of the MLflow UI and the reports for docs/images (needs Debian's chromium)
+screenshots: setup-dev ## take new screenshots of the MLflow UI and the report for docs/images (needs Debian's chromium)
 	$(PYTHON) -m tests.screenshots
 
 docs: setup-docs ## build the site of docs/ into site/, without requests to elsewhere; a broken link or anchor is an error

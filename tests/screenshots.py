@@ -1,7 +1,6 @@
-"""Take the screenshots of the MLflow UI and of the reports in docs/images: `make screenshots`.
+"""Take the screenshots of the MLflow UI and of the report in docs/images: `make screenshots`.
 
-Trains five small models in a clone of the last commit, serves the UI as `make ui` does, and drives the Chromium of the system. With
-`data/raw/tinyshakespeare.txt`, it also trains two language models, for some minutes, for the report of a language model.
+Trains five small models in a clone of the last commit, serves the UI as `make ui` does, and drives the Chromium of the system.
 """
 
 import os
@@ -34,11 +33,9 @@ EXPERIMENTS: tuple[dict[str, Any], ...] = (
     {"model.width": 32, "optimizer.learning_rate": 5e-3},
     {},
 )
-CORPUS, SHAKESPEARE = Path("data/raw/tinyshakespeare.txt"), Path("presets/shakespeare-transformer.yaml")
-SHORT_TRAININGS: tuple[dict[str, Any], ...] = ({"train.steps": 400, "optimizer.learning_rate": 1e-3}, {"train.steps": 400})
 AS_A_USER = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PIPELINE_"))}
 """Without the bounds that the tests set for themselves."""
-SIZE, REPORT_SIZE = ViewportSize(width=1600, height=900), ViewportSize(width=1400, height=1900)
+SIZE, REPORT_SIZE = ViewportSize(width=1600, height=900), ViewportSize(width=1400, height=1500)
 DRAWN_MS = 15_000
 """The UI asks its server again and again, so there is no moment at which the network is idle."""
 
@@ -53,11 +50,6 @@ def main() -> None:
         train(checkout, Path("params.yaml"), EXPERIMENTS)
         photograph(checkout)
         photograph_report(checkout, "report-digits")
-        if (TOP / CORPUS).exists():
-            (checkout / CORPUS).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(TOP / CORPUS, checkout / CORPUS)
-            train(checkout, SHAKESPEARE, SHORT_TRAININGS)
-            photograph_report(checkout, "report-shakespeare")
 
 
 def train(checkout: Path, file_of_params: Path, experiments: tuple[dict[str, Any], ...]) -> None:

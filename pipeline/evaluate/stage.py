@@ -1,5 +1,6 @@
 """The stage evaluate: scores the saved model file on the test split, and writes metrics, tables and figures."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -101,12 +102,14 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     origin = origin_of(files.digest(paths.model), manifest, prepared, machine, params, paths)
     evaluator, scores = judge(model, manifest, prepared, machine, params)
     refuse_changes(reads_the_same)
+    paths.predictions.unlink(missing_ok=True)
+    shutil.rmtree(paths.evaluation_plots, ignore_errors=True)  # which may be of another task
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
     if isinstance(prepared.spec.inputs, TableInputs):
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
         recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
-    # Last: `report` checks by this table that the others belong to the scores, and refuses those of an evaluation that was killed.
+    # Last: without this table, `report` refuses the others, because the evaluation was killed.
     predictions.write(paths.predictions, predictions.table(evaluator.sample_scores(), keys), origin=origin)
     observer.evaluation_ends(manifest, scores)
     refuse_changes(reads_the_same)  # again: the end of the run may have waited minutes for MLflow

@@ -89,11 +89,6 @@ def new_name(root: Path) -> str:
     return f"run-{max(numbers, default=0) + 1:06}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
-def short_name(name: str) -> str:
-    """Return the last part of a journal's name: eight random hexadecimal digits, which identify the run."""
-    return name.rpartition("-")[2]
-
-
 def journals(root: Path) -> list[Path]:
     """Return the folders of all journals that have an event, oldest first."""
     return sorted(filter(has_begun, journals_folder(root).glob("*")))

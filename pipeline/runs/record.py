@@ -125,11 +125,6 @@ class Record:
         return {name: float(value) for values in of_step for name, value in values.items() if name.startswith(prefixes)}
 
     @property
-    def history(self) -> list[dict[str, Any]]:
-        """Return one row per report of the training, as in `history.csv`; no rows if the journal has no training."""
-        return [{name: value for name, value in row.items() if name != RATE and not name.startswith(MEMORY)} for row in self.rows]
-
-    @property
     def rows(self) -> list[dict[str, Any]]:
         points = [event.fields for event in self.training if event.kind == "metrics"]
         return [

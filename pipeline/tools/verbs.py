@@ -172,9 +172,8 @@ VERBS = {
         ),
     ),
     "report": verb(
-        "write an HTML page about a model: result, data, curves, errors, cost, provenance; and a model card",
+        "write an HTML page about the model: result, figures, mistakes, data, cost, provenance; and a model card",
         "report.command:run",
-        value("subjects", f"models, each {NAMES} (default: models/model.safetensors)", "MODEL|RUN", nargs="*"),
         value(
             "--output",
             "the page; the model card is written beside it, as report-model-card.md (default: %(default)s)",

@@ -134,8 +134,8 @@ def test_what_the_task_cannot_use_is_refused(folder: Path) -> None:
 def test_its_report_has_what_every_task_has(folder: Path, said: dict[str, Answer]) -> None:
     assert said["report"].code == 0
     page = (folder / "reports/report.html").read_text(encoding="utf-8")
-    titles = [line.removeprefix("<h2>").removesuffix("</h2>") for line in page.splitlines() if line.startswith("<h2>")]
-    assert titles == ["Result", "Training", "All scores", "Model", "Data", "Provenance", "Reproduce"]
+    for part in ("Training", "Scores, of the weights of step", "Data", "Parameters", "Provenance"):
+        assert part in page
 
 
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(said: dict[str, Answer]) -> None:

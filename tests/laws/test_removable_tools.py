@@ -28,7 +28,7 @@ PARTS = {
     "export": Parts(("export",), ("docs/export.md", "locks/export.lock"), "export"),
     "predict": Parts(("predict", "generate"), ("docs/using-a-model.md",)),
     "profile": Parts(("profile",), ("docs/profiling.md", "benchmarks/freezing.py", "benchmarks/lanes.py")),
-    "report": Parts(("report",), ("docs/report.md", "docs/images/report-digits.png", "docs/images/report-shakespeare.png")),
+    "report": Parts(("report",), ("docs/report.md", "docs/images/report-digits.png")),
     "search": Parts(
         ("search", "trial"),
         ("docs/search.md", "docs/seeds-and-folds.md", "locks/search.lock", "presets/search", "tests/tools/params/earlier/search"),

@@ -50,11 +50,6 @@ def test_the_time_is_that_of_the_sessions_of_the_training_alone(tmp_path: Path) 
     assert found.last["params"] == {"source.name": "digits"}
 
 
-def test_the_history_has_the_points_without_what_was_measured_of_the_machine(tmp_path: Path) -> None:
-    found = Record(journal(tmp_path, INTERRUPTED))
-    assert found.history == [{"step": 10, "valid/loss": 2.0}, {"step": 20}, {"step": 30}]
-
-
 def test_the_energy_is_the_integral_of_the_power_during_the_sessions(tmp_path: Path) -> None:
     watts = [(500, 100.0), (1_500, 200.0), (30_000, 9_999.0), (61_000, 50.0)]
     found = Record(journal(tmp_path, INTERRUPTED, watts))
@@ -74,4 +69,3 @@ def test_the_journal_of_an_evaluation_has_no_training(tmp_path: Path) -> None:
     found = Record(journal(tmp_path, INTERRUPTED[6:]))
     assert found.cost is None
     assert (found.provenance, found.last["provenance"]) == ({}, {"git.commit": "c"})
-    assert found.history == []

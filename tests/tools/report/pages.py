@@ -1,5 +1,6 @@
-"""Reads a written report: the elements of the page, its text, its numbers, and the parts of the model card."""
+"""Reads a written report: the elements of the page, its text, and the parts of the model card."""
 
+import re
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
@@ -18,7 +19,7 @@ class Element:
 
 @dataclass
 class Read(HTMLParser):
-    """The elements of a page in order, its visible texts, and `(key, exact value)` of each number. Fails if elements do not nest."""
+    """The elements of a page in order and its visible texts. Fails if elements do not nest."""
 
     page: str
     elements: list[Element] = field(default_factory=list)
@@ -55,12 +56,7 @@ class Read(HTMLParser):
 
     @property
     def titles(self) -> list[str]:
-        starts = [place for place, line in enumerate(self.page.splitlines()) if line.startswith("<h2>")]
-        return [self.page.splitlines()[place].removeprefix("<h2>").removesuffix("</h2>") for place in starts]
-
-    @property
-    def numbers(self) -> list[tuple[str, str]]:
-        return [(each.attributes.get("data-key", ""), each.attributes["value"]) for each in self.elements if each.tag == "data"]
+        return re.findall(r"<h2>(.*?)</h2>", self.page)
 
 
 def card_parts(card: str) -> tuple[dict[str, Any], list[Any]]:

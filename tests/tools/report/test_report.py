@@ -1,91 +1,74 @@
 """`report` writes one page and one model card, whose numbers are those of the files, and never mixes two models."""
 
-import csv
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from pyarrow import parquet
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.core.prepared import read_record
-from pipeline.core.section import leaves
-from pipeline.evaluate.reports import predictions
-from pipeline.inference import model_file, networks
-from pipeline.runs.journal import Journal, RunInfo
-from pipeline.tools.report import results, samples
+from pipeline.inference.digits import rounded
+from pipeline.tools.report import content
+from pipeline.tools.report.command import CARD
+from pipeline.tools.report.content import Table, rendered
 from tests import project
-from tests.project import TABLE
-from tests.tools.report.pages import Read, card_parts, plain_text
+from tests.tools.report.pages import Read, card_parts, plain_text, structure
 
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+PAGE = Path("reports/report.html")
 QUICK = {"train.steps": 8, "train.report_every_steps": 2, "train.validate_every_steps": 4}
-CARD, PAGE = Path("reports/report-model-card.md"), Path("reports/report.html")
-SCRIPT, PIPE, REVERSED = "<script>alert(1)</script>", "a|b `*_", "\u202eevil"
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</pre></td></table><img src=x onerror=alert(1)>",
+    '"><b>',
+    "a|b||c\\|d",
+    "line\nbreak\r\n\n# heading",
+    "\u202egnp.exe\u202c \u2066x\u2069 \u05e9\u05dc\u05d5\u05dd",
+    "```\n~~~\n````",
+    "*a* _b_ `c` [d](e) ![f](g) ~~h~~",
+    "# a",
+    "- a",
+    "1. a",
+    "> a",
+    "===",
+    "---",
+    "&lt;b&gt; &#60;",
+    "{% raw %} ${7*7} : y: [",
+    "\x00\x1b[31m\x7f\ud800",
+    "$x$ @you #1",
+]
 
 
-pytestmark = pytest.mark.usefixtures("unplotted")  # a report does not read the figures
-
-
-def finish(folder: Path, setting: str, changes: dict[str, Any], *, hostile: bool = False, tracking: bool = True) -> Path:
-    """Run the three stages of a setting. With `hostile`, the classes have names that could break a page."""
-    project.make(folder, {**QUICK, **changes}, setting=setting)
-    if hostile:
-        text = (folder / TABLE).read_text(encoding="utf-8")
-        for name, other in (("colour", SCRIPT), ("fruit", PIPE)):
-            text = text.replace(f"{name}\t", f"{other}\t{REVERSED} <b>{other}</b> ")
-        (folder / TABLE).write_text(text, encoding="utf-8")
+def finish(folder: Path, setting: str) -> Path:
+    """Run the three stages of a setting, with a journal, in a repository without uncommitted changes."""
+    project.make(folder, QUICK, setting=setting)
+    (folder / ".gitignore").write_text("*\n!params.yaml\n")
+    for line in ("init -q", "add -A", "-c user.name=a -c user.email=a@b.c commit -q -m all"):
+        subprocess.run(["git", *line.split()], cwd=folder, check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("PIPELINE_TRACKING", "true" if tracking else "false")
-        patch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)  # the journal is enough, and it keeps what it has
+        patch.setenv("PIPELINE_TRACKING", "true")
+        patch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)  # the journal is enough
         assert main(["prepare"]) == main(["train"]) == main(["evaluate"]) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
-def digits(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return finish(tmp_path_factory.mktemp("digits"), "digits", {})
-
-
-@pytest.fixture(scope="module")
-def written(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the checkout's report: `report.html` and the model card."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(digits)
-        patch.setenv("PIPELINE_TRACKING", "false")
-        folder = tmp_path_factory.mktemp("written")
-        assert main(["report", "--output", str(folder / "report.html")]) == 0
-    return folder
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finish(tmp_path_factory.mktemp("digits"), "digits")
 
 
 @pytest.fixture
-def page(written: Path) -> Read:
-    return Read((written / PAGE.name).read_text(encoding="utf-8"))
-
-
-@pytest.fixture
-def checkout(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def checkout(digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of the finished checkout, which is the working folder."""
     shutil.copytree(digits, tmp_path / "checkout", symlinks=True)
     monkeypatch.chdir(tmp_path / "checkout")
-    monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    threads = torch.get_num_threads()
-    yield tmp_path / "checkout"
-    torch.set_num_threads(threads)
-
-
-def commit_all(folder: Path) -> str:
-    """Make the folder a git repository with one commit, and return the commit."""
-    for command in ("init -q", "add -A", "-c user.name=a -c user.email=a@b.c commit -q -m all"):
-        subprocess.run(["git", *command.split()], cwd=folder, check=True)
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    return tmp_path / "checkout"
 
 
 def report(*arguments: str) -> Read:
@@ -93,285 +76,123 @@ def report(*arguments: str) -> Read:
     return Read(PAGE.read_text(encoding="utf-8"))
 
 
-def test_every_number_of_the_metrics_is_on_the_page_as_it_is_in_the_file(digits: Path, page: Read) -> None:
-    written = {
-        f"{path}#{name}": json.dumps(value)
-        for path in ("metrics/evaluate.json", "metrics/train.json")
-        for name, value in leaves(json.loads((digits / path).read_text()))
-    }
-    found = {key: value for key, value in page.numbers if key}
-    assert set(found) <= set(written)
-    assert found == {key: written[key] for key in found}
-    assert set(written) - set(found) == {"metrics/evaluate.json#model", "metrics/train.json#steps", "metrics/train.json#exported_step"}
+def card() -> tuple[dict[str, Any], list[Any]]:
+    return card_parts(PAGE.with_name(CARD.format("report")).read_text(encoding="utf-8"))
 
 
-def test_the_scores_of_the_training_are_those_of_the_exported_weights(checkout: Path) -> None:
-    project.write_params(checkout, {"train.export_weights": "best", "optimizer.learning_rate": 0.5})  # too high: it gets worse
-    assert main(["train"]) == main(["evaluate"]) == 0
-    trained = json.loads((checkout / "metrics/train.json").read_text())
-    assert trained["exported_step"] < trained["steps"]
-    assert trained["last"]["valid"]["loss"] != trained["valid"]["loss"]
-    with (checkout / "plots/train/history.csv").open() as file:
-        (row,) = (row for row in csv.DictReader(file) if int(row["step"]) == trained["exported_step"])
+def test_the_page_and_the_card_have_what_the_stages_recorded(checkout: Path) -> None:
+    page, (metadata, tokens) = report(), card()
+    scores, trained = (json.loads(Path(f"metrics/{stage}.json").read_text()) for stage in ("evaluate", "train"))
+    digest, commit = files.digest(Path("models/model.safetensors")), page.text.partition("git checkout ")[2].split()[0]
+    written = [scores["test"][name] for name in ("accuracy", "loss", "macro_f1", "majority_class_accuracy")]
+    for shown in (page.text, plain_text(tokens)):
+        assert all(rounded(value) in shown for value in (*written, trained["valid"]["loss"], trained["train"]["objective"]))
+        assert all(name in shown for name in ("mlp on digits", digest, "optimizer.learning_rate", "0.003"))
+        assert "Cost of the training" in shown
+        assert f"git checkout {commit}\nmake setup\nPIPELINE_DEVICE=cpu PIPELINE_THREADS=" in shown
+    assert subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip() == commit
+    figures = [each.attributes["alt"] for each in page.elements if each.tag == "img"]
+    assert figures == ["Confusion matrix", "Training", "Calibration", "Most confident mistakes"]
+    ((entry,), pipeline_tag) = metadata["model-index"], metadata["pipeline_tag"]
+    found = {each["type"]: each["value"] for each in entry["results"][0]["metrics"]}
+    assert (found["accuracy"], found["f1"]) == (scores["test"]["accuracy"], scores["test"]["macro_f1"])
+    assert (entry["name"], metadata["datasets"], pipeline_tag) == ("mlp on digits", ["digits"], "image-classification")
+
+
+def test_the_same_files_give_the_same_bytes_and_each_page_has_its_own_card(checkout: Path) -> None:
     report()
-    line = next(line for line in CARD.read_text(encoding="utf-8").splitlines() if line.startswith("| loss |"))
-    assert line.split("|")[3] == f" {float(row['valid/loss']):.4f} " == f" {trained['valid']['loss']:.4f} "
-
-
-def test_the_model_card_has_the_metadata_of_hugging_face(digits: Path, written: Path) -> None:
-    metadata, tokens = card_parts((written / CARD.name).read_text(encoding="utf-8"))
-    scores = json.loads((digits / "metrics/evaluate.json").read_text())["test"]
-    (entry,) = metadata["model-index"]
-    (result,) = entry["results"]
-    assert (entry["name"], metadata["datasets"], metadata["pipeline_tag"]) == ("mlp on digits", ["digits"], "image-classification")
-    assert "license" not in metadata
-    assert {each["type"]: each["value"] for each in result["metrics"]} == {
-        ("f1" if name == "macro_f1" else name): scores[name]
-        for name in ("loss", "accuracy", "top_k_accuracy", "macro_f1", "expected_calibration_error")
-    }
-    assert f"{scores['accuracy']:.4f}" in plain_text(tokens)
-
-
-def test_the_page_loads_and_runs_nothing(page: Read) -> None:
-    assert not {"script", "link", "iframe", "object", "form"} & set(page.tags)
-    sources = [each.attributes["src"] for each in page.elements if each.tag == "img"]
-    assert len(sources) > 20
-    assert all(source.startswith(("data:image/png;base64,", "data:image/svg+xml;base64,")) for source in sources)
-    assert not any(name.startswith("on") for each in page.elements for name in each.attributes)
-    assert "http" not in page.page.replace("http-equiv", "")
-
-
-def test_all_sections_of_a_tracked_classifier_are_there(digits: Path, page: Read) -> None:
-    overview = ["Result", "Compared with the run before", "Errors"]
-    measured = ["All scores", "Training", "Wrong samples", "Calibration"]
-    assert page.titles == [*overview, *measured, "Model", "Data", "Cost", "Provenance", "Reproduce"]
-    assert page.page.count("data:image/svg+xml") == 5
-    scores = json.loads((digits / "metrics/evaluate.json").read_text())["test"]
-    interval = scores["accuracy_interval"]
-    assert f"95% interval {interval['low']:.4f} to {interval['high']:.4f}" in page.text
-    assert files.digest(digits / "models/model.safetensors") in page.text
-    assert "training time" in page.text
-
-
-def test_of_written_texts_the_chrf_of_the_run_before_is_compared_too() -> None:
-    record: Any = SimpleNamespace(metrics=lambda _: {"test/exact_match": 0.0, "test/chrf": 10.0})
-    evidence: Any = SimpleNamespace(evaluation=SimpleNamespace(scores={"exact_match": 0.0, "chrf": 12.5}, origin=None))
-    assert [row[0] for row in results.score_rows(record, evidence)] == ["exact match", "chrf"]
-
-
-def test_the_run_before_is_compared_by_its_scores_and_parameters(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "This checkout has no earlier run of mlp on digits." in page.text
-    earlier = json.loads(Path("metrics/evaluate.json").read_text())["test"]
-    project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
-    monkeypatch.setenv("PIPELINE_TRACKING", "true")
-    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
-    Journal.create(checkout, stage="train", info=RunInfo(subject="mlp on digits")).close()  # a training that was stopped
-    assert main(["train"]) == main(["evaluate"]) == 0
-    now = json.loads(Path("metrics/evaluate.json").read_text())["test"]
-    page, (first, _, second) = report(), (path.name.rpartition("-")[2] for path in sorted(Path(".pipeline/journal").iterdir()))
-    begin = page.texts.index("Compared with the run before", page.texts.index("Result") + 20)
-    texts = [text for each in page.texts[begin:] if (text := each.strip())]
-    scores = [[f"{earlier[name]:.4f}", f"{now[name]:.4f}", f"{now[name] - earlier[name]:+.4f}"] for name in ("accuracy", "loss")]
-    assert texts[4:12] == ["accuracy", *scores[0], "loss", *scores[1]]
-    assert texts[16:19] == ["optimizer.learning_rate", "0.003", "0.02"]
-    assert "Data, code, requirements.lock and machine are the same." in texts
-    assert f"compare {first} {second}" in page.text
-
-
-def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, page: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "stand in two splits" not in page.text
-    record = read_record(checkout / "data/prepared")
-    test = record.splits["test"].model_copy(update={"also_in": {"train": 113, "valid": 0}})
-    shared = record.model_copy(update={"splits": {**record.splits, "test": test}})
-    monkeypatch.setattr(samples, "read_record", lambda _: shared)
-    assert f"Samples with equal inputs stand in two splits: 113 of {test.samples} samples of test in train." in report().text
-
-
-def test_wrong_samples_are_those_of_the_evaluation_and_are_not_predicted_again(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "predict", lambda *_, **__: pytest.fail("the evaluation has the predictions"))
-    page = report()
-    lines = (checkout / "plots/evaluate/confusion.csv").read_text().splitlines()[1:]
-    wrong = [line for line in lines if len(set(line.split(","))) == 2]
-    shown = [each.attributes["alt"] for each in page.elements if each.tag == "img" and "predicted" in each.attributes["alt"]]
-    assert len(shown) == min(24, len(wrong)) > 0
-    assert f"{len(shown)} of {len(wrong)} wrong samples." in page.text
-    assert {alt.replace("true ", "").replace(" predicted ", "").rpartition(", p")[0] for alt in shown} <= set(wrong)
-    confidences = [float(alt.rpartition("= ")[2]) for alt in shown]
-    assert confidences == sorted(confidences, reverse=True)
-
-
-def test_the_same_files_give_the_same_bytes_in_another_folder_and_each_page_has_its_own_card(checkout: Path, written: Path) -> None:
-    report()
-    assert [path.read_bytes() for path in (PAGE, CARD)] == [(written / path.name).read_bytes() for path in (PAGE, CARD)]
-    CARD.write_bytes(b"edited")
     report("--output", "reports/other.html")
-    assert Path("reports/other-model-card.md").read_bytes() == (written / CARD.name).read_bytes()
-    assert CARD.read_bytes() == b"edited"
+    for one, other in ((PAGE, PAGE.with_name("other.html")), *[[PAGE.with_name(CARD.format(name)) for name in ("report", "other")]]):
+        assert one.read_bytes() == other.read_bytes()
 
 
-def test_metrics_of_another_model_are_not_used(checkout: Path) -> None:
-    """The scores of the file say that they are of another model, so they are computed again, and are the same."""
-    written = json.loads((checkout / "metrics/evaluate.json").read_text())
-    changed = {"test": {**written["test"], "accuracy": 0.123456}, "model": "0" * 12}
-    (checkout / "metrics/evaluate.json").write_text(json.dumps(changed))
-    page = report()
-    assert not any(key.startswith("metrics/evaluate.json") for key, _ in page.numbers)
-    assert json.dumps(written["test"]["accuracy"]) in [value for _, value in page.numbers]
-    assert "computed for this report" in page.text
-    assert "0.1235" not in page.text
+def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "stand in two splits" not in report().text
+    monkeypatch.setattr(content, "shared_samples", lambda _: ["113 of 359 samples of test in train"])
+    assert "stand in two splits: 113 of 359 samples of test in train)" in report().text
 
 
-def test_a_run_whose_model_is_no_longer_the_checkouts_is_evaluated_anew_with_the_curves_of_its_journal(checkout: Path, page: Read) -> None:
-    (journal,) = Path(".pipeline/journal").iterdir()
-    earlier = page
-    for path in ("metrics/evaluate.json", "metrics/train.json", "plots/train/history.csv", "models/model.safetensors"):
-        Path(path).unlink()
-    page = report(journal.name)
-    charts = [line for line in earlier.page.splitlines() if "image/svg" in line and "loss (nats)" in line]
-    assert charts
-    assert charts == [line for line in page.page.splitlines() if "image/svg" in line and "loss (nats)" in line]
-    assert {value for key, value in earlier.numbers if "#test." in key} <= {value for _, value in page.numbers}
-    assert not any(key for key, _ in page.numbers)
-
-
-def test_without_the_data_of_the_model_its_scores_cannot_be_computed(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.rmtree("data/prepared")
-    page = report()  # its scores are recorded
-    assert "is not the data that this model was trained on" in page.text
-    assert "Wrong samples" not in page.titles
-    Path("metrics/evaluate.json").unlink()
-    assert main(["report"]) == 2
-    assert "has no scores of this model" in capsys.readouterr().err
-
-
-def test_tables_of_another_or_a_killed_evaluation_are_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = checkout / "predictions/test.parquet"
-    predictions.write(table, parquet.read_table(table).slice(1), origin="")
-    assert main(["report"]) == 2
-    assert "has the predictions of another evaluation" in capsys.readouterr().err
-    table.write_bytes(b"PAR1")
-    assert main(["report"]) == 2
-    assert "predictions/test.parquet: cannot be read" in capsys.readouterr().err
+def test_the_scores_of_another_model_or_of_a_killed_evaluation_are_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
+    table = Path("predictions/test.parquet")
     table.unlink()
-    assert main(["report"]) == 2
-    assert (
-        "test.parquet: is missing, and belongs to metrics/evaluate.json: run `dvc pull predictions/test.parquet` or `dvc repro -f evaluate`"
-        in capsys.readouterr().err
-    )
+    assert refused("report") == [f"{table}: is missing: run `dvc pull {table}`, or `dvc repro -f evaluate`"]
+    table.touch()
+    scores = json.loads(Path("metrics/evaluate.json").read_text())
+    Path("metrics/evaluate.json").write_text(json.dumps(scores | {"model": "0" * 12}))
+    assert refused("report") == [
+        "metrics/evaluate.json: has the scores of another model, not those of models/model.safetensors: run `dvc repro`"
+    ]
+    assert refused("report", "--output", "report.txt") == ["--output: report.txt: should be an HTML file, such as reports/report.html"]
     assert not PAGE.exists()
 
 
-def test_what_cannot_be_reported_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, message in (
-        (["--output", "report.txt"], "should be an HTML file"),
-        (["--output", "params.yaml/report.html"], "params.yaml: a part of this path is a file"),
-        (["no.safetensors"], "no.safetensors: there is no such file"),
-    ):
-        assert main(["report", *arguments]) == 2
-        assert message in capsys.readouterr().err
-        assert not Path("reports").exists()
-
-
-def test_the_level_of_the_interval_is_not_rounded_to_a_certainty(checkout: Path) -> None:
-    project.write_params(checkout, {**QUICK, "evaluate.confidence_level": 0.995})
+def test_figures_of_an_earlier_task_are_removed_by_an_evaluation(checkout: Path) -> None:
+    Path("plots/evaluate/predicted.png").write_bytes(b"of an earlier task")
     assert main(["evaluate"]) == 0
-    assert "99.5% interval" in report().text
+    assert "Predicted and actual" not in report().page
 
 
-def test_without_a_journal_there_is_no_cost_and_no_commit_and_the_source_is_that_of_the_data(checkout: Path, page: Read) -> None:
-    assert "no journal" not in page.text  # the journal is there, but git could not tell it the commit
+def test_uncommitted_changes_and_a_training_without_a_journal_have_no_commands(checkout: Path) -> None:
     shutil.rmtree(".pipeline")
-    found = report()
-    assert "Cost" not in found.titles
-    assert "mlp on digits" in found.text
-    assert "source.name" in found.text
-    assert "unknown: no journal of the training is here" in found.text
-    assert "# check out the commit with the code of this model" in found.text
-
-
-def test_the_source_is_not_that_of_an_evaluation_with_other_parameters(checkout: Path, monkeypatch) -> None:
-    shutil.rmtree(".pipeline")
-    monkeypatch.setenv("PIPELINE_TRACKING", "true")
-    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
-    project.write_params(checkout, {**QUICK, "source.valid": 0.25})
-    assert main(["prepare"]) == main(["evaluate"]) == 0
-    text = report().text
-    assert "source.valid" not in text
-    assert "the source of the data is not known here" in text
-
-
-def test_uncommitted_changes_of_code_are_named_and_those_of_parameters_are_commands(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path(".gitignore").write_text("reports/\n")
-    commit = commit_all(checkout)
-    (checkout / "requirements.lock").write_text("changed")
-    monkeypatch.setenv("PIPELINE_TRACKING", "true")
-    monkeypatch.setattr("pipeline.runs.mlflow.mirror_process.start", lambda *_: None)
-    assert main(["train"]) == main(["evaluate"]) == 0
-    text = report().text
-    assert f"{commit}, with uncommitted changes:  M requirements.lock" in text
-    assert "# the uncommitted changes are needed too:  M requirements.lock" in text
-    assert f"git checkout {commit}" in text
-
-
-FLAGS = {"MKL_CBWR": "$(rm z)", "NVIDIA_TF32_OVERRIDE": "", ";rm": "z"}
-
-
-def test_the_commands_cannot_contain_those_of_a_strangers_model_file(checkout: Path) -> None:
-    model, manifest = model_file.load(checkout / "models/model.safetensors")
-    changed = manifest.model_copy(update={"fingerprint": {**manifest.fingerprint, "device": "cpu; rm -rf x\nrm y", "flags": FLAGS}})
-    model_file.export(checkout / "evil.safetensors", model.network.state_dict(), changed)
-    text = report("evil.safetensors").text
-    assert "PIPELINE_DEVICE='cpu; rm -rf x\nrm y' PIPELINE_THREADS=" in text
-    assert "';rm'=z MKL_CBWR='$(rm z)' dvc repro" in text
-
-
-def test_hostile_names_and_texts_of_the_data_stay_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(finish(tmp_path, "texts", {}, hostile=True, tracking=False))
     page = report()
-    assert "script" not in page.tags
-    assert "b" not in page.tags
-    assert SCRIPT in page.text
-    assert "\u202e" not in page.page + CARD.read_text(encoding="utf-8")
-    assert "\\u202e" in page.text
-    _, tokens = card_parts(CARD.read_text(encoding="utf-8"))
-    assert not [token for token in tokens if token.type.startswith("html")]
-    assert PIPE in plain_text(tokens)
-    assert "Wrong samples" in page.titles
+    assert "git checkout" not in page.text
+    assert "Cost" not in page.text
+    assert "no run in this checkout" in page.text
 
 
-def test_a_language_model_has_its_perplexity_its_texts_and_no_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(finish(tmp_path, "code", {}, tracking=False))
-    Path("plots/evaluate/reliability.csv").write_text("bin_centre,confidence,accuracy,samples\n0.5,0.5,0.5,1\n")  # of an earlier task
-    page = report()
+def test_a_language_model_has_its_perplexity_and_its_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finish(tmp_path, "code"))
+    page, (metadata, _) = report(), card()
     scores = json.loads(Path("metrics/evaluate.json").read_text())["test"]
-    assert page.titles[:5] == ["Result", "Training", "All scores", "Generated text", "Least expected passages"]
-    assert "baseline: frequencies of tokens" in page.text
-    assert not {"Errors", "Calibration", "Wrong samples", "Cost"} & set(page.titles)
-    headline = next(each for each in page.elements if each.attributes.get("data-key") == "metrics/evaluate.json#test.perplexity")
-    assert headline.attributes["value"] == json.dumps(scores["perplexity"])
-    metadata, tokens = card_parts(CARD.read_text(encoding="utf-8"))
+    assert f"perplexity {rounded(scores['perplexity'])}" in " ".join(page.text.split())
+    assert {"Generated texts", "Least expected passages"} <= set(page.titles)
+    assert "baseline: a uniform guess" in page.text
     assert metadata["pipeline_tag"] == "text-generation"
-    with Path("plots/evaluate/loss_by_position.csv").open(encoding="utf-8", newline="") as file:
-        first, *_, last = (f"{float(row['loss']):.4f}" for row in csv.DictReader(file))
-    assert {first, last} <= set(plain_text(tokens).split()), "the loss by position"
 
 
-def test_the_report_of_two_models_begins_with_their_comparison(checkout: Path) -> None:
-    (journal,) = Path(".pipeline/journal").iterdir()
-    shutil.copy("models/model.safetensors", "other.safetensors")
-    project.write_params(checkout, {**QUICK, "optimizer.learning_rate": 0.02})
-    assert main(["train"]) == main(["evaluate"]) == 0
-    page = report("other.safetensors", "models/model.safetensors")
-    assert page.titles[:2] == ["What differs", "Result"]
-    assert page.titles.count("Model") == 2
-    assert "Only optimizer.learning_rate differs." in page.text
-    assert "significant" in page.text
-    metadata, _ = card_parts(CARD.read_text(encoding="utf-8"))
-    first, second = (each["results"][0]["metrics"][1]["value"] for each in metadata["model-index"])
-    assert second == json.loads(Path("metrics/evaluate.json").read_text())["test"]["accuracy"]
-    only_of_the_second = [key for key, _ in page.numbers if key == "metrics/train.json#best.value"]
-    assert len(only_of_the_second) == 1
-    assert journal.name in page.text
-    assert first != second
+def everything(text: str) -> dict[str, Any]:
+    """Return the content of a report that has `text` wherever a file's text can be."""
+    tables = [Table(text, (text, "n"), ((text, "1.5"), ("x", text))), Table(text, (text,), ((text,),), is_folded=True)]
+    metadata = {"datasets": [text], "model-index": [{"name": text}]}
+    shown = {"title": text, "subtitle": text, "headline": (text, text, text), "beside": [(text, text)]}
+    return {**shown, "figures": [(text, "cG5n")], "tables": tables, "samples": text, "commands": text, "metadata": metadata}
+
+
+def test_hostile_text_changes_the_structure_neither_of_the_page_nor_of_the_card() -> None:
+    page, (_, card) = Read(rendered("page.html", everything("word"))), card_parts(rendered("card.md", everything("word")))
+    for text in HOSTILE:
+        found = Read(rendered("page.html", everything(text)))
+        assert found.tags == page.tags, text
+        assert [set(each.attributes) - {"class"} for each in found.elements] == [set(each.attributes) - {"class"} for each in page.elements]
+        found.page.encode()  # no lone surrogates
+        metadata, tokens = card_parts(rendered("card.md", everything(text)))
+        assert metadata["datasets"] == [metadata["model-index"][0]["name"]] == [text]
+        merged = [[kind for kind in structure(each) if kind not in ("text", "text_special")] for each in (tokens, card)]
+        assert merged[0] == merged[1], text
+
+
+def test_text_is_read_as_it_was_written() -> None:
+    for text in ("<script>", "a|b", "*a* _b_", "snake_case_name", "1. a", "&lt;"):
+        assert text in Read(rendered("page.html", everything(text))).texts
+        assert text in plain_text(card_parts(rendered("card.md", everything(text)))[1]).splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_fits_the_screen_and_asks_for_nothing(tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    path, trouble = tmp_path / "page.html", list[str]()
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for text in ("an unbroken name " + "x" * 300, *HOSTILE):
+            path.write_text(rendered("page.html", everything(text)), encoding="utf-8")
+            for width, scheme in ((320, "light"), (390, "dark"), (1280, "light")):
+                page = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+                page.on("console", lambda message: trouble.append(message.text))
+                page.on("dialog", lambda dialog: trouble.append(dialog.message))
+                page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith(("file:", "data:")) else None)
+                page.goto(path.as_uri())
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (text, width)
+        browser.close()
+    assert trouble == []

@@ -1,9 +1,8 @@
 """Writes figures whose bytes depend only on the data, in one style, whatever the user's matplotlibrc says."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 
 from matplotlib import font_manager, style
@@ -32,7 +31,6 @@ STYLE = {
     "grid.color": RULE,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "svg.hashsalt": "figure",  # without it, the ids in an SVG image are random
     "text.color": INK,
     "xtick.color": MUTED,
     "xtick.labelcolor": INK,
@@ -53,16 +51,6 @@ def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
         yield canvas
         with files.replacing(path) as draft:
             canvas.savefig(draft, format="png", dpi=DPI, metadata={"Software": None})
-
-
-def svg(width: float, height: float, plot: Callable[[Figure], object]) -> bytes:
-    """Return as SVG, on a transparent background, the figure that `plot` fills. `width` and `height` are in inches."""
-    stream = BytesIO()
-    with style.context(["default", STYLE]):
-        canvas = Figure(figsize=(width, height), layout="constrained")
-        plot(canvas)
-        canvas.savefig(stream, format="svg", transparent=True, metadata={"Creator": None, "Date": None})
-    return stream.getvalue()
 
 
 def note(path: Path, title: str, text: str) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
@@ -90,13 +89,10 @@ def plot_positions(path: Path, losses: NDArray[np.float64]) -> None:
     """
     with canvas.figure(path, 7.2, 4) as figure:
         figure.suptitle("Loss by position in the window")
-        plot_position_losses(figure.subplots(), losses)
-
-
-def plot_position_losses(axes: Axes, losses: Sequence[float] | NDArray[np.float64]) -> None:
-    axes.plot(np.arange(1, len(losses) + 1), losses, color=canvas.BLUE, linewidth=1.2, marker="." if len(losses) <= FEW else None)
-    axes.set(xlabel="position: number of tokens that the model has read", ylabel="test loss (nats per token)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes = figure.subplots()
+        axes.plot(np.arange(1, len(losses) + 1), losses, color=canvas.BLUE, linewidth=1.2, marker="." if len(losses) <= FEW else None)
+        axes.set(xlabel="position: number of tokens that the model has read", ylabel="test loss (nats per token)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plot_reliability(path: Path, calibration: Calibration) -> None:
@@ -104,15 +100,11 @@ def plot_reliability(path: Path, calibration: Calibration) -> None:
     with canvas.figure(path, 6.4, 6.4) as figure:
         total = calibration.samples.sum()
         figure.suptitle(f"Reliability on {counted(total, 'test sample', ',')}, expected calibration error {calibration.error:.2%}")
-        plot_diagrams(figure, calibration)
-
-
-def plot_diagrams(figure: Figure, calibration: Calibration) -> None:
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    plot_accuracy(upper, calibration)
-    plot_histogram(lower, calibration)
-    figure.align_ylabels()
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        plot_accuracy(upper, calibration)
+        plot_histogram(lower, calibration)
+        figure.align_ylabels()
+        figure.legend(*upper.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def plot_accuracy(axes: Axes, calibration: Calibration) -> None:
