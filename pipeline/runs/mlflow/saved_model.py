@@ -1,28 +1,23 @@
-"""Logs the trained model to MLflow in its format: the exported program, the code that serves it, the tokenizer, and the model file.
-
-It maps raw images or texts to logits or probabilities, and MLflow loads it without pickle.
-"""
+"""Logs the trained model to MLflow in its format: the model file, and the code that predicts by it. MLflow loads it without pickle."""
 
 import math
 import re
 import tempfile
 import textwrap
-from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.core import files
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.table import TableInputs
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
-from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.runs.journal import MODEL, architecture
@@ -31,25 +26,29 @@ from pipeline.runs.mlflow.store import MODEL_TAG
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel, Metric, Run
-    from mlflow.types import Schema
-    from numpy.typing import NDArray
-    from torch import nn
 
-TOKENIZER_CODE = (
-    "core/untrusted.py",
-    "core/refusal.py",
-    "core/registry.py",
-    "core/spec.py",
-    "core/pretrained_tokenizer.py",
-    "core/inputs/table.py",
-    "core/inputs/text.py",
-    "core/inputs/text_pair.py",
-    "core/normalization.py",
-    "core/tokenizer.py",
+    from pipeline.inference.model_file import Manifest
+
+REQUIREMENTS = (
+    *(
+        "mlflow",
+        "numpy",
+        "pillow",
+        "psutil",
+        "pyarrow",
+        "pydantic",
+        "pydantic-settings",
+        "ruamel.yaml",
+        "safetensors",
+        "scikit-learn",
+        "scipy",
+        "tokenizers",
+    ),
+    *("torch", "torchvision"),
 )
-"""The modules that turn texts and rows of tables into stored inputs."""
-TOKENIZER_NEEDS = ("pydantic", "tokenizers")
-PARAM_TYPES = {"return": "string", "top_k": "long"}
+"""The libraries that a prediction needs."""
+HUB = ("timm", "transformers", "peft")
+"""Those that a model of one of them needs, too."""
 
 
 def expected(inputs: Inputs) -> str:
@@ -65,110 +64,38 @@ def expected(inputs: Inputs) -> str:
     return f"{np.dtype(inputs.dtype).name} arrays {shape}"
 
 
-def save(folder: Path, path: Path, model: "LoggedModel", module: "nn.Module", spec: Spec) -> None:
-    """Write an MLflow model to `folder/model`. It contains the module, exported by `torch.export`; the code of `served_model.py`, which
-    checks the input and, for texts, applies the tokenizer; and the model file `path`, which `predict` reads.
+def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -> None:
+    """Write an MLflow model to `folder/model`: the model file `path`, the package `pipeline`, and `served_model.py`, which predicts by both.
 
-    `model` is the logged model in MLflow to which the files will be uploaded. `module` maps stored inputs to outputs, as `spec` describes
-    them.
+    `model` is the logged model in MLflow to which the files will be uploaded.
     """
     import mlflow.pyfunc
-    import torch
     from mlflow.models import Model, ModelSignature
     from mlflow.types import ParamSchema, ParamSpec
 
     from pipeline.runs.mlflow import served_model
 
-    # A batch of two: with one sample, `torch.export` would fix the batch size at 1.
-    example = spec.inputs.random_samples(2)
-    with torch.inference_mode():
-        outputs = module.eval()(torch.from_numpy(example)).numpy()
-    has_tokenizer = isinstance(spec.inputs, TextInputs | TextPairInputs | TableInputs)
-    requirements = [
-        f"{name}=={metadata.version(name)}" for name in ("mlflow", "numpy", "torch", *(TOKENIZER_NEEDS if has_tokenizer else ()))
-    ]
-    save_exported(folder / served_model.EXPORTED, module, spec, example, outputs, requirements)
-    about = described(spec)
-    files.write_json(folder / served_model.DESCRIPTION, about)
+    spec = manifest.spec
+    params = served_model.GENERATION if spec.targets.per_token else served_model.PARAMS
+    needed = (*REQUIREMENTS, *(HUB if manifest.inference.model.name in HUB else ()))
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
-        code_paths=[str(copy_tokenizer(folder))] if has_tokenizer else None,
-        artifacts={
-            served_model.EXPORTED: str(folder / served_model.EXPORTED),
-            served_model.DESCRIPTION: str(folder / served_model.DESCRIPTION),
-            MODEL: str(path),
-        },
+        code_paths=[str(Path(__file__).parents[2])],
+        artifacts={MODEL: str(path)},
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(
-            outputs=None if about["names"] or about["pairs"] else array_schema(outputs),  # records have no schema
-            params=ParamSchema([ParamSpec(name, type_of, served_model.PARAMS[name]) for name, type_of in PARAM_TYPES.items()]),
+            params=ParamSchema([ParamSpec(name, "double" if isinstance(value, float) else "long", value) for name, value in params.items()])
         ),
-        input_example=given_example(spec.inputs, example),
-        pip_requirements=requirements,
+        input_example=given_example(spec.inputs),
+        pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if find_spec(name) or name not in HUB],
         metadata={"classes": list(spec.targets.output_names)},
     )
 
 
-def save_exported(
-    folder: Path, module: "nn.Module", spec: Spec, example: "NDArray[Any]", outputs: "NDArray[Any]", requirements: list[str]
-) -> None:
-    """Write `module` to `folder`, exported by `torch.export`. It maps `example`, two stored inputs, to `outputs`.
-
-    The number of samples is variable; so is the length of texts, and of what is returned for their tokens.
-    """
-    import mlflow.pytorch
-    from mlflow.models import ModelSignature
-
-    is_text = isinstance(spec.inputs, TextInputs | TextPairInputs)
-    mlflow.pytorch.save_model(
-        module,
-        folder,
-        signature=ModelSignature(
-            array_schema(example, num_variable=2 if is_text else 1),
-            array_schema(outputs, num_variable=2 if spec.targets.per_token or spec.targets.paired else 1),
-        ),
-        input_example=example,
-        pip_requirements=requirements,
-        serialization_format="pt2",
-    )
-
-
-def array_schema(array: "NDArray[Any]", *, num_variable: int = 1) -> "Schema":
-    """Return the schema of arrays like `array`, whose first `num_variable` dimensions may have any size."""
-    from mlflow.types import Schema, TensorSpec
-
-    return Schema([TensorSpec(array.dtype, (-1,) * num_variable + array.shape[num_variable:])])
-
-
-def described(spec: Spec) -> dict[str, Any]:
-    """Return what `served_model.py` needs to know about inputs and outputs."""
-    inputs, tokenizer, table = spec.inputs, None, None
-    names = list(spec.targets.output_names) if spec.targets.has_classes or spec.targets.has_labels else []
-    if isinstance(inputs, TableInputs):
-        table = {"package": tokenizer_package(), "description": inputs.model_dump(mode="json")}
-    if isinstance(inputs, TextInputs | TextPairInputs):
-        described = inputs.tokenizer
-        tokenizer = {"package": tokenizer_package(), "description": described.model_dump(mode="json")}
-        if spec.targets.per_token:
-            decode = Tokenizer(described).decode
-            special = {described.pad: "<padding>", described.unknown: "<unknown>", described.end: "<end>"}
-            names = [special.get(number) or decode([number]) for number in range(inputs.num_tokens)]
-    return {
-        "expected": expected(inputs),
-        "shape": inputs.row_shape,
-        "dtype": np.dtype(inputs.dtype).name,
-        "tokenizer": tokenizer,
-        "table": table,
-        "per_token": spec.targets.per_token,
-        "pairs": inputs.model_dump(mode="json") if isinstance(inputs, TextPairInputs) else None,
-        "names": names,
-        **({"thresholds": spec.targets.thresholds} if isinstance(spec.targets, LabelTargets) else {}),
-    }
-
-
-def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
-    """Return two inputs as they are sent to a logged model: texts, rows of a table, or else `stored`, two stored inputs."""
+def given_example(inputs: Inputs) -> Any:
+    """Return two inputs as they are sent to a logged model: texts, rows of a table, or else arrays."""
+    stored = inputs.random_samples(2)
     if isinstance(inputs, TextInputs | TextPairInputs):
         tokenizer = Tokenizer(inputs.tokenizer)
         return [tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))] * 2
@@ -177,29 +104,6 @@ def given_example(inputs: Inputs, stored: "NDArray[Any]") -> Any:
             {str(column.name): column.cell(number) for column, number in zip(inputs.columns, row, strict=True)} for row in stored.tolist()
         ]
     return stored
-
-
-def copy_tokenizer(folder: Path) -> Path:
-    """Copy the code of the tokenizer to a package in `folder`, and return the package.
-
-    The package has another name than `pipeline`: MLflow puts it before all other modules, and it must not hide those of a checkout.
-    """
-    package = folder / tokenizer_package()
-    for name, code in tokenizer_code().items():
-        files.write_text(package / name, code.replace("from pipeline", f"from {package.name}"))
-    return package
-
-
-@cache
-def tokenizer_package() -> str:
-    """Return the name of the package with the tokenizer's code. It has a digest of the code, so that models of several versions can be loaded."""
-    return f"tokenizer_{files.digest_of(tokenizer_code())[:12]}"
-
-
-def tokenizer_code() -> dict[str, str]:
-    """Return the code of the tokenizer's modules, by the path inside `pipeline/`."""
-    top = Path(__file__).parents[2]
-    return {name: (top / name).read_text(encoding="utf-8") for name in TOKENIZER_CODE}
 
 
 LONGEST_LIST = 500
@@ -223,15 +127,14 @@ def log_model(client: "MlflowClient", run_id: str, path: Path, *, digest: str, s
         return
     if not path.is_file():
         raise LookupError(f"{path.name} was removed from the journal after an MLflow store had received it")
-    from pipeline.inference import model_file  # late: torch takes seconds to import
+    from pipeline.inference import model_file, tensor_file  # late: torch takes seconds to import
 
-    module, manifest = model_file.load(path, complete=True)
-    spec = manifest.spec
+    manifest = model_file.describe(tensor_file.load(path)[1], path)
     if model is None:
-        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, spec)}
+        tags = {MODEL_TAG: digest, "mlflow.note.content": description(run, manifest.spec)}
         model = client.create_logged_model(run.info.experiment_id, name_of(run), source_run_id=run_id, tags=tags, params=run.data.params)
     with tempfile.TemporaryDirectory() as folder:
-        save(Path(folder), path, model, module, spec)
+        save(Path(folder), path, model, manifest)
         client.log_model_artifacts(model.model_id, f"{folder}/model")
     if model.model_id not in {output.model_id for output in (run.outputs and run.outputs.model_outputs) or []}:
         client.log_outputs(run_id, models=[LoggedModelOutput(model.model_id, step)])
@@ -289,12 +192,9 @@ def name_of(run: "Run") -> str:
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
     targets, names = spec.targets, textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ...")
-    if targets.paired:
-        output = "the text that it writes for each, with its confidence"
-    elif targets.per_token:
-        output = "the most probable next tokens; `predict` does not apply, and `python -m pipeline generate` writes text"
-    elif targets.has_classes or targets.has_labels:
-        output = f"the most probable {'classes' if targets.has_classes else 'labels'} with their probabilities, of {names}"
+    if targets.paired or targets.per_token:
+        output = "the text that it writes for each"
     else:
-        output = f"numbers of shape (n, {spec.num_outputs})" + (f": {names}" if names else "")
+        noun = "classes" if targets.has_classes else "labels" if targets.has_labels else ""
+        output = (f"the most probable {noun} with their probabilities" if noun else "numbers") + (f", of {names}" if names else "")
     return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {output}."
