@@ -57,9 +57,10 @@ class ServedModel(PythonModel):
 
     def values(self, given: Any) -> Any:
         """Return the inputs as `LoadedModel.predict` takes them. No string is a path here: it would be that of a file of the server."""
-        kind = self.spec.inputs.kind
+        inputs: Any = self.spec.inputs
+        kind = inputs.kind
         if kind == "table":
-            names = {str(column.name): column.name for column in self.spec.inputs.columns}  # JSON has no numbers as names
+            names = {str(column.name): column.name for column in inputs.columns}  # JSON has no numbers as names
             if hasattr(given, "columns"):
                 return given.rename(columns=lambda name: names.get(str(name), name))
             if hasattr(given, "to_dict"):  # a row of pandas
@@ -77,7 +78,7 @@ class ServedModel(PythonModel):
             if texts.shape[1:] not in ((), (1,)) or not texts.size or not all(isinstance(text, str) for text in texts.flat):
                 raise ValueError("the input contains something else than texts: send a list of texts")
             return texts.ravel().tolist()
-        array, dtype = np.asarray(given), np.dtype(self.spec.inputs.dtype)
+        array, dtype = np.asarray(given), np.dtype(inputs.dtype)
         limits = np.iinfo(dtype) if dtype.kind in "iu" else None
         if (
             not array.ndim
