@@ -87,7 +87,7 @@ VERBS = {
     ),
     "check": verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": verb(
-        "examine machine, checkout and servers in seconds, and name a command that fixes each problem",
+        "examine machine, tracking store and checkout in seconds, and name a command that fixes each problem",
         "doctor.command:run",
         flag("--all", "print the checks that are ok, too", dest="complete"),
         flag("--json", "print all checks as JSON for programs"),

@@ -52,9 +52,9 @@ def refuse_unfit_machine(environment: Environment, top: Path) -> None:
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
     from pipeline.tools.doctor import diagnosis
-    from pipeline.tools.doctor.finding import Context
+    from pipeline.tools.doctor.checks import FOR_TRAINING, Context
 
-    findings = diagnosis.examine(Context(environment, top), diagnosis.FOR_TRAINING, limit_s=diagnosis.LIMIT_FOR_TRAINING_S)
+    findings = diagnosis.examine(Context(environment, top), FOR_TRAINING, limit_s=diagnosis.LIMIT_FOR_TRAINING_S)
     for finding in findings:
         if finding.name == "lock" and finding.status == "warning":
             print(f"warning: {finding}", file=sys.stderr, flush=True)

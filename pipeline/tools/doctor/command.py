@@ -1,18 +1,14 @@
-"""`python -m pipeline doctor`: examine the machine, the checkout and the servers in seconds, and name a command that fixes each problem."""
+"""`python -m pipeline doctor`: examine the machine, the tracking store and the checkout in seconds, and name a command that fixes each problem."""
 
-import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from json import dumps
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pipeline.core.refusal import Refusal, counted
-from pipeline.tools.doctor.finding import Context, Finding, as_json, ok, problem, worst
 
-if TYPE_CHECKING:
-    from pipeline.core.environment import Environment
+LEVELS = ("problem", "warning", "ok")
 
 
 def run(complete: bool, json: bool) -> int:
@@ -21,54 +17,40 @@ def run(complete: bool, json: bool) -> int:
     Unless `complete` is True, the table holds only problems and warnings. JSON holds all findings.
     """
     try:
-        findings = examined()
+        found = examined()
     except ModuleNotFoundError as error:
-        remedy = "`make setup`, then `source .venv/bin/activate`"
-        findings = [problem(f"the package {error.name} is not installed for {sys.executable}", remedy, "lock")]
+        text = f"the package {error.name} is not installed for {sys.executable}"
+        found = [{"name": "lock", "status": "problem", "text": text, "remedy": "`make setup`, then `source .venv/bin/activate`"}]
+    counts = {level: sum(each["status"] == level for each in found) for level in LEVELS}
+    worst = next(level for level in LEVELS if counts[level])
     if json:
-        print(dumps(as_json(findings), indent=2, ensure_ascii=False))
-    else:
-        print_findings(findings, complete=complete)
-    return int(worst(findings) == "problem")
+        print(dumps({"format": 2, "status": worst, "findings": found}, indent=2, ensure_ascii=False))
+        return int(worst == "problem")
+    for each in found:
+        if complete or each["status"] != "ok":
+            print(f"{each['status']:8} {each['name']:14} {each['text']}" + (f"\n{'':23} → {each['remedy']}" if each["remedy"] else ""))
+    listed = [counted(counts[level], level) for level in LEVELS[:2] if counts[level]]
+    end = "a training would fail" if counts["problem"] else "a training can run (`python -m pipeline check` examines params.yaml)"
+    print(f"doctor: {', '.join([*listed, str(counts['ok']) + ' ok'])}: {end}")
+    return int(worst == "problem")
 
 
-def examined() -> list[Finding]:
-    """Return all findings.
-
-    Raises ModuleNotFoundError if a package is missing without which nothing can be examined.
-    """
+def examined() -> list[dict[str, Any]]:
+    """Return all findings. Raises ModuleNotFoundError if a package is missing without which nothing can be examined."""
     from pipeline.core.environment import Environment
     from pipeline.runs.mlflow.address import Address
-    from pipeline.tools.doctor import diagnosis
+    from pipeline.tools.doctor import checks, diagnosis
 
+    found: list[checks.Finding] = []
     try:
-        environment = Environment.read()
+        environment, names = Environment.read(), list(checks.CHECKS)
     except Refusal as refusal:  # the other checks use the defaults; for tracking, these would be wrong
-        invalid = problem(refusal.on_one_line, "correct the variable, or `unset` it", "environment")
-        names = [name for name in diagnosis.CHECKS if name != "tracking"]
-        return [invalid, *diagnosis.examine(Context(Environment.model_construct()), names)]
-    if environment.tracking:  # an import that takes seconds on a busy machine must not count as a server that does not answer
+        found.append(checks.problem(refusal.on_one_line, "correct the variable, or `unset` it", "environment"))
+        environment, names = Environment.model_construct(), [name for name in checks.CHECKS if name != "tracking"]
+    if (
+        "tracking" in names and environment.tracking
+    ):  # an import that takes seconds on a busy machine must not count as a server that does not answer
         with suppress(ModuleNotFoundError):
             import_module("requests" if Address.of(environment).is_server else "sqlalchemy")
-    return [of_environment(environment), *diagnosis.examine(Context(environment))]
-
-
-def of_environment(environment: "Environment") -> Finding:
-    fields = type(environment).model_fields
-    names = sorted(name for name in map(str, (field.validation_alias for field in fields.values())) if os.environ.get(name))
-    return ok(f"set: {', '.join(names)}" if names else "no variable of the pipeline is set", name="environment")
-
-
-def print_findings(findings: Sequence[Finding], *, complete: bool) -> None:
-    for each in findings:
-        if complete or each.status != "ok":
-            print(f"{each.status:8} {each.name:14} {each.text}" + (f"\n{'':23} → {each.remedy}" if each.remedy else ""))
-    print(summary(findings))
-
-
-def summary(findings: Sequence[Finding]) -> str:
-    """Return the last line: how many checks have each status, and whether a training would fail."""
-    problems, warnings, fine = (sum(finding.status == status for finding in findings) for status in ("problem", "warning", "ok"))
-    listed = [counted(count, word) for count, word in ((problems, "problem"), (warnings, "warning")) if count]
-    end = "a training would fail" if problems else "a training can run (`python -m pipeline check` examines params.yaml)"
-    return f"doctor: {', '.join([*listed, f'{fine} ok'])}: {end}"
+    found += diagnosis.examine(checks.Context(environment), names)
+    return [{"name": each.name, "status": each.status, "text": each.text, "remedy": each.remedy} for each in found]

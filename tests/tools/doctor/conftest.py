@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.environment import Environment
 from pipeline.runs.utilization import Gpu, Gpus
-from pipeline.tools.doctor.finding import Context
+from pipeline.tools.doctor.checks import Context
 
 GIB = 2**30
 

@@ -1,0 +1,410 @@
+"""The checks of `doctor`: drivers and GPUs, memory and disks, packages, the checkout, and servers that refuse, hang or are gone."""
+
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import pynvml
+import pytest
+
+from pipeline.core import limits
+from pipeline.runs.utilization import Gpu
+from pipeline.tools.doctor import checks
+from pipeline.tools.doctor.checks import Context, Finding
+from tests.imports import TOP
+
+MakeContext = Callable[..., Context]
+GIB = 2**30
+NUMPY = metadata.version("numpy")
+OWNER, STRANGER = 12345, 54321
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+NOT_ALLOWED = "Invalid Host header - possible DNS rebinding attack detected"
+H200 = Gpu("NVIDIA H200", 140 * GIB, 139 * GIB, (9, 0))
+T4 = Gpu("Tesla T4", 15 * GIB, 15 * GIB, (7, 5))
+P100 = Gpu("Tesla P100", 16 * GIB, 16 * GIB, (6, 0))
+
+
+@pytest.fixture(autouse=True)
+def built_for_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "cuda_of_torch", lambda: "13.2")
+
+
+def job_of_nvml(make_context: MakeContext, **variables: str) -> Context:
+    context = make_context(**variables)
+    del vars(context)["gpus"]
+    return context
+
+
+def test_a_driver_that_is_too_old_is_named_with_the_one_that_is_not(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
+    fake_nvml(driver="570.86.15", cuda=12080)
+    for device, status in {"auto": "warning", "cuda": "problem", "cpu": "ok"}.items():
+        finding = checks.driver(job_of_nvml(make_context, PIPELINE_DEVICE=device))
+        assert (finding.status, finding.text) == (status, "the NVIDIA driver 570.86.15 is too old for CUDA 13.2")
+    assert finding.remedy == "install driver 580 or newer, or another build (docs/container.md#older-drivers-and-gpus)"
+
+
+def test_an_old_driver_with_the_compatibility_libraries_of_the_image_is_no_problem(make_context, fake_nvml: Callable[..., None]) -> None:
+    fake_nvml(driver="550.163.01", cuda=13000)
+    finding = checks.driver(job_of_nvml(make_context, PIPELINE_DEVICE="cuda"))
+    assert finding.text == "NVIDIA driver 550.163.01 (up to CUDA 13.0), torch is built for CUDA 13.2"
+    assert finding.status == "ok"
+
+
+def test_a_driver_that_is_new_enough_is_told_with_its_gpus(make_context: MakeContext, fake_nvml: Callable[..., None]) -> None:
+    fake_nvml(driver="595.45.04")
+    context = job_of_nvml(make_context)
+    assert checks.driver(context).text == "NVIDIA driver 595.45.04 (up to CUDA 13.2), torch is built for CUDA 13.2"
+    assert checks.gpus(context).text == "0: NVIDIA H200, 139.0 of 140.0 GiB free, compute capability 9.0"
+
+
+def test_a_gpu_that_is_demanded_and_missing_is_a_problem(make_context: MakeContext) -> None:
+    finding = checks.driver(make_context(PIPELINE_DEVICE="cuda:1"))
+    assert (finding.status, "no NVIDIA GPU" in finding.text) == ("problem", True)
+    assert checks.driver(make_context()).status == "ok"
+
+
+def test_a_variable_that_hides_the_gpu_is_named(make_context: MakeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make_context(H200)
+    (context.system / "dev").mkdir(parents=True)
+    (context.system / "dev/nvidiactl").touch()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    finding = checks.driver(context)
+    assert (finding.status, finding.text, finding.remedy) == ("warning", "CUDA_VISIBLE_DEVICES hides the GPU", "unset it")
+
+
+def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext) -> None:
+    assert checks.gpus(make_context(P100, PIPELINE_DEVICE="cpu")).status == "ok"
+    for device, status in {"auto": "warning", "cuda": "problem"}.items():
+        finding = checks.gpus(make_context(P100, PIPELINE_DEVICE=device))
+        assert finding.status == status, "`auto` trains on the CPU"
+        assert "needs compute capability 7.5, which GPU 0 lacks" in finding.text
+        assert finding.remedy.startswith("`export PIPELINE_DEVICE=cpu`")
+    beside = checks.gpus(make_context(P100, H200))
+    assert (beside.status, "CUDA_VISIBLE_DEVICES=1`" in beside.remedy) == ("warning", True)
+
+
+def test_a_gpu_whose_memory_others_use(make_context: MakeContext) -> None:
+    finding = checks.gpus(make_context(H200, Gpu("NVIDIA H200", 140 * GIB, 20 * GIB, (9, 0))))
+    assert (finding.status, finding.text.rpartition(". ")[2]) == ("warning", "Other processes use memory of GPU 1")
+
+
+def test_the_cuda_version_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.undo()
+    assert checks.cuda_of_torch() == torch.version.cuda
+
+
+def test_a_gpu_without_memory_of_its_own_is_told(
+    make_context: MakeContext, fake_nvml: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of a Jetson or a DGX Spark."""
+
+    def unsupported(_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    fake_nvml(driver="595.45.04", name="NVIDIA GB10")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", unsupported)
+    finding = checks.gpus(job_of_nvml(make_context))
+    assert (finding.status, finding.text) == ("ok", "0: NVIDIA GB10, memory shared with the CPU, compute capability 9.0")
+
+
+def write_lock(folder: Path, text: str, name: str = "requirements.lock") -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_this_environment_is_that_of_the_lock(make_context: MakeContext) -> None:
+    finding = checks.lock(make_context(top=TOP))
+    assert finding.status == "ok", finding
+    assert int(finding.text.split()[1]) > 150
+
+
+def test_a_package_of_another_version_is_a_warning(make_context: MakeContext, tmp_path: Path) -> None:
+    write_lock(tmp_path, "numpy==1.0 ; python_full_version >= '3.0' \\\n    --hash=sha256:00\n")
+    finding = checks.lock(make_context())
+    assert (finding.status, f"numpy {NUMPY} (not 1.0) other versions" in finding.text) == ("warning", True)
+    assert "make setup" in finding.remedy
+
+
+def test_a_package_that_is_missing_is_a_problem_unless_only_gpus_need_it(make_context: MakeContext, tmp_path: Path) -> None:
+    write_lock(tmp_path, f"numpy=={NUMPY}\nnot-there==1.0 \\\n    --hash=sha256:00\nnot-here==1.0 ; sys_platform == 'win32'\n")
+    finding = checks.lock(make_context())
+    assert (finding.status, finding.text.partition(": ")[2]) == ("problem", "not-there missing")
+    write_lock(tmp_path, "nvidia-imaginary==1.0\n")
+    assert checks.lock(make_context()).status == "warning"
+
+
+def test_a_lock_that_is_missing_is_a_problem(make_context: MakeContext) -> None:
+    assert checks.lock(make_context()).status == "problem"
+
+
+def statvfs(**values: int) -> Callable[[Path], os.statvfs_result]:
+    names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_flag", "f_namemax")
+    filled = {"f_frsize": 4096, "f_blocks": 10**9, "f_bavail": 10**9, "f_files": 10**6, "f_favail": 10**6, **values}
+    return lambda _: os.statvfs_result([filled.get(name, 0) for name in names])
+
+
+def test_free_space_decides_the_status(make_context: MakeContext) -> None:
+    for free_mib, status in {10: "problem", 500: "warning", 50_000: "ok"}.items():
+        finding = checks.disk(make_context(), statvfs(f_bavail=free_mib * 256))
+        assert (finding.status, bool(finding.remedy)) == (status, status != "ok")
+        assert status == "ok" or f"{free_mib} MiB free in {make_context().top}" in finding.text
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    monkeypatch.setattr(limits, "MEMBERSHIP", folder / "membership")
+    monkeypatch.setattr(limits, "MOUNT", folder)
+    (folder / "membership").write_text("0::/\n", encoding="utf-8")
+    return folder
+
+
+def test_a_memory_limit_and_processes_that_it_killed(make_context: MakeContext, groups: Path) -> None:
+    (groups / "memory.max").write_text(f"{GIB}\n", encoding="utf-8")
+    finding = checks.memory(make_context())
+    assert (finding.status, finding.text.partition(";")[0]) == ("warning", "1.0 GiB of 1.0 GiB free (limit of the cgroup)")
+    assert "docker run --memory" in finding.remedy
+    (groups / "memory.max").write_text("max\n", encoding="utf-8")
+    (groups / "memory.events").write_text("oom 1\noom_kill 2\n", encoding="utf-8")
+    finding = checks.memory(make_context())
+    assert (finding.status, "2 processes of this cgroup were killed" in finding.text) == ("warning", True)
+
+
+def test_a_file_system_without_locks_is_a_problem(make_context: MakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks.file_locks(make_context()).status == "ok"
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    finding = checks.file_locks(make_context())
+    assert (finding.status, "does not support file locks" in finding.text) == ("problem", True)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a checkout that every user can reach, unlike pytest's own temporary folders."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    (path / "models").mkdir()
+    yield path
+    shutil.rmtree(path)
+
+
+def give(path: Path, uid: int) -> None:
+    for each in (path, *path.rglob("*")):
+        os.chown(each, uid, uid)
+
+
+def commit(path: Path) -> None:
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "start"],
+    ):
+        subprocess.run(["git", "-C", str(path), *arguments], check=True)
+
+
+@ROOT_ONLY
+def test_root_in_a_checkout_of_another_user_is_warned(make_context: MakeContext, folder: Path) -> None:
+    give(folder, OWNER)
+    finding = checks.ownership(make_context(top=folder))
+    assert (finding.status, f"root runs in a checkout of uid {OWNER} ({folder}, " in finding.text) == ("warning", True)
+    assert f"`sudo chown -R 0:{os.getegid()} {folder}`" in finding.remedy
+    assert f"--user {OWNER}:{OWNER}" in finding.remedy
+
+
+@ROOT_ONLY
+def test_a_user_who_cannot_write_a_checkout_of_another_has_a_problem(make_context: MakeContext, folder: Path) -> None:
+    give(folder, OWNER)
+    context = make_context(top=folder)
+    os.seteuid(STRANGER)
+    try:
+        finding = checks.ownership(context)
+    finally:
+        os.seteuid(0)
+    assert (finding.status, f"cannot write {folder}, " in finding.text) == ("problem", True)
+    assert f"`sudo chown -R {STRANGER}:" in finding.remedy
+
+
+@ROOT_ONLY
+def test_one_folder_that_root_has_made_is_named(make_context: MakeContext, folder: Path) -> None:
+    os.chown(folder, OWNER, OWNER)
+    context = make_context(top=folder)
+    os.seteuid(OWNER)
+    try:
+        finding = checks.ownership(context)
+    finally:
+        os.seteuid(0)
+    assert (finding.status, finding.text) == ("problem", f"uid {OWNER} cannot write {folder / 'models'}, which belongs to uid 0")
+    (folder / "models").chmod(0o1777)
+    os.seteuid(OWNER)
+    try:
+        assert checks.ownership(context).status == "ok", "as in the image, whose folders every user can write"
+    finally:
+        os.seteuid(0)
+
+
+@ROOT_ONLY
+def test_a_read_only_mount_is_a_problem(make_context: MakeContext, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    finding = checks.ownership(make_context(top=folder))
+    assert (finding.status, "without `:ro`" in finding.remedy) == ("problem", True)
+
+
+@ROOT_ONLY
+def test_a_repository_that_git_calls_unsafe(make_context: MakeContext, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(folder)
+    assert checks.git(make_context(top=folder)).text.startswith("commit ")
+    give(folder, OWNER)
+    finding = checks.git(make_context(top=folder))
+    assert finding.status == "warning"
+    assert finding.remedy == f"`git config --global --add safe.directory {folder}`"
+    monkeypatch.setenv("HOME", str(folder / "models"))
+    subprocess.run(finding.remedy.strip("`").split(), check=True)
+    assert checks.git(make_context(top=folder)).status == "ok", "the remedy mends it"
+
+
+def test_a_conflict_in_dvc_lock_is_a_problem_and_the_remedy_ends_it(make_context: MakeContext, folder: Path) -> None:
+    def git(*arguments: str, check: bool = True) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=check)
+
+    commit(folder)
+    for branch in ("one", "other"):
+        git("checkout", "-q", "-b", branch, "main" if branch == "other" else "HEAD")
+        (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  train:\n    cmd: {branch}\n", encoding="utf-8")
+        git("add", "dvc.lock")
+        git("commit", "-q", "-m", branch)
+    assert checks.dvc_files(make_context(top=folder)).status == "ok"
+    git("merge", "-q", "one", check=False)
+    finding = checks.dvc_files(make_context(top=folder))
+    assert (finding.status, finding.text) == ("problem", "dvc.lock:4: contains a conflict of Git, so DVC does not run")
+    subprocess.run(finding.remedy.split("`")[1].split(), cwd=folder, check=True)
+    assert checks.dvc_files(make_context(top=folder)).status == "ok"
+
+
+class Answer(NamedTuple):
+    """What a server answers: a status for requests to the API, and the text with it. `released` is set at the end."""
+
+    released: threading.Event
+    status: int = 200
+    text: str = "{}"
+    hangs: bool = False
+
+
+class Handler(BaseHTTPRequestHandler):
+    answer: Answer
+
+    def do_GET(self) -> None:
+        if self.answer.hangs:
+            self.answer.released.wait()
+        self.send_response(self.answer.status)
+        self.end_headers()
+        self.wfile.write(self.answer.text.encode())
+        self.server.seen.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+class Servers:
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.running: list[ThreadingHTTPServer] = []
+
+    def start(self, **answer: object) -> str:
+        """Start a server on loopback that answers so, and return its address with a user and a password."""
+        handler = type("ThisHandler", (Handler,), {"answer": Answer(self.released, **answer)})  # type: ignore[arg-type]
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        server.daemon_threads, server.seen = True, []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self.running.append(server)
+        return f"http://user:hunter2@127.0.0.1:{server.server_port}"
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    servers = Servers()
+    yield servers
+    servers.released.set()
+    for server in servers.running:
+        server.shutdown()
+        server.server_close()
+
+
+def examined(make_context: MakeContext, address: str) -> Finding:
+    finding = checks.tracking(make_context(MLFLOW_TRACKING_URI=address))
+    assert "hunter2" not in str(finding)
+    return finding
+
+
+def test_a_server_that_answers_is_told(make_context: MakeContext, servers: Servers) -> None:
+    finding = examined(make_context, servers.start())
+    assert (finding.status, finding.text.endswith(" answers 200")) == ("ok", True)
+    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"], "the user and password of the address"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "words", "remedy"),
+    [
+        (403, NOT_ALLOWED, "it does not allow the host name 127.0.0.1", "mlflow server --allowed-hosts 127.0.0.1"),
+        (403, "Permission denied", "it does not permit this user", "MLFLOW_TRACKING_PASSWORD"),
+        (401, "You are not authenticated", "it does not permit this user", "MLFLOW_TRACKING_TOKEN"),
+        (404, "<html>", "answers 404: <html>", "correct MLFLOW_TRACKING_URI"),
+        (503, "Out of order", "answers 503: Out of order", "log of the server or proxy"),
+    ],
+)
+def test_a_server_that_refuses_is_told_with_the_reason(
+    make_context: MakeContext, servers: Servers, status: int, text: str, words: str, remedy: str
+) -> None:
+    finding = examined(make_context, servers.start(status=status, text=text))
+    assert (finding.status, words in finding.text, remedy in finding.remedy) == ("warning", True, True), finding
+
+
+def test_a_server_that_hangs_or_is_not_there(make_context: MakeContext, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "SERVER_S", 0.4)
+    for address, words in (
+        (servers.start(hangs=True), "timed out"),
+        ("http://user:hunter2@127.0.0.1:9", "127.0.0.1:9 cannot be used (Connection refused)"),
+    ):
+        finding = examined(make_context, address)
+        assert (finding.status, words in finding.text, "`unset MLFLOW_TRACKING_URI`" in finding.remedy) == ("warning", True, True), finding
+
+
+@pytest.mark.parametrize(("name", "value"), [("MLFLOW_TRACKING_AUTH", "a plugin"), ("MLFLOW_WORKSPACE", "team")])
+def test_nothing_is_claimed_where_only_the_client_of_mlflow_can_ask(make_context, servers: Servers, monkeypatch, name: str, value) -> None:
+    monkeypatch.setenv(name, value)
+    assert examined(make_context, servers.start(status=401)).text.endswith(", which was not examined")
+    assert not servers.running[0].seen  # type: ignore[attr-defined]
+
+
+def test_no_tracking_and_databases(make_context: MakeContext, tmp_path: Path) -> None:
+    assert checks.tracking(make_context(PIPELINE_TRACKING="false")).text == "off (PIPELINE_TRACKING)"
+    folder = tmp_path / "hash# 100% %41?"
+    folder.mkdir()
+    database = folder / "mlflow.db"
+    assert checks.tracking(make_context(top=folder)).text == f"{database}, which the first run will make"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE experiments (experiment_id INTEGER)")
+    assert checks.tracking(make_context(top=folder)).status == "ok"
+    database.write_text("no database " * 100, encoding="utf-8")
+    assert "file is not a database" in checks.tracking(make_context(top=folder)).text
+    for address, words in (
+        ("postgresql://user:hunter2@127.0.0.1:9/runs", "refused"),
+        ("postgresql+pg8000://user:hunter2@127.0.0.1:9/runs", "pg8000"),
+    ):
+        finding = examined(make_context, address)
+        assert (finding.status, words in finding.text) == ("warning", True), finding
