@@ -56,23 +56,20 @@ def set_up(params: TrainParams, paths: Paths, environment: Environment) -> tuple
 class DataClock:
     """Measures how long steps wait for the samples of their batches.
 
-    `elapsed_s` is wall-clock time, and `processor_s` the CPU time of all threads of this process meanwhile. If `marks` is True, the waits
-    also appear in the trace of a profiler.
+    `elapsed_s` is wall-clock time. If `marks` is True, the waits also appear in the trace of a profiler.
     """
 
     elapsed_s: float = 0.0
-    processor_s: float = 0.0
     marks: bool = False
 
     @contextmanager
     def running(self) -> Iterator[None]:
         with record_function(WAITING) if self.marks else nullcontext():
-            elapsed_s, processor_s = time.perf_counter(), time.process_time()
+            start_s = time.perf_counter()
             try:
                 yield
             finally:
-                self.elapsed_s += time.perf_counter() - elapsed_s
-                self.processor_s += time.process_time() - processor_s
+                self.elapsed_s += time.perf_counter() - start_s
 
 
 @dataclass(frozen=True)
