@@ -302,16 +302,15 @@ def of_server(address: Address) -> Finding:
         headers["Authorization"] = f"Bearer {token}"
     path = "/api/2.0/mlflow/experiments/search?max_results=1"
     answer = requests.get(address.for_mlflow.rstrip("/") + path, headers=headers, auth=auth, timeout=SERVER_S)
-    host, text = address.shown.partition("://")[2].partition("/")[0], f"{address.shown} answers {answer.status_code}"
     if answer.status_code == 200:
-        return ok(text)
+        return ok(f"{address.shown} answers")
+    remedy = "correct MLFLOW_TRACKING_URI, or look at the log of the server or proxy"
     if answer.status_code == 403 and "host header" in answer.text.lower():
+        host = address.shown.partition("://")[2].partition("/")[0]
         remedy = f"start the server with `mlflow server --allowed-hosts {host},localhost:*` and what it allows now"
-        return warning(f"{text}, because it does not allow the host name {host}; {LATER}", remedy)
-    if answer.status_code in (401, 403):
+    elif answer.status_code in (401, 403):
         remedy = "`export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=...`, or MLFLOW_TRACKING_TOKEN, of a user with permission"
-        return warning(f"{text}: it does not permit this user; {LATER}", remedy)
-    return warning(f"{text}: {shown(answer.text, 80)}; {LATER}", "correct MLFLOW_TRACKING_URI, or look at the log of the server or proxy")
+    return warning(f"{address.shown} answers {answer.status_code}: {shown(answer.text, 80)}; {LATER}", remedy)
 
 
 def of_database(address: Address) -> Finding:
