@@ -102,8 +102,8 @@ VERBS = {
     "compare": verb(
         "print what differs between models, their metrics, and a paired test on the same test split",
         "compare.command:run",
-        value("first", f"{NAMES}; or a search over seeds or folds", "A"),
-        value("others", "the models or searches to compare with the first, named in the same ways", "B", nargs="+"),
+        value("first", NAMES, "A"),
+        value("others", "the models to compare with the first, named in the same ways", "B", nargs="+"),
         flag("--markdown", "print Markdown, for a pull request"),
         flag("--ensemble", "also test all models as one, by the mean of their probabilities"),
     ),

@@ -85,7 +85,6 @@ MOST_MODELS = len(ascii_uppercase)
 LONGEST_VALUE, LONGEST_REMARK = 60, 240
 INTERVAL = "_interval/"
 NOTHING = "-"
-LEVEL_TEXT = f"{LEVEL:.0%}"
 BOOTSTRAP, EXACT = "bootstrap", "exact"
 
 
@@ -113,7 +112,14 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
     models = comparison.differences.models
     labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
     yield ComparisonTable("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
-    yield from what_differs(comparison.differences, tuple(labels.values()))
+    found = comparison.differences
+    if found.rows:
+        yield differing_table(found, tuple(labels.values()))
+    if len(models) == 2:
+        yield found.conclusion
+    else:
+        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate([*labels.values()][1:], start=1))
+    yield from found.notes
     if rows := list(metric_rows(models)):
         gained = [f"{label} - A" for label in list(labels.values())[1:]]
         yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
@@ -130,17 +136,6 @@ def blocks(comparison: Comparison) -> Iterator[Block]:
         yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
     for reason in comparison.left_out:
         yield f"No paired test: {reason}"
-
-
-def what_differs(found: Differences, labels: tuple[str, ...]) -> Iterator[Block]:
-    """Yield the table of what differs between the models with `labels`, what a difference of the scores can come from, and the notes."""
-    if found.rows:
-        yield differing_table(found, labels)
-    if len(labels) == 2:
-        yield found.conclusion
-    else:
-        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate(labels[1:], start=1))
-    yield from found.notes
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
@@ -181,7 +176,7 @@ def with_interval(name: str, metrics: Mapping[str, float]) -> str:
 def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
     """Yield the table of a paired test, and its result in words. `first` and `second` are the labels of its models."""
     title = f"paired test of {first} and {second}: predictions for the same {counted(test.num_samples, 'test sample')}"
-    header = ("", first, second, f"{second} - {first}", f"{LEVEL_TEXT} interval", "")
+    header = ("", first, second, f"{second} - {first}", f"{LEVEL:.0%} interval", "")
     of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
     rows = [(*test_row(test.accuracy), of_accuracy)] if test.accuracy else []
     yield ComparisonTable(title, header, [*rows, (*test_row(test.loss), BOOTSTRAP)])

@@ -77,7 +77,6 @@ def conclude(runner: SearchRunner, file: str, *, apply: bool) -> int:
     if runner.search.repeated:
         for repetition in runner.repetitions():
             study.print_spreads(repetition, runner.search.repeated)
-        print(f"`python -m pipeline compare {runner.search.settings.name} OTHER` tests whether another search differs by more than chance")
         return 0 if any(row.scores for row in rows) else 1
     if best:
         print(f"best: trial {best.number}, {study.described(best.params)}; model: {runner.trial(best.number).paths.model}")

@@ -22,10 +22,10 @@ from pipeline.runs.run import Run
 from pipeline.runs.run_description import subject
 from pipeline.tools.search import study
 from pipeline.tools.search.settings import Search, identity_of
+from pipeline.tools.search.spread import REPEATING
 from pipeline.tools.search.study import FILE, Repetition, Study
 from pipeline.tools.search.tracked import STAGE, TrialRuns, of_search
 from pipeline.tools.search.trial import EVALUATE, PREPARE, TRAIN, Child, TrialFolder, devices
-from pipeline.tools.spread import REPEATING
 from pipeline.train.params import LoopSettings
 
 POLL_S = 0.1

@@ -21,7 +21,7 @@ from pipeline.core.yaml_document import Document
 from pipeline.tools.check.misfits import refuse_misfits
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.editing import edited
-from pipeline.tools.spread import REPEATED, REPEATING
+from pipeline.tools.search.spread import REPEATED, REPEATING
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

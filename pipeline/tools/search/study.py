@@ -21,7 +21,7 @@ from pipeline.inference.digits import rounded
 from pipeline.runs.run_description import short, short_keys
 from pipeline.runs.table import show
 from pipeline.tools.search.settings import Search, Value
-from pipeline.tools.spread import LEVEL, REPEATED, Spread, spread
+from pipeline.tools.search.spread import LEVEL, REPEATED, Spread, spread
 
 if TYPE_CHECKING:
     from optuna import Study as OptunaStudy
