@@ -30,21 +30,8 @@ if TYPE_CHECKING:
     from pipeline.inference.model_file import Manifest
 
 REQUIREMENTS = (
-    *(
-        "mlflow",
-        "numpy",
-        "pillow",
-        "psutil",
-        "pyarrow",
-        "pydantic",
-        "pydantic-settings",
-        "ruamel.yaml",
-        "safetensors",
-        "scikit-learn",
-        "scipy",
-        "tokenizers",
-    ),
-    *("torch", "torchvision"),
+    *("mlflow", "numpy", "nvidia-ml-py", "pillow", "psutil", "pyarrow", "pydantic", "pydantic-settings", "ruamel.yaml", "safetensors"),
+    *("tokenizers", "torch", "torchvision"),
 )
 """The libraries that a prediction needs."""
 HUB = ("timm", "transformers", "peft")
@@ -88,7 +75,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
             params=ParamSchema([ParamSpec(name, "double" if isinstance(value, float) else "long", value) for name, value in params.items()])
         ),
         input_example=given_example(spec.inputs),
-        pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if find_spec(name) or name not in HUB],
+        pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if name not in HUB or find_spec(name)],
         metadata={"classes": list(spec.targets.output_names)},
     )
 
