@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -132,12 +133,24 @@ def test_figures_of_an_earlier_task_are_removed_by_an_evaluation(checkout: Path)
     assert "Predicted and actual" not in report().page
 
 
-def test_uncommitted_changes_and_a_training_without_a_journal_have_no_commands(checkout: Path) -> None:
+def test_a_training_without_a_journal_has_no_cost_and_no_commands(checkout: Path) -> None:
     shutil.rmtree(".pipeline")
     page = report()
     assert "git checkout" not in page.text
     assert "Cost" not in page.text
     assert "no run in this checkout" in page.text
+
+
+def test_commands_are_those_of_a_commit_and_cannot_contain_those_of_a_strangers_model_file() -> None:
+    def commands(difference: str) -> list[str]:
+        facts = SimpleNamespace(provenance={"git.commit": "c0ffee; rm x", "git.difference": difference})
+        model: Any = SimpleNamespace(facts=facts, manifest=SimpleNamespace(fingerprint={"device": "cpu; rm -rf x\nrm y"}), digest="d1")
+        return list(content.commands(model))
+
+    assert commands("two files\n M pipeline/x.py") == []
+    first, _, repro, last = commands("none")
+    assert (first, repro) == ("git checkout 'c0ffee; rm x'", "PIPELINE_DEVICE='cpu; rm -rf x\nrm y' make repro")
+    assert "d1" in last
 
 
 def test_a_language_model_has_its_perplexity_and_its_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
