@@ -299,9 +299,9 @@ def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server
 
 def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, whole: Whole, tmp_path) -> None:
     folder = again(whole(MAIN), tmp_path / "project")
-    project.write_params(folder, {"train.sharding": "full", "train.steps": 60})
+    project.write_params(folder, {"train.sharding": "full", "train.steps": 16})
     params, before = folder / "params.yaml", (folder / "params.yaml").read_bytes()
-    variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "20"}
+    variables = {"DVC_STAGE": "train", "PIPELINE_CHECKPOINT_EVERY_STEPS": "4"}
     pids = server.start(folder, 2, **variables)
     end_s = time.monotonic() + 300
     while not newest_step(folder):
@@ -310,7 +310,7 @@ def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_o
     params.write_bytes(before.replace(b"batch_size:", b"batch_size: 1 #", 1))
     assert server.wait(*pids) == [2, 0], "only the first process fails: its message is the one that is shown"
     params.write_bytes(before)
-    assert newest_step(folder) == 60
+    assert newest_step(folder) == 16
     server.train(folder, 2, **variables)
-    assert "resuming after step 60" in (folder / "rank-0.log").read_text()
+    assert "resuming after step 16" in (folder / "rank-0.log").read_text()
     assert (folder / "models/model.safetensors").exists()
