@@ -27,7 +27,7 @@ class Settings(SourceSettings):
 
     def open(self, *, workers: int) -> RawDataset:
         # `sklearn.datasets.load_digits` reads this file, but to import it takes seconds
-        table = np.loadtxt(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz"), delimiter=",")
+        table = np.loadtxt(str(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")), delimiter=",")
         inputs = np.round(table[:, :-1].reshape(-1, 8, 8, 1) * (255 / LEVELS)).astype(np.uint8)
         task, statistics = ClassTargets(classes=tuple(map(str, range(10)))), Statistics(inputs.shape[1:])
         targets, blocks = table[:, -1].astype(np.int64), partial(blocks_of, {TRAIN: inputs}, len(inputs))

@@ -47,7 +47,7 @@ def examples(count: int) -> Callable[[Any], Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
             patch.setenv(f"PIPELINE_{name}", value)

@@ -16,7 +16,7 @@ WATCH = hostile.Watch()
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def template(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPELINE_TRACKING", "false")
         patch.setenv("PIPELINE_THREADS", "2")

@@ -52,7 +52,9 @@ RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
 """Networks with BatchNorm and dropout, and gradient accumulation: a lane of 6 samples is two micro-batches."""
 MAIN = "muon, mixed"
 RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.report_every_steps": 10, "train.validate_every_steps": 50})
-LONG_FORMS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("fp16", 4), ("texts", 2), ("table", 2))]
+LONG_FORMS = [
+    pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("fp16", 4), ("code", 2), ("texts", 2), ("table", 2))
+]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]
@@ -87,7 +89,7 @@ def again(whole: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 2), ("code", 2), *LONG_FORMS])
+@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 2), *LONG_FORMS])
 def test_every_number_of_processes_ends_in_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, name: str, count: int) -> None:
     folder = again(whole(name), tmp_path / "project")
     server.train(folder, count, PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
