@@ -103,12 +103,16 @@ PLOTS = ("curves.plot_reliability", "curves.plot_history", "mistakes.plot_confus
 """What plots the PNG files of an evaluation of classes, which takes longer than the rest of it."""
 
 
+def plot_nothing(patch: pytest.MonkeyPatch) -> None:
+    for name in PLOTS:
+        patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
+
+
 @pytest.fixture(scope="module")
 def unplotted() -> Iterator[None]:
     """Let evaluations plot no figures."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in PLOTS:
-            patch.setattr(f"pipeline.evaluate.reports.figures.{name}", lambda *_, **__: None)
+        plot_nothing(patch)
         yield
 
 

@@ -170,6 +170,7 @@ def leaks(places: list[Path], output: str) -> list[str]:
     return [name for name, content in found.items() if any(text in content for text in written)]
 
 
+@pytest.mark.usefixtures("unplotted")
 @pytest.mark.filterwarnings("ignore")  # of MLflow about its own libraries, while the model is logged
 def test_no_secret_is_written_or_said(tmp_path: Path, server: Server, monkeypatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Train, with a mirror, and evaluate while the server is down, then deliver the runs."""

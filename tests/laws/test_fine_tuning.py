@@ -20,7 +20,7 @@ TUNED = {**SHORT, "model": {**MLP, "weights": BASE.name}, "train.freeze": ["1.*"
 
 
 @pytest.fixture(scope="module")
-def finished(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a checkout with a model that was fine-tuned by stages that DVC has recorded."""
     folder = repository(tmp_path_factory.mktemp("finished"), SHORT)
     project.run(folder, "prepare", "train")
