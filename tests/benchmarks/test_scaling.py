@@ -147,6 +147,7 @@ def test_parameters_that_cannot_be_calculated_are_refused() -> None:
             step_work.work_of_data("digits", {**data, section: {**data[section], **values}})
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_calculated() -> None:
     """Presets with an LSTM are left out, because counting their operations takes seconds."""
     page = (PRESETS.parent / "docs/scaling.md").read_text(encoding="utf-8").splitlines()

@@ -153,7 +153,9 @@ def test_images_of_another_white_are_refused() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "step", "parameters"])
-def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(plotted_nothing: Path, tmp_path: Path, monkeypatch, other: str | None) -> None:
+def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(
+    plotted_nothing: Path, tmp_path: Path, monkeypatch, other: str | None
+) -> None:
     """But not with those of the training of another model."""
     folder = tmp_path / "clone"
     shutil.copytree(plotted_nothing, folder, symlinks=True, ignore=shutil.ignore_patterns(".pipeline"))

@@ -89,7 +89,7 @@ def again(whole: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), ("fp16", 2), *LONG_FORMS])
+@pytest.mark.parametrize(("name", "count"), [(MAIN, 2), *LONG_FORMS])
 def test_every_number_of_processes_ends_in_the_same_bytes(server: Server, whole: Whole, tmp_path: Path, name: str, count: int) -> None:
     folder = again(whole(name), tmp_path / "project")
     server.train(folder, count, PIPELINE_TRACKING="true", PIPELINE_TRACKING_MIRROR="false")
@@ -146,18 +146,19 @@ def test_a_checkpoint_is_continued_by_any_number_of_processes_also_after_a_signa
     assert digests(folder) == digests(whole(MAIN))
 
 
-def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_there(server: Server, whole: Whole, tmp_path: Path) -> None:
-    """With a checkpoint and without one."""
+@pytest.mark.parametrize("variables", [EVERY_STEP, pytest.param({}, marks=pytest.mark.slow)], ids=["with a checkpoint", "without one"])
+def test_out_of_memory_in_one_process_gives_the_bytes_of_a_run_that_switched_there(
+    server: Server, whole: Whole, tmp_path: Path, variables: dict[str, str]
+) -> None:
     alone = again(whole(MAIN), tmp_path / "alone")
     server.train(alone, fault=("out of memory", 5))
     assert "out of memory at step 5: using micro-batches of 2 from this step on" in (alone / "rank-0.log").read_text()
-    for name, variables in {"without": {}, "with": EVERY_STEP}.items():
-        together = again(whole(MAIN), tmp_path / name)
-        codes = server.wait(*server.start(together, 2, fault=("out of memory", 5), **variables))
-        assert codes == [LOST, OUT_OF_MEMORY]
-        server.train(together, 2)
-        assert digests(together) == digests(alone) != digests(whole(MAIN))
-        assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
+    together = again(whole(MAIN), tmp_path / "together")
+    codes = server.wait(*server.start(together, 2, fault=("out of memory", 5), **variables))
+    assert codes == [LOST, OUT_OF_MEMORY]
+    server.train(together, 2)
+    assert digests(together) == digests(alone) != digests(whole(MAIN))
+    assert model_file.load(together / "models/model.safetensors")[1].switches == [{"step": 5, "micro_batch_size": 2}]
 
 
 @pytest.mark.parametrize(("fault", "code"), [("hang", None), pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.slow)])
