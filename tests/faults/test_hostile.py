@@ -63,5 +63,5 @@ def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: s
 
 def test_the_corpus_is_large_and_its_names_say_what_is_hostile() -> None:
     assert len(CASES) >= 100
-    assert LONG < CASES.keys()
+    assert CASES.keys() > LONG
     assert {name.partition(":")[0] for name in CASES} >= {"params.yaml"}
