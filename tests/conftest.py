@@ -117,6 +117,12 @@ def unplotted() -> Iterator[None]:
 
 
 @pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `set data=PATH` recommend as for a model whose time cannot be counted: to count and to measure it takes most of the verb's time."""
+    monkeypatch.setattr("pipeline.tools.training_time.counted", lambda *_: None)
+
+
+@pytest.fixture
 def cpu() -> torch.device:
     return torch.device("cpu")
 
