@@ -18,12 +18,12 @@ from tests.imports import TOP
 
 
 class ForkServer:
-    """The client side: runs `python -m MODULE`, writes requests to it as lines of JSON, and reads its answers."""
+    """The client side: runs `python -m MODULE WORDS`, writes requests to it as lines of JSON, and reads its answers."""
 
-    def __init__(self, module: str, log: Path, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(self, module: str, log: Path, variables: Mapping[str, str] | None = None, *words: str) -> None:
         self.log = log.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", module],
+            [sys.executable, "-W", "ignore", "-m", module, *words],
             cwd=TOP,
             env={**os.environ, "PYTHONPATH": str(TOP), **(variables or {})},
             stdin=subprocess.PIPE,

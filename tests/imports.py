@@ -42,12 +42,14 @@ def executed(path: Path) -> frozenset[Path]:
 
 
 def names(part: ast.AST) -> Iterator[str]:
-    for node in ast.walk(part):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    if isinstance(part, ast.Import):
+        yield from (alias.name for alias in part.names)
+    elif isinstance(part, ast.ImportFrom) and part.module and part.level == 0:
+        yield part.module
+        yield from (f"{part.module}.{alias.name}" for alias in part.names)
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):  # expressions hold no statement
+        for inner in getattr(part, block, ()) if not isinstance(part, ast.expr) else ():
+            yield from names(inner)
 
 
 def closure(path: Path, *, without: tuple[str, ...] = ()) -> set[Path]:

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from tests.conftest import MLP, preset
+from tests.conftest import MLP, plot_nothing, preset
 from tests.imports import TOP
 
 LENGTH = {"train.epochs": None, "train.steps": 24, "train.report_every_steps": 4, "train.validate_every_steps": 8}
@@ -128,9 +128,11 @@ def write_params(folder: Path, changes: dict[str, Any] | None = None, *, setting
         YAML().dump(params, file)
 
 
-def run(folder: Path, *verbs: str, **variables: str) -> Path:
-    """Run verbs of a project in this process, without tracking. All must succeed."""
+def run(folder: Path, *verbs: str, plotted: bool = False, **variables: str) -> Path:
+    """Run verbs of a project in this process, without tracking. All must succeed. Figures are drawn if `plotted`."""
     with pytest.MonkeyPatch.context() as patch:
+        if "evaluate" in verbs and not plotted:
+            plot_nothing(patch)
         for name, value in {"PIPELINE_TRACKING": "false", **variables}.items():
             patch.setenv(name, value)
         patch.chdir(folder)

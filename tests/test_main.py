@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from pipeline import __main__
 from pipeline.__main__ import main, print_error, print_failure
 from pipeline.tools.verbs import VERBS
 from tests import project
+from tests.forking import ForkServer
 from tests.imports import TOP
 
 HEAVY = {
@@ -24,59 +26,71 @@ FETCHED = {"mlflow", "sqlalchemy", "dvc", "sklearn", "scipy", "pandas", "torchvi
 """Modules that a stage does not use when it trains or evaluates without tracking."""
 
 
-def modules_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Run a verb in a new process; return its exit code and all modules that it imported."""
-    code = (
-        "import sys; from pipeline.__main__ import main\n"
-        "try: code = main(sys.argv[1:])\n"
-        "except SystemExit as end: code = end.code\n"
-        "print(code or 0, *sys.modules, file=sys.stderr)"
-    )
-    return answered([sys.executable, "-c", code, *arguments], cwd, variables)
+class Verbs(ForkServer):
+    """Runs verbs in forks of a process that has imported nothing, or torch alone."""
 
+    def __init__(self, log: Path, *imported: str) -> None:
+        super().__init__("tests.importing", log, {"PIPELINE_TRACKING": "false"}, *imported)
 
-def answered(command: list[str], cwd: Path, variables: dict[str, str]) -> tuple[int, set[str]]:
-    kept = {name: os.environ[name] for name in ("PATH", "OMP_NUM_THREADS", "PIPELINE_THREADS")}
-    variables = {**kept, "PYTHONPATH": str(TOP), "PIPELINE_TRACKING": "false", **variables}
-    done = subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=True)
-    number, *found = done.stderr.splitlines()[-1].split()
-    return int(number), set(found)
+    def modules_after(self, *words: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
+        """Return the exit code of a verb and all modules that were imported."""
+        found = self.ask(folder=str(cwd), words=words, variables=variables)
+        return found["code"], set(found["modules"])
 
-
-def heavy_after(*arguments: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
-    """Return the exit code of a verb and the heavy modules that it imported."""
-    code, found = modules_after(*arguments, cwd=cwd, **variables)
-    return code, found & HEAVY
+    def heavy_after(self, *words: str, cwd: Path = TOP, **variables: str) -> tuple[int, set[str]]:
+        """Return the exit code of a verb and the heavy modules that were imported."""
+        code, found = self.modules_after(*words, cwd=cwd, **variables)
+        return code, found & HEAVY
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
+def verbs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verbs]:
+    with Verbs(tmp_path_factory.mktemp("verbs") / "log") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def with_torch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Verbs]:
+    """For verbs that need torch, whose import takes longer than most of them."""
+    with Verbs(tmp_path_factory.mktemp("verbs") / "log", "torch") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def trained(verbs: Verbs, with_torch: Verbs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, set[str]]]:
     """Return a project in which every stage ran, the training alone with tracking, and the heavy modules that each stage imported."""
     folder = project.make(tmp_path_factory.mktemp("project"))
     found = {}
-    for stage, tracking in {"prepare": "false", "train": "true", "evaluate": "false"}.items():
-        code, found[stage] = heavy_after(stage, cwd=folder, PIPELINE_TRACKING=tracking, PIPELINE_TRACKING_MIRROR="false")
+    for stage, server, tracking in (("prepare", verbs, "false"), ("train", with_torch, "true"), ("evaluate", with_torch, "false")):
+        code, found[stage] = server.heavy_after(stage, cwd=folder, PIPELINE_TRACKING=tracking, PIPELINE_TRACKING_MIRROR="false")
         assert code == 0
     return folder, found
 
 
 def test_help_is_there_at_once() -> None:
-    bare = answered([sys.executable, "-c", "import sys; print(0, *sys.modules, file=sys.stderr)"], TOP, {})[1]
-    for arguments in (["--help"], ["train", "--help"]):
-        code, found = modules_after(*arguments)
+    def modules(*lines: str) -> set[str]:
+        code = "\n".join((*lines, "import sys; print(*sys.modules, file=sys.stderr)"))
+        done = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=True)
+        return set(done.stderr.split())
+
+    bare = modules()
+    for words in (["--help"], ["train", "--help"]):
+        found = modules("from pipeline.__main__ import main", f"try: main({words})", "except SystemExit as end: assert not end.code")
         foreign = {name.partition(".")[0] for name in found - bare} - sys.stdlib_module_names
-        assert (code, foreign) == (0, {"pipeline"})
+        assert foreign == {"pipeline"}
         assert not found & {"asyncio", "email", "http", "logging", "ssl", "urllib.request"}
 
 
-def test_a_preset_a_typing_error_and_a_journal_with_nothing_left_need_nothing_heavy(tmp_path: Path) -> None:
+def test_a_preset_a_typing_error_and_a_journal_with_nothing_left_need_nothing_heavy(
+    verbs: Verbs, with_torch: Verbs, tmp_path: Path
+) -> None:
     project.make(tmp_path)
     (tmp_path / "presets").symlink_to(TOP / "presets")
     (tmp_path / "params.yaml").unlink()
-    assert heavy_after("set", "preset=digits", cwd=tmp_path) == (0, set())
-    assert heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
-    assert heavy_after("set", "train.epoch=3", "model.width=3", cwd=tmp_path) == (2, {"numpy"}), "a source needs it"
-    code, found = heavy_after("set", "train.epochs=3", cwd=tmp_path)
+    assert verbs.heavy_after("set", "preset=digits", cwd=tmp_path) == (0, set())
+    assert verbs.heavy_after("sync", cwd=tmp_path, PIPELINE_TRACKING="true") == (0, set())
+    assert verbs.heavy_after("set", "train.epoch=3", "model.width=3", cwd=tmp_path) == (2, {"numpy"}), "a source needs it"
+    code, found = with_torch.heavy_after("set", "train.epochs=3", cwd=tmp_path)
     assert code == 0
     assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"}
 
@@ -98,28 +112,30 @@ def edited(folder: Path, good: str, bad: str) -> Path:
         ("evaluate", "batch_size: 256", "batch_size: 0"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(tmp_path: Path, verb: str, good: str, bad: str) -> None:
-    code, found = heavy_after(verb, cwd=edited(tmp_path, good, bad))
+def test_what_is_wrong_in_the_file_is_said_before_anything_heavy_is_imported(
+    verbs: Verbs, tmp_path: Path, verb: str, good: str, bad: str
+) -> None:
+    code, found = verbs.heavy_after(verb, cwd=edited(tmp_path, good, bad))
     assert code == 2
     # `check` looks at the data, too, as far as the parameters of the data are sound, and at the settings of DVC
     assert found <= ({"numpy", "dvc"} if verb == "check" else set())
 
 
-def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(tmp_path: Path) -> None:
-    code, found = heavy_after("check", cwd=project.make(tmp_path))
+def test_check_imports_torch_without_its_compiler_and_nothing_of_other_verbs(with_torch: Verbs, tmp_path: Path) -> None:
+    code, found = with_torch.heavy_after("check", cwd=project.make(tmp_path))
     assert code == 0
     assert "torch" in found
     assert not found & {*FETCHED, "torch._dynamo", "matplotlib", "PIL"} - {"dvc"}, "of DVC only its settings"
 
 
 @pytest.mark.parametrize(("address", "needed"), [({}, {"dvc", "sqlalchemy"}), ({"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}, {"dvc"})])
-def test_doctor_needs_nothing_that_takes_seconds_to_import(tmp_path: Path, address: dict[str, str], needed: set[str]) -> None:
-    code, found = heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true", **address)
+def test_doctor_needs_nothing_that_takes_seconds_to_import(verbs: Verbs, tmp_path: Path, address: dict[str, str], needed: set[str]) -> None:
+    code, found = verbs.heavy_after("doctor", "--json", cwd=project.make(tmp_path), PIPELINE_TRACKING="true", **address)
     assert code in (0, 1)
     assert found <= needed
 
 
-def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:
+def test_prepare_needs_no_torch(verbs: Verbs, tmp_path: Path, trained: tuple[Path, dict[str, set[str]]]) -> None:
     assert "torch" not in trained[1]["prepare"]
     root = tmp_path / "arrays"
     root.mkdir()
@@ -127,21 +143,21 @@ def test_prepare_needs_no_torch(tmp_path: Path, trained: tuple[Path, dict[str, s
         np.save(root / f"{split}-inputs.npy", np.zeros((samples, 4, 4, 1), np.uint8), allow_pickle=False)
         np.save(root / f"{split}-targets.npy", np.arange(samples) % 3, allow_pickle=False)
     source = {"name": "arrays", "root": str(root), "valid": 0.0, "test": 0.0, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
-    assert heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
+    assert verbs.heavy_after("prepare", cwd=project.make(tmp_path / "project", {"source": source})) == (0, {"numpy"})
 
 
-def test_compare_of_model_files_imports_neither_dvc_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:
-    code, found = heavy_after("compare", "models/model.safetensors", "models/model.safetensors", cwd=trained[0])
+def test_compare_of_model_files_imports_neither_dvc_nor_mlflow(with_torch: Verbs, trained: tuple[Path, dict[str, set[str]]]) -> None:
+    code, found = with_torch.heavy_after("compare", "models/model.safetensors", "models/model.safetensors", cwd=trained[0])
     assert code == 0
     assert found <= {"torch", "numpy", "safetensors", "rich"}
 
 
-def test_a_search_is_refused_before_anything_heavy_is_imported_and_needs_no_mlflow(tmp_path: Path) -> None:
+def test_a_search_is_refused_before_anything_heavy_is_imported_and_needs_no_mlflow(verbs: Verbs, tmp_path: Path) -> None:
     text = (TOP / "presets/search/digits.yaml").read_text(encoding="utf-8")
     (project.make(tmp_path) / "search.yaml").write_text(text.replace("trials: 20", "trials: none"), encoding="utf-8")
-    code, found = modules_after("search", "search.yaml", cwd=tmp_path)
+    code, found = verbs.modules_after("search", "search.yaml", cwd=tmp_path)
     assert (code, found & {*HEAVY, "optuna"}) == (2, {"numpy"})
-    code, found = modules_after("trial", "nowhere", cwd=tmp_path)
+    code, found = verbs.modules_after("trial", "nowhere", cwd=tmp_path)
     assert (code, found & {*HEAVY, "optuna"}) == (2, set())
 
 
@@ -155,22 +171,24 @@ def test_a_training_leaves_mlflow_to_its_mirror_and_a_stage_without_tracking_imp
     )
 
 
-def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(tmp_path: Path) -> None:
+def test_a_measurement_says_what_is_wrong_in_the_file_before_it_imports_anything_heavy(verbs: Verbs, tmp_path: Path) -> None:
     edited(tmp_path, "learning_rate:", "learning_rat:")
-    assert heavy_after("profile", "--speedup", cwd=tmp_path) == (2, {"pipeline.tools.profile"})
+    assert verbs.heavy_after("profile", "--speedup", cwd=tmp_path) == (2, {"pipeline.tools.profile"})
 
 
-def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(trained: tuple[Path, dict[str, set[str]]]) -> None:
+def test_the_summary_of_a_repetition_needs_neither_torch_nor_mlflow(verbs: Verbs, trained: tuple[Path, dict[str, set[str]]]) -> None:
     variables = {"PIPELINE_TRACKING": "true", "PIPELINE_TRACKING_MIRROR": "false"}
-    heavy_after("summary", cwd=trained[0], **variables)  # the first one records the scores of an evaluation without tracking
-    code, found = heavy_after("summary", cwd=trained[0], **variables)
+    verbs.heavy_after("summary", cwd=trained[0], **variables)  # the first one records the scores of an evaluation without tracking
+    code, found = verbs.heavy_after("summary", cwd=trained[0], **variables)
     assert code == 0
     assert found <= {"numpy"}
 
 
-def test_a_report_of_what_was_evaluated_needs_no_tracking_server(trained: tuple[Path, dict[str, set[str]]]) -> None:
-    assert heavy_after("report", "--output", "report.txt", cwd=trained[0]) == (2, set())
-    code, found = heavy_after("report", cwd=trained[0])
+def test_a_report_of_what_was_evaluated_needs_no_tracking_server(
+    verbs: Verbs, with_torch: Verbs, trained: tuple[Path, dict[str, set[str]]]
+) -> None:
+    assert verbs.heavy_after("report", "--output", "report.txt", cwd=trained[0]) == (2, set())
+    code, found = with_torch.heavy_after("report", cwd=trained[0])
     assert code == 0
     assert not found & {*FETCHED - {"scipy"}, "torch._dynamo"}, "scipy gives the interval of the accuracy"
 

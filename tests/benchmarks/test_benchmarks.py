@@ -78,6 +78,7 @@ def test_all_loops_begin_with_the_same_weights_and_the_pipeline_trains(tmp_path:
     assert all(torch.equal(one, other) for one, other in zip(network.parameters(), bare.network.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_the_loops_train_text_models_to_the_same_loss(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

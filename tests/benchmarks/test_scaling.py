@@ -88,6 +88,7 @@ def test_the_counts_of_a_linear_layer_are_those_computed_by_hand() -> None:
     assert found.moved_bytes >= 2 * 2 * (5 * 12 + 12 * 4 + 5 * 4)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_billion_weights_computes_six_flops_a_weight_and_token() -> None:
     work = step_work.work_of_data("1 B", step_work.billion())
     assert 0.9e9 < work.num_weights < 1.1e9
@@ -147,6 +148,7 @@ def test_parameters_that_cannot_be_calculated_are_refused() -> None:
             step_work.work_of_data("digits", {**data, section: {**data[section], **values}})
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_calculated() -> None:
     """Presets with an LSTM are left out, because counting their operations takes seconds."""
     page = (PRESETS.parent / "docs/scaling.md").read_text(encoding="utf-8").splitlines()

@@ -87,6 +87,7 @@ def test_airbench_runs_with_torchs_default_flags_in_its_folder(monkeypatch, tmp_
     assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == (False, True)
 
 
+@pytest.mark.slow
 def test_the_first_run_of_each_is_discarded_and_the_order_alternates() -> None:
     order: list[tuple[str, int]] = []
 

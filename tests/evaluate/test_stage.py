@@ -153,10 +153,12 @@ def test_images_of_another_white_are_refused() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "step", "parameters"])
-def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(here: Path, tmp_path: Path, monkeypatch, other: str | None) -> None:
+def test_a_model_without_a_run_gets_one_with_the_files_of_its_training(
+    plotted_nothing: Path, tmp_path: Path, monkeypatch, other: str | None
+) -> None:
     """But not with those of the training of another model."""
     folder = tmp_path / "clone"
-    shutil.copytree(here, folder, symlinks=True, ignore=shutil.ignore_patterns(".pipeline"))
+    shutil.copytree(plotted_nothing, folder, symlinks=True, ignore=shutil.ignore_patterns(".pipeline"))
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIPELINE_TRACKING", "true")
     monkeypatch.setenv("PIPELINE_TRACKING_MIRROR", "false")

@@ -47,7 +47,7 @@ def examples(count: int) -> Callable[[Any], Any]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"TRACKING": "false", "THREADS": "2", "DEVICE": "cpu"}.items():
             patch.setenv(f"PIPELINE_{name}", value)
@@ -68,7 +68,7 @@ def read_or_refused(attempt: Callable[[], object]) -> None:
             return
 
 
-@examples(20)
+@examples(8)
 @given(text=damaged_lines(PRESETS))
 def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     with chdir(folder), hostile.bounded():
@@ -78,7 +78,7 @@ def test_a_damaged_parameter_file_passes_the_check_or_is_refused(folder: Path, c
     assert all(line.startswith("error: ") for line in output.err.splitlines())
 
 
-@examples(20)
+@examples(8)
 @given(data=st.data())
 def test_a_parameter_file_of_damaged_bytes_passes_the_check_or_is_refused(folder: Path, data: st.DataObject) -> None:
     with chdir(folder), hostile.bounded():

@@ -13,10 +13,20 @@ SOON_S = 10.0
 LITTLE_BYTES = 300 * 2**20
 SCREEN_LINES, LONGEST_LINE = 24, 2_100
 WATCH = hostile.Watch()
+LONG = {
+    *(
+        f"model: {name}"
+        for name in ("a hundred thousand unknown keys", "one hundred thousand tensors", "a hundred thousand unknown parameters")
+    ),
+    *(f"tar: {name}" for name in ("30,000 members", "a bzip2 bomb", "an xz bomb", "a bomb of many members", "a sparse map without end")),
+    *(f"params.yaml: {name}" for name in ("aliases that multiply", "a million bins")),
+    *("zip: a bomb that lies about its size", "zip: a bomb in a bomb", "npz: a bomb of images", "npy: names without end"),
+}
+"""The cases that take longest, each beside a shorter one of its kind."""
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def template(unplotted: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIPELINE_TRACKING", "false")
         patch.setenv("PIPELINE_THREADS", "2")
@@ -31,7 +41,7 @@ def folder(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return hostile.copied(template, tmp_path / "project")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in CASES])
 def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: str) -> None:
     case = CASES[name]
     with hostile.chdir(folder):
@@ -53,4 +63,5 @@ def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: s
 
 def test_the_corpus_is_large_and_its_names_say_what_is_hostile() -> None:
     assert len(CASES) >= 100
+    assert CASES.keys() > LONG
     assert {name.partition(":")[0] for name in CASES} >= {"params.yaml"}

@@ -20,6 +20,7 @@ from tests.train.engine.building import HERE, begin, run, same
 
 STEP = 3
 CHANGES = {**COMMON, "model": CONVNET}
+SGD_CHANNELS_LAST = {"optimizer": SGD, "train.channels_last": True}
 MESSAGE = "CUDA out of memory. Tried to allocate 2.00 GiB (injected)"
 
 
@@ -63,7 +64,7 @@ def with_micro_batch_changes(params, prepared, *changes: tuple[int, int]) -> Tra
 
 @pytest.mark.parametrize(
     ("where", "call", "changes"),
-    [("forward", 1, {}), ("backward", 0, {"optimizer": SGD, "train.channels_last": True}), ("backward", 2, {})],
+    [("forward", 1, {}), pytest.param("backward", 0, SGD_CHANNELS_LAST, marks=pytest.mark.slow), ("backward", 2, {})],
     ids=["forward", "backward with sgd", "last backward"],
 )
 def test_a_step_that_ran_out_of_memory_is_repeated_as_if_it_had_begun_so(

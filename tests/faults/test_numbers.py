@@ -256,7 +256,7 @@ def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tm
 LONG = {**CHANGES, "train.on_nonfinite": "skip", "train.steps": 40, "train.validate_every_steps": 120}
 
 
-@pytest.mark.parametrize("every", [1, 3, 40])
+@pytest.mark.parametrize("every", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(40, marks=pytest.mark.slow)])
 def test_a_run_ends_after_twenty_skipped_steps_in_a_row_also_if_it_was_resumed(
     train_params, prepared, tmp_path: Path, monkeypatch, every: int
 ) -> None:
@@ -404,6 +404,7 @@ def test_after_a_late_nan_both_ways_on_that_the_message_names_work(tmp_path: Pat
         assert (f"tensors start from data/weights/{checkpoint_key(messages[0])}-step-{step}.safetensors\n" in output) == bool(number)
 
 
+@pytest.mark.usefixtures("unplotted")
 def test_with_finish_a_late_nan_ends_in_the_best_weights_also_after_a_kill_before_they_are_written(
     tmp_path: Path, monkeypatch, capsys
 ) -> None:

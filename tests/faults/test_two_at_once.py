@@ -24,6 +24,7 @@ TRAINS_ALREADY = "another process is training with the same inputs: wait for it,
 TRAIN = ("dvc", "repro", "--force", "--single-item", "train")
 JOB = (sys.executable, "-m", "pipeline", "repro")
 WITHIN_S = 300
+pytestmark = pytest.mark.slow  # tests/tools/test_checkout_lock.py and tests/train/test_work_folder.py have the short forms
 
 
 class Ended(NamedTuple):
@@ -111,7 +112,6 @@ def test_of_two_trainings_one_works_and_the_other_says_what_to_do(twins: Twins, 
     assert remains(twins.folder) == []
 
 
-@pytest.mark.slow
 def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins: Twins, tmp_path: Path) -> None:
     folder = repository(tmp_path, CHANGES)
     with in_the_middle(folder, *JOB) as job:
@@ -121,7 +121,6 @@ def test_a_job_whose_first_process_alone_is_ended_ends_dvc_too_and_resumes(twins
     assert digests(folder) == twins.digests
 
 
-@pytest.mark.slow
 def test_after_a_killed_dvc_the_same_command_ends_in_the_same_bytes(twins: Twins) -> None:
     with in_the_middle(twins.folder, *TRAIN) as dvc:
         dvc.process.kill()

@@ -1,19 +1,30 @@
 """Small models of the libraries timm and transformers, as sections `model`."""
 
 import json
+import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-import transformers
 from safetensors.torch import save_file
 
 from pipeline.models import transformers as of_transformers
 
-transformers.logging.disable_progress_bar()
-transformers.logging.set_verbosity_error()
+os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
+
+class Late:
+    """A library that is imported when it is first used: each process that runs tests imports this module."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.name), name)
+
+
+peft, timm, transformers = map(Late, ("peft", "timm", "transformers"))
 TIMM = {
     name: {"name": "timm", "weights": None, "architecture": name, "normalization": "data", "dropout": 0.0, "drop_path": 0.1}
     for name in ("test_vit", "test_resnet", "test_convnext", "test_efficientnet", "test_byobnet")

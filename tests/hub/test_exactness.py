@@ -42,7 +42,7 @@ QUICK = "transformers, updates"
     ("data", "changes"),
     [pytest.param(*each, id=name, marks=() if name == QUICK else pytest.mark.slow) for name, each in VARIANTS.items()],
 )
-def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_path: Path, data: Any, changes: dict[str, Any]) -> None:
+def test_a_run_stopped_at_any_step_ends_in_the_same_bytes(train_params, tmp_path: Path, data: Any, changes: dict[str, Any]) -> None:
     resuming.refuse_another_end(train_params(changes), data(), tmp_path / "checkpoints")
 
 

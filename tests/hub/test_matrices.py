@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
-import timm
 import torch
 from torch import nn
 from torchvision import models as of_torchvision
@@ -13,6 +12,7 @@ from pipeline.core.registry import MODELS
 from pipeline.inference.networks import MetaDeviceMode
 from pipeline.train.engine import optimizers
 from tests.hub import models
+from tests.hub.models import timm
 from tests.specs import text_spec
 from tests.train.engine.building import ADAMW, MUON
 

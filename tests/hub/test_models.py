@@ -4,11 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
-import timm
 import torch
-import transformers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -19,6 +16,7 @@ from pipeline.inference import model_file
 from tests import texts
 from tests.gpu.presets import images
 from tests.hub import models
+from tests.hub.models import peft, timm, transformers
 from tests.specs import text_spec
 from tests.train.engine.building import begin, run, steps
 

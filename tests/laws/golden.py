@@ -38,7 +38,8 @@ def train(folder: Path, name: str) -> Path:
     project.make(folder, setting=name)
     if name == "digits":
         shutil.copy(TOP / "presets/digits.yaml", folder / "params.yaml")
-    return project.run(folder, "check", "prepare", "train", "evaluate", PIPELINE_THREADS=str(CORES) if name == "digits" else "1")
+    threads = str(CORES) if name == "digits" else "1"
+    return project.run(folder, "check", "prepare", "train", "evaluate", plotted=True, PIPELINE_THREADS=threads)
 
 
 def data(folder: Path) -> dict[str, str]:

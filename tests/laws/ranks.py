@@ -66,6 +66,12 @@ class Server(ForkServer):
         words = ["-m", "tests.laws.ranks", *map(str, fault)] if fault else ["-m", "pipeline", "train"]
         return int(self.ask(folder=str(folder), log="launcher.log", launch=words, arguments=["train"], variables=variables))
 
+    def campaign(self, folder: Path, module: str, *arguments: Any) -> dict[str, Any]:
+        """Return what `run` of a module returns, in a fork of this process."""
+        pid = int(self.ask(folder=str(folder), log="campaign.log", campaign=(module, *arguments), arguments=[], variables={}))
+        assert self.wait(pid) == [0], (folder / "campaign.log").read_text()
+        return dict(json.loads((folder / "campaign.log").read_text().splitlines()[-1]))
+
     def wait(self, *pids: int, within_s: float = 300) -> list[int | None]:
         """Return the exit codes of the processes. It is None for each that had not ended in time: it is then killed."""
         return list(self.ask(wait=pids, within_s=within_s))
@@ -109,14 +115,25 @@ def inject(name: str, step: int) -> None:
 
 
 def act(
-    *, folder: str, log: str, arguments: Sequence[str], variables: dict[str, str], fault: Fault | None = None, launch: Sequence[str] = ()
+    *,
+    folder: str,
+    log: str,
+    arguments: Sequence[str],
+    variables: dict[str, str],
+    fault: Fault | None = None,
+    launch: Sequence[str] = (),
+    campaign: Sequence[Any] = (),
 ) -> int:
-    """Run a verb in a forked child. With `launch`, the processes that it starts run `python LAUNCH`."""
+    """Run a verb, or a campaign, in a forked child. With `launch`, the processes that it starts run `python LAUNCH`."""
     os.chdir(folder)
     os.environ.update(variables)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    if campaign:
+        module, *words = campaign
+        print(json.dumps(import_module(module).run(*words)), flush=True)
+        return 0
     if fault:
         inject(*fault)
     run = launcher.run

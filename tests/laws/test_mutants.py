@@ -123,7 +123,7 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("variant", MAKE)
+@pytest.mark.parametrize("variant", [pytest.param("convnet", marks=pytest.mark.slow), "fp16"])
 def test_each_field_that_is_stale_or_missing_is_noticed(train_params, prepared, tmp_path: Path, variant: str) -> None:
     params = train_params({**MAKE[variant], "train.report_every_steps": 3, "train.validate_every_steps": 3})
     whole = begin(params, prepared)
@@ -218,6 +218,7 @@ TEXT_WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "model", "mutate"), TEXT_WAYS.values(), ids=TEXT_WAYS)
 def test_a_careless_way_to_go_on_with_texts_is_noticed(train_params, tmp_path: Path, monkeypatch, data: str, model, mutate) -> None:
     params, prepared = train_params({**OF_TEXT, "model": model}), getattr(texts, data)()

@@ -39,7 +39,7 @@ def test_what_is_read_ahead_gives_the_same_bytes_after_a_stop_too(train_params, 
     whole = begin(params, prepared)
     run(whole)
     ahead()
-    resumed = stopped_at(params, prepared, tmp_path, iter([2, 5, 6]))
+    resumed = stopped_at(params, prepared, tmp_path, (2, 5, 6))
     assert whole.train_split.resident
     assert not resumed.train_split.resident
     assert same(whole.state.tensors(), resumed.state.tensors())

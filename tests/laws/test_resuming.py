@@ -1,7 +1,10 @@
-"""A training that is stopped at any step resumes to the same bytes, with every feature that has a state."""
+"""A training that is stopped at any step resumes to the same bytes, with every feature that has a state.
+
+`make test` stops each after some steps, which are before and after the first validation, and `make test-slow` after every one.
+"""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -96,7 +99,7 @@ def outcome(training) -> tuple:
     return progress.rows, progress.best_step, progress.best_value, progress.stale
 
 
-def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
+def stopped_at(params, prepared, folder: Path, stops: Iterable[int]) -> object:
     """Train and resume at each of the steps in turn, with nothing but the checkpoint."""
     for stop in itertools.chain(stops, [STEPS]):
         training = begin(params, prepared, folder)
@@ -108,12 +111,17 @@ def stopped_at(params, prepared, folder: Path, stops: Iterator[int]) -> object:
     return training
 
 
+SOME_STEPS, EVERY = (1, 5, 6), range(1, STEPS)
+STOPS = pytest.mark.parametrize("stops", [SOME_STEPS, pytest.param(EVERY, marks=pytest.mark.slow)], ids=["some", "every"])
+
+
+@STOPS
 @pytest.mark.parametrize(
     "changes",
     [pytest.param(changes, id=name, marks=[pytest.mark.slow] if name == "mobilenet" else []) for name, changes in VARIANTS.items()],
 )
-def test_a_run_stopped_at_every_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes) -> None:
-    refuse_another_end(train_params({**COMMON, **changes}), prepared, tmp_path)
+def test_a_run_stopped_at_any_step_ends_in_the_same_bytes(train_params, prepared, tmp_path: Path, changes, stops: Sequence[int]) -> None:
+    refuse_another_end(train_params({**COMMON, **changes}), prepared, tmp_path, stops)
 
 
 SEPARATE_WEIGHTS = pytest.mark.filterwarnings("ignore:RNN module weights are not part of single contiguous chunk")
@@ -121,16 +129,19 @@ SEPARATE_WEIGHTS = pytest.mark.filterwarnings("ignore:RNN module weights are not
 
 
 @SEPARATE_WEIGHTS
+@STOPS
 @pytest.mark.parametrize(("data", "changes"), TEXT_VARIANTS.values(), ids=TEXT_VARIANTS)
-def test_a_text_model_stopped_at_every_step_ends_in_the_same_bytes(train_params, tmp_path: Path, data: str, changes) -> None:
-    refuse_another_end(train_params({**OF_TEXT, **changes}), getattr(texts, data)(), tmp_path)
+def test_a_text_model_stopped_at_any_step_ends_in_the_same_bytes(
+    train_params, tmp_path: Path, data: str, changes, stops: Sequence[int]
+) -> None:
+    refuse_another_end(train_params({**OF_TEXT, **changes}), getattr(texts, data)(), tmp_path, stops)
 
 
-def refuse_another_end(params, prepared, folder: Path) -> None:
-    """Train at once and with a stop after every step, and compare the ends."""
+def refuse_another_end(params, prepared, folder: Path, stops: Iterable[int] = SOME_STEPS) -> None:
+    """Train at once and with a stop after each of these steps, and compare the ends."""
     whole = begin(params, prepared)
     list(whole.reports())
-    assert_same_end(whole, stopped_at(params, prepared, folder, iter(range(1, STEPS))))
+    assert_same_end(whole, stopped_at(params, prepared, folder, stops))
 
 
 def assert_same_end(whole, resumed) -> None:
@@ -156,6 +167,6 @@ def test_every_optimizer_resumes_with_channels_last(train_params, prepared, tmp_
     params = train_params({**COMMON, "model": CONVNET, "train.channels_last": True, **changes})
     whole = begin(params, prepared)
     list(whole.reports())
-    resumed = stopped_at(params, prepared, tmp_path, iter([3, 6]))
+    resumed = stopped_at(params, prepared, tmp_path, (3, 6))
     assert all(group.get("fused", fused) is fused for group in resumed.state.optimizer.param_groups)
     assert same(whole.state.tensors(), resumed.state.tensors())

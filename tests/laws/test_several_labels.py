@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("untimed")
 def test_the_way_from_a_table_to_labels(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")

@@ -36,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("untimed")
 def test_the_way_from_a_table_to_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["set", "data=data/words.csv"]) == 2
     assert "add source.target_column=words or source.target_column=backwards for the column to write" in capsys.readouterr().err

@@ -182,7 +182,11 @@ def test_a_network_is_built_without_memory_and_a_model_file_restores_it(settings
     assert torch.equal(loaded(tokens), network.eval().requires_grad_(False)(tokens))
 
 
-@pytest.mark.parametrize("settings", [CLASSIFIERS[0], *CLASSIFIERS[-2:], LANGUAGE_MODELS[2]], ids=title)
+@pytest.mark.parametrize(
+    "settings",
+    [CLASSIFIERS[-1], *(pytest.param(each, marks=pytest.mark.slow) for each in (CLASSIFIERS[0], CLASSIFIERS[-2], LANGUAGE_MODELS[2]))],
+    ids=title,
+)
 def test_an_exported_network_takes_any_number_of_texts_of_any_length(settings: dict[str, Any]) -> None:
     network = build(settings).eval().requires_grad_(False)
     batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1, max=12)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.tools import training_time
 from tests import project
 from tests.imports import TOP
 from tests.tools.parameters import Parameters
@@ -23,12 +22,6 @@ def parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Parameters:
     parameters = Parameters((TOP / "presets/digits.yaml").read_text(encoding="utf-8"))
     parameters.write()
     return parameters
-
-
-@pytest.fixture
-def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `set data=PATH` recommend as for a model whose time cannot be counted: to count and to measure it takes most of the verb's time."""
-    monkeypatch.setattr(training_time, "counted", lambda *_: None)
 
 
 @pytest.fixture

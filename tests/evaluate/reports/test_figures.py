@@ -60,6 +60,7 @@ def size(path):
         return picture.size
 
 
+@pytest.mark.slow  # tests/laws/test_determinism.py draws in other processes, too
 def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path):
     """Hash seed, time zone, locale, display and the user's own matplotlibrc decide nothing; pyplot and its state are not loaded."""
     (tmp_path / "matplotlibrc").write_text(HOSTILE)

@@ -164,8 +164,25 @@ OPTIMIZERS = {"adam": resuming.ADAM, "adamw": resuming.ADAM | {"name": "adamw"},
 WIDE_CONVNET = resuming.CONVNET | {"width": 16}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("precision_name", [*PRECISIONS, "fp16, skip", "bf16-true", "bf16-true, skip"])
+EACH_ONCE = {
+    ("fp32", "adam"),
+    ("bf16", "adamw"),
+    ("fp16", "muon"),
+    ("bf16, skip", "sgd"),
+    ("fp16, skip", "adamw"),
+    ("bf16-true", "muon"),
+    ("bf16-true, skip", "sgd"),
+}
+"""Each precision and each optimizer once: what `make test` trains."""
+
+
+@pytest.mark.parametrize(
+    ("precision_name", "optimizer"),
+    [
+        pytest.param(*pair, marks=[] if pair in EACH_ONCE else [pytest.mark.slow])
+        for pair in itertools.product([*PRECISIONS, "fp16, skip", "bf16-true", "bf16-true, skip"], OPTIMIZERS)
+    ],
+)
 def test_every_optimizer_trains_in_every_precision(begin: Begin, precision_name: str, optimizer: str) -> None:
     chosen, _, skips = precision_name.partition(", ")
     changes = {"model": WIDE_CONVNET, "optimizer": OPTIMIZERS[optimizer], "train.precision": chosen, "train.channels_last": True}
@@ -177,6 +194,7 @@ def test_every_optimizer_trains_in_every_precision(begin: Begin, precision_name:
     rehearse(begin, params_of(changes), CIFAR)
 
 
+@pytest.mark.slow
 def test_muon_updates_a_network_of_many_shapes_in_few_batches(begin: Begin) -> None:
     launches = rehearse(begin, params_of({"optimizer": MUON, "train.on_nonfinite": "skip"}, "cifar10-mobilenet"), CIFAR).launches
     assert launches <= 1200, "MobileNetV3 has 52 hidden weights in 40 shapes"
@@ -298,6 +316,7 @@ def test_a_training_goes_on_eagerly_with_the_reason_if_it_cannot_be_recorded(
     assert re.findall("not captured as CUDA graphs, which changes no result: " + OBSTACLES[obstacle], printed)
 
 
+@pytest.mark.slow
 def test_graphs_without_room_leave_the_micro_batch_as_it_is(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
     """The GPU has room for an eager step, but not for the gradients and the graphs of captured ones."""
     params = params_of({"model": WIDE_CONVNET | {"width": 64}, "train.batch_size": 512, "train.micro_batch_size": 512})
@@ -390,7 +409,7 @@ PRETRAINED = {
 }
 
 
-QUICK = ("test_resnet", "bert", "language model: llama, updates")
+QUICK = ("test_resnet", "language model: llama, updates")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PRETRAINED])
