@@ -1,6 +1,6 @@
 """A dataset as read from its source, before it is split and stored."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -131,7 +131,7 @@ class RawDataset:
     blocks: Callable[[], Generator[SampleBlock]]
     fit: "Callable[[Mapping[str, NDArray[np.str_]]], None]" = lambda _: None
     decode_and_store: DecodeAndStore | None = None
-    drawing_keys: "Callable[[], Sequence[bytes]] | None" = None
+    drawing_keys: "Callable[[], Iterable[bytes]] | None" = None
     together: bool = False
     sample_keys: "Callable[[], Mapping[str, Sequence[str]]] | None" = None
     notes: tuple[str, ...] = ()

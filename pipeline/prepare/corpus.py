@@ -55,7 +55,7 @@ class CorpusSettings(TextSettings):
             for split, array in rows.items():
                 print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
             known, new = ([document.text for document in documents.get(split, ())] for split in (TRAIN, VALID if VALID in rows else TEST))
-            if warning := token_counts.warning(self, tokenizer, known, new):
+            if warning := token_counts.warning(self, tokenizer, token_counts.measured(known), token_counts.measured(new)):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}

@@ -1,6 +1,7 @@
 """Pairs of a source text and a target text, as rows of the tokens of both."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.tokenizer import Tokenizer, Tokens
@@ -23,12 +24,21 @@ ENDS = 2
 """The tokens before and after a target text."""
 
 
-class Pair(NamedTuple):
-    """A source text and the target text that a model should write for it. `key` says where the source has it, such as the file and the line."""
+class Pairs(NamedTuple):
+    """Some source texts of one split, at most BLOCK_PAIRS, with the target texts that a model should write for them.
 
-    key: str
-    text: str
-    target: str
+    `positions` (n,) are those in the split, and `places` say where the pairs were found.
+    """
+
+    split: str
+    positions: NDArray[np.int64]
+    texts: Sequence[str]
+    targets: Sequence[str]
+    places: Sequence[str]
+
+
+ReadPairs = Callable[[], Iterable[Pairs]]
+"""Reads the pairs of all splits, from the beginning at each call."""
 
 
 class PairSettings(TextSettings):
@@ -55,18 +65,24 @@ class PairSettings(TextSettings):
         tokenizer = super().example_inputs(TextInputs.example()).tokenizer
         return example.model_copy(update={"length": self.max_length, "target_length": self.target_length, "tokenizer": tokenizer})
 
-    def dataset(self, pairs: Mapping[str, Sequence[Pair]], notes: Sequence[str] = ()) -> RawDataset:
-        """Return the dataset of the pairs of each split. Equal source texts are duplicates."""
-        rows = PairRows(self, pairs)
+    def dataset(
+        self,
+        read: ReadPairs,
+        counts: Mapping[str, int],
+        keys: Callable[[], Mapping[str, Sequence[str]]] | None = None,
+        notes: Sequence[str] = (),
+    ) -> RawDataset:
+        """Return the dataset of pairs. `counts` has their number in each split. Equal source texts are duplicates. For `keys`, see RawDataset."""
+        rows = PairRows(self, read, counts)
         return RawDataset(
             SequenceTargets(),
             rows.statistics,
-            {split: np.zeros((len(found), 0), SequenceTargets.dtype) for split, found in pairs.items()},
+            {split: np.zeros((count, 0), SequenceTargets.dtype) for split, count in counts.items()},
             rows.blocks,
             rows.fit,
-            drawing_keys=lambda: [pair.text.encode("utf-8", "surrogatepass") for pair in pairs[TRAIN]],
+            drawing_keys=rows.of_train,
             together=self.duplicates == "together",
-            sample_keys=lambda: {split: [pair.key for pair in found] for split, found in pairs.items()},
+            sample_keys=keys,
             notes=tuple(notes),
         )
 
@@ -74,17 +90,25 @@ class PairSettings(TextSettings):
 class PairRows:
     """Turns pairs of texts into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer."""
 
-    def __init__(self, settings: PairSettings, pairs: Mapping[str, Sequence[Pair]]) -> None:
-        self.settings, self.pairs = settings, pairs
+    def __init__(self, settings: PairSettings, read: ReadPairs, counts: Mapping[str, int]) -> None:
+        self.settings, self.read, self.counts = settings, read, counts
         self.statistics = Statistics(settings.max_length, settings.target_length)
+
+    def of_train(self) -> Generator[bytes]:
+        for pairs in self.read():
+            if pairs.split == TRAIN:
+                yield from (text.encode("utf-8", "surrogatepass") for text in pairs.texts)
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
         """Fit the tokenizer to the pairs that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
-        texts: dict[str, list[str]] = {TRAIN: [], VALID: [], TEST: []}
-        for split, pairs in self.pairs.items():
-            for pair, destination in zip(pairs, assigned[split], strict=True):
-                texts[destination] += [pair.text, pair.target]
-        self.tokenizer = tokens.fitted(self.settings, texts[TRAIN], texts[VALID] or texts[TEST])
+        counts = Counter({name: 2 * count for name, count in Counter(str(each) for splits in assigned.values() for each in splits).items()})
+        texts = (
+            (text, split)
+            for pairs in self.read()
+            for *both, split in zip(pairs.texts, pairs.targets, assigned[pairs.split][pairs.positions].tolist(), strict=True)
+            for text in both
+        )
+        self.tokenizer = tokens.fitted(self.settings, texts, counts)
         self.statistics.tokenizer = self.tokenizer.description
 
     def blocks(self) -> Generator[SampleBlock]:
@@ -93,25 +117,22 @@ class PairRows:
         Raises Refusal if the tokenizer finds no token in a text.
         """
         inputs, truncated = self.statistics.inputs(), {"max_length": 0, "target_length": 0}
-        for split, pairs in self.pairs.items():
-            for start in range(0, len(pairs), BLOCK_PAIRS):
-                block = pairs[start : start + BLOCK_PAIRS]
-                sources, lengths = self.tokenizer.rows((pair.text for pair in block), self.settings.max_length)
-                targets, target_lengths = target_rows(self.tokenizer, [pair.target for pair in block], inputs)
-                empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
-                if len(empty):
-                    raise Refusal(
-                        f"source.root: {block[empty[0]].key}: has a text in which the tokenizer finds no token: change or remove the pair"
-                    )
-                truncated["max_length"] += int((lengths > self.settings.max_length).sum())
-                truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
-                padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))
-                rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), targets)
-                yield SampleBlock(split, np.arange(start, start + len(block)), rows)
-        total = sum(map(len, self.pairs.values()))
+        for pairs in self.read():
+            sources, lengths = self.tokenizer.rows(pairs.texts, self.settings.max_length)
+            targets, target_lengths = target_rows(self.tokenizer, pairs.targets, inputs)
+            empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
+            if len(empty):
+                raise Refusal(
+                    f"source.root: {pairs.places[empty[0]]}: has a text in which the tokenizer finds no token: change or remove the pair"
+                )
+            truncated["max_length"] += int((lengths > self.settings.max_length).sum())
+            truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
+            padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))
+            rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), targets)
+            yield SampleBlock(pairs.split, pairs.positions, rows)
         for (key, number), kind in zip(truncated.items(), ("source", "target"), strict=True):
             if number:
-                most = getattr(self.settings, key)
+                most, total = getattr(self.settings, key), sum(self.counts.values())
                 print(f"prepare: {number} of {total} {kind} texts have more than {most} tokens (source.{key}) and were truncated")
 
 

@@ -1,7 +1,7 @@
 """Assigns samples to splits. Splits of the source are kept; missing splits are drawn from train, stratified, by `source.seed`."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ def assign(
     valid: float | Fold,
     test: float,
     seed: int,
-    keys: Callable[[], Sequence[bytes]] | None = None,
+    keys: Callable[[], Iterable[bytes]] | None = None,
     together: bool = False,
 ) -> dict[str, NDArray[np.str_]]:
     """Assign every sample to train, valid or test.
@@ -82,7 +82,7 @@ def assign(
     return assigned
 
 
-def ranks_of(keys: Sequence[bytes], seed: int) -> Ranks:
+def ranks_of(keys: Iterable[bytes], seed: int) -> Ranks:
     """Return a number for each key, a hash of `seed` and the key. Equal keys have equal numbers."""
     prefix = b"%d/" % derive(seed, "split")
     return np.frombuffer(b"".join(hashlib.sha256(prefix + key).digest()[:8] for key in keys), ">u8").astype(np.uint64)

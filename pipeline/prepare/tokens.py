@@ -1,11 +1,12 @@
 """Counts the tokens that a tokenizer makes of texts, and judges by them whether it suits the texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pipeline.core.inputs.text import Normalization, TokenizerKind
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.inputs.text import TextSettings, fit
@@ -24,9 +25,24 @@ FEWEST_TOKENS, MOST_TOKENS, MOST_SIGNS = 8, 512, 2048
 """Bounds of the recommended `max_length`: in tokens, and the upper one also in characters or bytes."""
 
 
+class Sampled:
+    """Some of `total` texts, at equal distances: at most MOST_TEXTS, and at most MOST_CHARACTERS of each."""
+
+    def __init__(self, total: int) -> None:
+        self.step, self.seen, self.texts = max(1, -(-total // MOST_TEXTS)), 0, list[str]()
+
+    def add(self, text: str) -> None:
+        if self.seen % self.step == 0:
+            self.texts.append(text[:MOST_CHARACTERS])
+        self.seen += 1
+
+
 def measured(texts: Sequence[str]) -> list[str]:
-    """Return the texts to measure: at most MOST_TEXTS at equal distances, and at most MOST_CHARACTERS of each."""
-    return [text[:MOST_CHARACTERS] for text in texts[:: max(1, -(-len(texts) // MOST_TEXTS))]]
+    """Return the texts to measure, of those that are in memory."""
+    sampled = Sampled(len(texts))
+    for text in texts:
+        sampled.add(text)
+    return sampled.texts
 
 
 def lengths(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
@@ -85,18 +101,33 @@ def first_suitable(
     return tokenizer, reason
 
 
-def fitted(settings: TextSettings, known: Sequence[str], new: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer fitted to the texts `known`, those of train. Print its number of tokens, and a warning if it does not suit the texts `new`."""
-    tokenizer = settings.fit_tokenizer(known)
+def fitted(settings: TextSettings, texts: Iterable[tuple[str, str]], counts: Mapping[str, int]) -> Tokenizer:
+    """Return a tokenizer fitted to the texts of train. Print its number of tokens, and a warning if it does not suit those of valid, or else of test.
+
+    `texts` yields each text with its split, and is read once. `counts` has the number of texts of each split.
+    """
+    other = VALID if counts.get(VALID) else TEST
+    sampled = {TRAIN: Sampled(counts[TRAIN]), other: Sampled(counts.get(other, 0))}
+
+    def of_train() -> Iterator[str]:
+        for text, split in texts:
+            if split in sampled:
+                sampled[split].add(text)
+            if split == TRAIN:
+                yield text
+
+    remaining = of_train()
+    tokenizer = settings.fit_tokenizer(remaining)
+    for _ in remaining:  # of a tokenizer that is not fitted
+        pass
     print(f"prepare: the tokenizer `{settings.tokenizer}` has {tokenizer.num_tokens} tokens")
-    if told := warning(settings, tokenizer, known, new):
+    if told := warning(settings, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
         print(f"prepare: {told}")
     return tokenizer
 
 
 def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], new: Sequence[str]) -> str:
-    """Return a sentence with the remedy if the tokenizer, fitted to the texts `known` of train, does not suit the texts `new`, or ""."""
-    known, new = measured(known), measured(new)
+    """Return a sentence with the remedy if the tokenizer does not suit the texts `new`, or "". `known` are some of those to which it was fitted."""
     if not (found := misfit(tokenizer, new)):
         return ""
     beginning = f"warning: outside train, the tokenizer `{settings.tokenizer}` {found}"

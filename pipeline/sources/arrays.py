@@ -17,8 +17,9 @@ from pipeline.core.tasks.classification import described
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
+from pipeline.prepare.reading.encodings import UTF8
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
-from pipeline.prepare.reading.tables import read_text
+from pipeline.prepare.reading.streams import read_text
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
@@ -205,7 +206,7 @@ def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     path = root / "classes.txt"
     if not path.is_file():
         return None
-    return tuple(line.strip() for line in read_text(path, NAMES_BYTES).splitlines() if line.strip())
+    return tuple(line.strip() for line in read_text(path, UTF8, NAMES_BYTES, "shorten the names").splitlines() if line.strip())
 
 
 def blocks(inputs: dict[str, ArrayFile]) -> Generator[SampleBlock]:

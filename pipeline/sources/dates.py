@@ -1,13 +1,15 @@
 """Dates as people write them, each with its form in ISO 8601: pairs of texts without a download."""
 
 import random
+from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
-from pipeline.prepare.pairs import Pair, PairSettings
+from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
 MONTHS = (
@@ -64,11 +66,19 @@ class Settings(PairSettings):
 
     def open(self, *, workers: int) -> RawDataset:
         generator = random.Random("dates")  # noqa: S311  # no secret depends on it
-        return self.dataset({TRAIN: [pair(number, generator) for number in range(self.count)]})
+        pairs = [pair(generator) for _ in range(self.count)]
+
+        def read() -> Iterator[Pairs]:
+            for start in range(0, self.count, BLOCK_PAIRS):
+                texts, targets = zip(*pairs[start : start + BLOCK_PAIRS], strict=True)
+                positions = np.arange(start, start + len(texts))
+                yield Pairs(TRAIN, positions, texts, targets, [f"{TRAIN}:{number}" for number in positions])
+
+        return self.dataset(read, {TRAIN: self.count})
 
 
-def pair(number: int, generator: random.Random) -> Pair:
-    """Draw a date and a form. Return the date in this form, sometimes in lower or upper case, with its form in ISO 8601."""
+def pair(generator: random.Random) -> tuple[str, str]:
+    """Draw a date and a form. Return the date in this form, sometimes in lower or upper case, and its form in ISO 8601."""
     day = FIRST + timedelta(days=int(generator.random() * ((LAST - FIRST).days + 1)))
     form = FORMS[int(generator.random() * len(FORMS))]
     month = MONTHS[day.month - 1]
@@ -76,7 +86,7 @@ def pair(number: int, generator: random.Random) -> Pair:
         day=day.day, nth=ordinal(day.day), number=day.month, month=month, short=month[:3], weekday=DAYS[day.weekday()], year=day.year
     )
     case = generator.random()
-    return Pair(f"{TRAIN}:{number}", text.lower() if case < 0.2 else text.upper() if case < 0.3 else text, day.isoformat())
+    return text.lower() if case < 0.2 else text.upper() if case < 0.3 else text, day.isoformat()
 
 
 def ordinal(number: int) -> str:

@@ -7,19 +7,22 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator
 
-from pipeline.core.raw_dataset import TRAIN, RawDataset
+from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.image_files import ImageFileSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder
+from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import Tree
-from pipeline.prepare.reading.labelled_tables import Tables
-from pipeline.prepare.reading.listed_images import located
+from pipeline.prepare.reading.find_tables import Tables, find_tables
+from pipeline.prepare.reading.labelled_tables import Labelled
+from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
+from pipeline.prepare.reading.tables import Columns
 
 
 class Settings(LabelSettings, ImageFileSettings):
@@ -72,7 +75,7 @@ class Settings(LabelSettings, ImageFileSettings):
         """Return the tables of each split. Raises Refusal if there are none."""
         if self.table:
             return {TRAIN: [self.root / self.table]}
-        if found := labelled_tables.find_tables(self.root) or labelled_tables.find_tables(self.root, of_lines=True):
+        if found := find_tables(self.root) or find_tables(self.root, of_lines=True):
             return found
         raise Refusal(f"source.table: {self.root} has no table called train: write the path of a table in it")
 
@@ -82,29 +85,43 @@ class Settings(LabelSettings, ImageFileSettings):
     def files(self) -> tuple[Tree, ClassFolders]:
         found = self.tables()
         paths = [path for several in found.values() for path in several]
-        columns = tables.Columns(self.label_columns, split=self.split_column, of_images=True)
-        skip_empty = self.on_corrupt == "skip"
-        tree: Tree
-        if not self.root.is_dir() or (
+        columns = Columns(self.label_columns, split=self.split_column, of_images=True)
+        holds_images = not self.root.is_dir() or (
             tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))
-        ):
+        )
+        if holds_images:
             ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
-            labelled = labelled_tables.read(found, columns, self.labels, self.root, self.encoding, skip_empty=skip_empty)
-            read = list(dict.fromkeys(row.path for row in labelled.rows))
-            tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(path) for path in read))
-            names = [images.name(self.inside(row.path), row.line) for row in labelled.rows]
         else:
-            labelled = labelled_tables.read(
-                found, replace(columns, text=self.image_column), self.labels, self.root, self.encoding, skip_empty=skip_empty
-            )
+            columns = replace(columns, text=self.image_column)
+        parts = labelled_tables.of_tables(found, self.encoding, self.label_columns[0])
+        labelled = labelled_tables.read(parts, columns, self.labels, self.root, skip=self.on_corrupt == "skip")
+        rows = listed_rows(labelled, None if holds_images else self.image_column)
+        tree: Tree
+        if holds_images:
+            tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(part.path) for part in labelled.parts))
+            names = [images.name(self.inside(row.path), row.line) for row in rows]
+        else:
             tree = Folder(self.root)
-            names = located(labelled.rows, tree.listing().files, self.root)
+            names = located(rows, tree.listing().files, self.root)
         positions: Counter[str] = Counter()
         samples = list[Sample]()
-        for name, row in zip(names, labelled.rows, strict=True):
+        for name, row in zip(names, rows, strict=True):
             samples.append(Sample(name, row.split, positions[row.split]))
             positions[row.split] += 1
         return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task)
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""
+
+
+def listed_rows(labelled: Labelled, column: Column | None) -> list[ListedImage]:
+    """Return the rows in the order of reading. `column` has the paths of the images; None if the table holds the images."""
+    splits = [SPLITS[number] for number in labelled.splits.tolist()]
+    written = [""] * len(splits)
+    if column is not None:
+        starts = {split: labelled.rows_of(split) for split in labelled.targets}
+        for samples in labelled.samples([column]):
+            for row, text in zip(starts[samples.split][samples.positions].tolist(), texts(samples.cells[column]).to_pylist(), strict=True):
+                written[row] = text
+    lines = labelled.lines.tolist()
+    return [ListedImage(labelled.path(row), lines[row], written[row], split) for row, split in enumerate(splits)]

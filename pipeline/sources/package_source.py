@@ -18,8 +18,9 @@ from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.prepare import corpus
 from pipeline.prepare.corpus import CorpusSettings, Document
-from pipeline.prepare.reading import tables
+from pipeline.prepare.reading import encodings
 
+MOST_BYTES = 256 * 2**20
 REMEDY = "install what the lock pins: `uv pip sync requirements.lock`, or `uv pip install --reinstall` for this package"
 
 
@@ -89,11 +90,11 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
         if path.endswith(".py") and not path.startswith(("/", "..")) and fnmatch(path, pattern):
             place = f"source.package: {name}: {untrusted.shown(path)}"
             try:
-                content = untrusted.read(Path(str(package.locate_file(path))), tables.MOST_BYTES)
+                content = untrusted.read(Path(str(package.locate_file(path))), MOST_BYTES)
             except OSError as error:
                 raise Refusal(f"{place}: cannot be read ({error.strerror}): {REMEDY}") from None
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
             if recorded != f"sha256={digest}":
                 raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
-                yield Document(path, tables.decode(content, untrusted.shown(path)))
+                yield Document(path, encodings.decoded(content, encodings.UTF8, f"source.root: {untrusted.shown(path)}"))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.spec import Targets
@@ -38,9 +39,8 @@ class Settings(SourceSettings):
         from sklearn import datasets  # late: the import takes a second
 
         found = datasets.load_diabetes(scaled=False) if self.dataset == "diabetes" else getattr(datasets, f"load_{self.dataset}")()
-        statistics = Statistics(
-            [Part(str(name), "number", {TRAIN: values.tolist()}) for name, values in zip(found.feature_names, found.data.T, strict=True)]
-        )
+        statistics = Statistics([Part(str(name), "number") for name in found.feature_names], {TRAIN: len(found.data)})
+        statistics.add_rows(TRAIN, 0, list(map(pa.array, found.data.T.astype(np.float64))))
         task: Targets
         if self.dataset == "diabetes":
             task, targets = NumberTargets(columns=("progression",)), found.target.astype(np.float64)[:, None]

@@ -1,32 +1,38 @@
 """Rows of numbers, categories and dates in tables (CSV, TSV, JSON or Parquet)."""
 
-from collections import defaultdict
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.core.inputs.table import MOST_COLUMNS, Kind, is_missing, read
+from pipeline.core.inputs.table import MOST_COLUMNS, Floats, Kind
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.prepare.inputs.table import KINDS, LeftOut, Part, Statistics, TableSettings, Values
+from pipeline.prepare.inputs.table import KINDS, OF_KIND, LeftOut, Part, Statistics, Survey, TableSettings
 from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import labelled_tables, tables
+from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
-from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_tables
-from pipeline.prepare.reading.labels import Labelled, LabelledRow
+from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
+from pipeline.prepare.reading.labelled_tables import Labelled, Samples
+from pipeline.prepare.reading.labels import ClassLabels
 from pipeline.prepare.reading.parquet import MissingColumn
+from pipeline.prepare.reading.tables import Block, FaultyRows
 
 MOST_NAMED = 20
 
 
 class Settings(LabelSettings, TableSettings):
-    """Reads the rows of tables. All rows are held in memory. `root` is a table, or a folder or archive with a table for each split, as for labelled
+    """Reads the rows of tables of any size. `root` is a table, or a folder or archive with a table for each split, as for labelled
     texts. All columns are inputs, except those of the label and the split, and those that are left out, which `prepare` names.
 
     A cell has no value if it is empty, or one of `?`, `NA`, `N/A`, `NaN`, `null` and `None`.
@@ -42,6 +48,8 @@ class Settings(LabelSettings, TableSettings):
     """The column with the split of each row, `train`, `valid` or `test`, or truth values as for labelled texts. Null if there is none."""
     encoding: Encoding
     """The encoding of the files, by its name for Python, such as `utf-8` or `gbk`. A byte order mark counts more. Parquet has its own."""
+    on_corrupt: Literal["fail", "skip"]
+    """How to handle a row without a label: `fail` stops the stage and lists them; `skip` leaves them out, and says how many."""
 
     RECOMMENDED: ClassVar = {
         "root": "data/raw/table.csv",
@@ -50,7 +58,9 @@ class Settings(LabelSettings, TableSettings):
         "label_column": None,
         "split_column": None,
         "encoding": UTF8,
+        "on_corrupt": "fail",
     }
+    ADDED: ClassVar = {"on_corrupt": "fail"}
 
     def tables(self) -> Tables:
         """Return the tables of each split. Raises Refusal if there are none."""
@@ -60,11 +70,36 @@ class Settings(LabelSettings, TableSettings):
         return found
 
     def open(self, *, workers: int) -> RawDataset:
+        rows, notes = self.rows()
+        together = self.duplicates == "together"
+        return RawDataset(
+            rows.labelled.task,
+            rows.statistics,
+            rows.labelled.targets,
+            rows.statistics.blocks,
+            rows.fit,
+            drawing_keys=partial(rows.keys, together=together),
+            together=together,
+            sample_keys=rows.labelled.keys,
+            notes=(*notes, *rows.labelled.notes),
+        )
+
+    def rows(self) -> tuple["TableRows", list[str]]:
+        """Return the rows, of which the first pass has found what the columns hold, and sentences about these."""
         paths = self.tables()
         names = self.input_names(tables.names(paths[TRAIN][0], encoding=self.encoding))
         columns = tables.Columns(self.label_columns, split=self.split_column, cells=tuple(names))
+        surveys, labels = [Survey(name) for name in names], self.labels
+
+        def watch(block: Block, splits: NDArray[np.int8], values: NDArray[Any]) -> None:
+            of_train = splits == SPLITS.index(TRAIN)
+            rows = labelled_tables.selected(block, of_train)
+            for survey in surveys:
+                survey.add(rows.cells[survey.name], values[of_train] if self.task == "classification" else None)
+
+        parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0])
         try:
-            labelled = labelled_tables.read(paths, columns, self.labels, self.root, self.encoding, skip_empty=False)
+            labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip", watch=watch)
         except MissingColumn as error:
             if error.column not in names:
                 raise
@@ -72,26 +107,26 @@ class Settings(LabelSettings, TableSettings):
             raise Refusal(
                 f"source.root: {shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy
             ) from None
-        refuse_unlabelled(labelled)
-        parts, notes = self.columns(names, labelled)
+        if TRAIN not in labelled.targets:
+            raise Refusal(
+                f"source.split_column: {self.root}: has no row of train in the column {shown(self.split_column, 60)}: write {TRAIN} there"
+            )
+        inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [])
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
             notes.append(f"columns not read, because they have images or nested values, or the first row lacks them: {several}")
-        statistics = Statistics(parts, self.numbers)
-        together = self.duplicates == "together"
-        compared = [part.name for part in parts] if together else names  # such as an identifier, which tells equal rows apart
-        keys = partial(drawing_keys, labelled, [*map(names.index, compared)])
-        return RawDataset(
-            labelled.task,
-            statistics,
-            labelled.targets,
-            statistics.blocks,
-            statistics.fit,
-            drawing_keys=keys,
-            together=together,
-            sample_keys=partial(labelled_tables.sample_keys, labelled, self.root),
-            notes=(*notes, *labelled.notes),
-        )
+        counts = {split: len(targets) for split, targets in labelled.targets.items()}
+        return TableRows(labelled, names, Statistics(inputs, counts, self.numbers)), notes
+
+    def refuse_damaged(self, *, workers: int, within_s: float) -> None:  # one thread reads rows
+        """Convert the rows as `prepare` does, for at most `within_s` seconds. Raise Refusal if a row has no number or date where one belongs."""
+        said = any(getattr(self, key) for key in OF_KIND)
+        if said or self.split_column is not None or len(self.tables()) > 1:  # else, all cells were seen when the kinds were found
+            until_s = time.monotonic() + within_s
+            rows, _ = self.rows()
+            for _ in rows.converted():
+                if time.monotonic() > until_s:
+                    return
 
     def input_names(self, names: Sequence[str]) -> list[Column]:
         """Return the columns that may be inputs. Raises Refusal if the settings name a column that is not there, or no label.
@@ -111,35 +146,25 @@ class Settings(LabelSettings, TableSettings):
             raise Refusal(f"source.root: {self.root}: has {shown(repeated[0], 60)} as the name of several columns: rename them")
         return [name for name in known if name not in {*labels, self.split_column, *self.ignored_columns}]
 
-    def columns(self, names: Sequence[Column], labelled: Labelled) -> tuple[list[Part], list[str]]:
-        """Return the columns of the inputs with their values, and a sentence about each kind of columns. Raises Refusal if none can be used."""
-        if TRAIN not in labelled.targets:
-            raise Refusal(
-                f"source.split_column: {self.root}: has no row of train in the column {shown(self.split_column, 60)}: write {TRAIN} there"
-            )
-        rows = {split: [row for row in labelled.rows if row.split == split] for split in SPLITS if split in labelled.targets}
-        parts, kinds, left_out = list[Part](), dict[Kind, list[str]]({kind: [] for kind in KINDS}), list[str]()
-        for at, name in enumerate(names):
-            kind = self.kind_of(name, [row.cells[at] for row in rows[TRAIN]], f"source.root: {self.root}")
+    def columns(self, surveys: Sequence[Survey], classes: Sequence[str]) -> tuple[list[Part], list[str]]:
+        """Return the columns of the inputs, and a sentence about each kind of columns. Raises Refusal if none can be used.
+
+        `classes` are the names of the classes, by the numbers that the surveys saw.
+        """
+        parts, kinds, left_out, warnings = list[Part](), dict[Kind, list[str]]({kind: [] for kind in KINDS}), list[str](), list[str]()
+        for survey in surveys:
+            kind = survey.kind(f"source.root: {self.root}", self.said_kind(survey.name))
             if isinstance(kind, LeftOut):
-                left_out.append(f"{shown(name, 40)} ({kind.reason})")
+                left_out.append(f"{shown(survey.name, 40)} ({kind.reason})")
             else:
-                kinds[kind].append(shown(name, 40))
-                parts.append(Part(name, kind, {split: values_of(kind, name, at, several) for split, several in rows.items()}))
+                kinds[kind].append(shown(survey.name, 40))
+                parts.append(Part(survey.name, kind))
+                warnings += survey.warnings(classes)
         sentences = [f"columns of the kind {kind}: {listed(several, MOST_NAMED)}" for kind, several in kinds.items() if several]
         if left_out:
             sentences.append(
                 f"columns not used: {listed(left_out, MOST_NAMED)}; source.category_columns or source.number_columns can name them"
             )
-        labels = [str(row.label) for row in rows[TRAIN]]
-        for part in parts:
-            values = part.values[TRAIN]
-            recur = part.kind == "category" or 3 * len({*labels}) <= len(labels)  # measurements differ in each row, as their labels may
-            if recur and len({*zip(values, labels, strict=True)}) == len({*values}) == len({*labels}):
-                name = shown(part.name, 40)
-                sentences.append(
-                    f"warning: the column {name} has one value for each label: if it is not known before the label, add source.ignored_columns=[{name}]"
-                )
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
             raise Refusal(
@@ -149,36 +174,42 @@ class Settings(LabelSettings, TableSettings):
             raise Refusal(
                 f"source.root: {self.root}: has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}: add some to source.ignored_columns"
             )
-        return parts, sentences
+        return parts, [*sentences, *warnings]
 
 
-def values_of(kind: Kind, name: Column, at: int, rows: Sequence[LabelledRow]) -> Values:
-    """Return the values of the column `name`, cell `at` of each row. Raises Refusal, which lists the lines, if some are no numbers or dates."""
-    values, problems = list[float | str | None](), defaultdict[Path, dict[int, Refusal]](dict)
-    for row in rows:
-        try:
-            values.append(read(kind, row.cells[at], name))
-        except Refusal as error:
-            (problem,) = error.problems
-            problems[row.path][row.line] = Refusal(problem.text, remedy=problem.remedy, place=f"source.root: {row.place}")
-    for path, several in problems.items():
-        tables.refuse_rows(several, sum(row.path == path for row in rows), f"source.root: {shown(path)}")
-    return values
+class TableRows:
+    """The cells of a table, which are read once more to be converted: for the keys by which splits are drawn, or else for `fit`."""
 
+    def __init__(self, labelled: Labelled, names: Sequence[Column], statistics: Statistics) -> None:
+        self.labelled, self.names, self.statistics = labelled, names, statistics
 
-def refuse_unlabelled(labelled: Labelled) -> None:
-    """Raise Refusal, which lists the lines, if the class of a row is the mark of a cell without a value."""
-    problems = defaultdict[Path, dict[int, Refusal]](dict)
-    for row in labelled.rows:
-        if is_missing(row.label):
-            text, remedy = f"has {shown(row.label)} as its label, which means no value", "write a class, or remove the row"
-            problems[row.path][row.line] = Refusal(text, remedy=remedy, place=f"source.root: {row.place}")
-    for path, several in problems.items():
-        tables.refuse_rows(several, sum(row.path == path for row in labelled.rows), f"source.root: {shown(path)}")
+    def keys(self, *, together: bool) -> Generator[bytes]:
+        """Yield a key of each row of train: the texts of all its cells, also of an identifier; or the values of its inputs if equal rows go `together`."""
+        for samples, values in self.converted():
+            if samples.split == TRAIN and together:
+                yield from (row.tobytes() for row in values + 0.0)  # no negative zero
+            elif samples.split == TRAIN:
+                written = (pc.fill_null(texts(samples.cells[name]), "") for name in self.names)
+                yield from (key.encode() for key in pc.binary_join_element_wise(*written, "\0").to_pylist())
 
+    def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
+        if not self.statistics.filled:
+            for _ in self.converted():
+                pass
+        self.statistics.fit(assigned)
 
-def drawing_keys(labelled: Labelled, compared: Sequence[int]) -> list[bytes]:
-    """Return the cells of the columns `compared`, by their positions, of each row of train."""
-    return [
-        "\0".join(str(row.cells[at]) for at in compared).encode("utf-8", "surrogatepass") for row in labelled.rows if row.split == TRAIN
-    ]
+    def converted(self) -> Generator[tuple[Samples, Floats]]:
+        """Yield the rows with the values of their inputs. Raises Refusal, which lists the lines, if some have no number or date where one belongs."""
+        faulty = dict[Path, FaultyRows]()
+        self.statistics.filled = 0
+        for samples in self.labelled.samples(self.names):
+            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
+            found.num_rows += len(samples.lines)
+
+            def add(rows: NDArray[np.bool_], refusal: Refusal, samples: Samples = samples, found: FaultyRows = found) -> None:
+                found.add(samples.lines[rows], refusal)
+
+            cells = [samples.cells[part.name] for part in self.statistics.parts]
+            yield samples, self.statistics.add_rows(samples.split, int(samples.positions[0]), cells, add)
+        for found in faulty.values():
+            found.refuse()

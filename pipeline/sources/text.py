@@ -12,7 +12,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare import corpus
 from pipeline.prepare.corpus import CorpusSettings, Document
-from pipeline.prepare.reading import tables
+from pipeline.prepare.reading import streams
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
@@ -71,7 +71,7 @@ def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:
     total_bytes = 0
     for name in names:
         if not name or (visible_parts(name) and fnmatch(name, pattern)):
-            content = tables.read_text(root / name, encoding=encoding)
+            content = streams.read_text(root / name, encoding, MOST_BYTES, "choose fewer files by source.pattern")
             total_bytes += len(content.encode())
             if total_bytes > MOST_BYTES:
                 raise Refusal(f"source.root: {root}: has more than {MOST_BYTES} bytes of text: choose fewer files by source.pattern")

@@ -1,9 +1,9 @@
 """Labelled texts: tables (TSV, CSV, JSON or Parquet), or files of text by class in a folder or archive."""
 
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -11,43 +11,45 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
+from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import described
+from pipeline.core.tasks.classification import ClassTargets, described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, labelled_tables, lines, tables
+from pipeline.prepare.reading import archives, encodings, labelled_tables, lines, tables
+from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
-from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_line_files, find_tables
-from pipeline.prepare.reading.labels import Labelled
+from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, visible_files
+from pipeline.prepare.reading.labelled_tables import Labelled, Part, find_line_files
+from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
 
 BLOCK_SAMPLES = 4096
-MOST_CHARACTERS = 2**30
-"""Upper bound for the texts in files by class, all together. A table may have `text.MOST_BYTES` bytes."""
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
-class PlacedText(NamedTuple):
-    """A text. `place` says where it was found, for messages: the file and, if the file is a table, the line."""
+class TextSamples(NamedTuple):
+    """Some texts of one split, at most BLOCK_SAMPLES. `positions` (n,) are those in the split, and `places` say where they were found."""
 
-    place: str
-    text: str
+    split: str
+    positions: NDArray[np.int64]
+    texts: Sequence[str]
+    places: Sequence[str]
 
 
-Texts = Mapping[str, list[PlacedText]]
-"""The samples of each split of the source."""
+ReadTexts = Callable[[], Iterator[TextSamples]]
+"""Reads the texts of all splits, from the beginning at each call."""
 
 
 class Settings(LabelSettings, TextSettings):
-    """Reads labelled texts. All texts are held in memory. `root` is one of:
+    """Reads labelled texts of any number. `root` is one of:
 
     - a table: a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file;
     - a folder or archive with a table for each split, such as `train.csv` and `test.csv`, `train/texts.csv`, or parts like
@@ -119,10 +121,12 @@ class Settings(LabelSettings, TextSettings):
             return self.open_tables(paths)
         if isinstance(self.text_column, str) and (files := find_line_files(self.root, self.encoding)):
             columns = Columns((str(self.label_column),), self.text_column)
-            return self.of_rows(labelled_tables.read_lines(files, columns, self.root, self.encoding, skip_empty=self.on_corrupt == "skip"))
-        if self.text_column is None and (classes := lines.class_files(labelled_tables.visible_files(self.root), self.table)):
+            parts, notes = labelled_tables.of_lines(files, columns, self.root, self.encoding)
+            return self.of_rows(parts, columns, self.labels, notes)
+        if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
-            return self.of_rows(labelled_tables.read_class_files(files_of_classes, self.root, self.encoding))
+            parts = labelled_tables.of_classes(files_of_classes, self.root, self.encoding)
+            return self.of_rows(parts, Columns((2,), 1), ClassLabels([2]), [])
         return self.open_files()
 
     def tables(self) -> Tables:
@@ -138,17 +142,16 @@ class Settings(LabelSettings, TextSettings):
                 "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             )
         columns = Columns(self.label_columns, self.text_column, self.split_column)
-        labelled = labelled_tables.read(paths, columns, self.labels, self.root, self.encoding, skip_empty=self.on_corrupt == "skip")
+        parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0])
+        return replace(self.of_rows(parts, columns, self.labels, []), described={"column": self.text_column})
+
+    def of_rows(self, parts: Sequence[Part], columns: Columns, labels: Labels, notes: Sequence[str]) -> RawDataset:
+        labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
+        assert columns.text is not None
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
-        return replace(self.of_rows(labelled), described={"column": self.text_column})
-
-    def of_rows(self, labelled: Labelled) -> RawDataset:
-        samples: dict[str, list[PlacedText]] = {split: [] for split in labelled.targets}
-        for row in labelled.rows:
-            samples[row.split].append(PlacedText(row.place, row.text))
-        keys = partial(labelled_tables.sample_keys, labelled, self.root)
-        return self.dataset(labelled.task, labelled.targets, lambda: samples, keys, notes=labelled.notes)
+        read = partial(texts_of, labelled, columns.text)
+        return self.dataset(labelled.task, labelled.targets, read, labelled.keys, notes=(*labelled.notes, *notes))
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -160,26 +163,26 @@ class Settings(LabelSettings, TextSettings):
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
-        load = partial(read_files, tree, layout, self.root, self.encoding)
-        dataset = self.dataset(described(layout.classes, str(self.root)), layout.targets, load, layout.names, paths, notes=layout.notes)
+        read = partial(read_files, tree, layout, self.root, self.encoding)
+        dataset = self.dataset(described(layout.classes, str(self.root)), layout.targets, read, layout.names, paths, notes=layout.notes)
         return replace(dataset, described={"whole_files": True})
 
     def dataset(
         self,
         task: Targets,
         targets: Mapping[str, NDArray[Any]],
-        load: Callable[[], Texts],
-        sample_keys: Callable[[], Mapping[str, list[str]]],
-        drawing_keys: Callable[[], list[bytes]] | None = None,
+        read: ReadTexts,
+        sample_keys: Callable[[], Mapping[str, Sequence[str]]],
+        drawing_keys: Callable[[], Iterable[bytes]] | None = None,
         *,
         notes: tuple[str, ...] = (),
     ) -> RawDataset:
         """Return the dataset. `task` describes `targets`, those of the samples of each split.
 
-        `load` returns the texts of each split. Only `prepare` calls `load`; the command `check` needs nothing but the targets. For
+        Only `prepare` calls `read`; the command `check` needs nothing but the targets. For
         `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts.
         """
-        texts = TokenizedTexts(self, load)
+        texts = TokenizedTexts(self, read, {split: len(found) for split, found in targets.items()})
         return RawDataset(
             task,
             texts.statistics,
@@ -201,27 +204,25 @@ def kinds_of(columns: LabelColumns | None) -> set[type]:
 class TokenizedTexts:
     """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
 
-    `load` returns the texts of each split of the source.
+    `counts` has the number of texts of each split of the source.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[], Texts]) -> None:
-        self.settings, self.load = settings, load
+    def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int]) -> None:
+        self.settings, self.read, self.counts = settings, read, counts
         self.statistics = Statistics(settings.max_length)
 
-    @cached_property
-    def samples(self) -> Texts:
-        return self.load()
-
-    def of_train(self) -> list[bytes]:
-        return [sample.text.encode("utf-8", "surrogatepass") for sample in self.samples[TRAIN]]
+    def of_train(self) -> Generator[bytes]:
+        for samples in self.read():
+            if samples.split == TRAIN:
+                yield from (text.encode("utf-8", "surrogatepass") for text in samples.texts)
 
     def fit(self, assigned: Assigned) -> None:
         """Fit the tokenizer to the samples that are assigned to train. Print a warning if it does not suit those of valid, or else of test."""
-        texts: dict[str, list[str]] = {TRAIN: [], VALID: [], TEST: []}
-        for split, samples in self.samples.items():
-            for sample, destination in zip(samples, assigned[split], strict=True):
-                texts[destination].append(sample.text)
-        self.tokenizer = tokens.fitted(self.settings, texts[TRAIN], texts[VALID] or texts[TEST])
+        counts = Counter(str(name) for splits in assigned.values() for name in splits)
+        texts = (
+            pair for samples in self.read() for pair in zip(samples.texts, assigned[samples.split][samples.positions].tolist(), strict=True)
+        )
+        self.tokenizer = tokens.fitted(self.settings, texts, counts)
         self.statistics.tokenizer = self.tokenizer.description
 
     def blocks(self) -> Generator[SampleBlock]:
@@ -230,42 +231,56 @@ class TokenizedTexts:
         Raises Refusal if the tokenizer finds no token in a text.
         """
         truncated = 0
-        for split, samples in self.samples.items():
-            for start in range(0, len(samples), BLOCK_SAMPLES):
-                block = samples[start : start + BLOCK_SAMPLES]
-                rows, lengths = self.tokenizer.rows((sample.text for sample in block), self.settings.max_length)
-                if not lengths.all():
-                    raise Refusal(
-                        f"source.root: {block[int(lengths.argmin())].place}: has a text in which the tokenizer finds no token: change or remove the text"
-                    )
-                truncated += int((lengths > self.settings.max_length).sum())
-                yield SampleBlock(split, np.arange(start, start + len(block)), rows)
-        total = sum(map(len, self.samples.values()))
+        for samples in self.read():
+            rows, lengths = self.tokenizer.rows(samples.texts, self.settings.max_length)
+            if not lengths.all():
+                place = samples.places[int(lengths.argmin())]
+                raise Refusal(f"source.root: {place}: has a text in which the tokenizer finds no token: change or remove the text")
+            truncated += int((lengths > self.settings.max_length).sum())
+            yield SampleBlock(samples.split, samples.positions, rows)
         if truncated:
             print(
-                f"prepare: {truncated} of {total} texts have more than {self.settings.max_length} tokens (source.max_length) and were truncated"
+                f"prepare: {truncated} of {sum(self.counts.values())} texts have more than {self.settings.max_length} tokens (source.max_length) and were truncated"
             )
 
 
 def refuse_names(labelled: Labelled) -> None:
     """Raise Refusal if the first row of all has the only label that no other row of train has: the line has the names of the columns."""
-    first = labelled.rows[0]
-    counts = Counter(row.label for row in labelled.rows if row.split == TRAIN)
-    if sum(counts.values()) > 1 and [label for label, count in counts.items() if count == 1] == [first.label]:
+    numbers = labelled.targets[TRAIN]
+    assert isinstance(labelled.task, ClassTargets)
+    counts = np.bincount(numbers)
+    if labelled.splits[0] == SPLITS.index(TRAIN) and len(numbers) > 1 and np.flatnonzero(counts == 1).tolist() == [numbers[0]]:
         raise Refusal(
-            f"source.root: {first.place}: no other row has the label {shown(first.label)}: if this line has the names of the columns, "
+            f"source.root: {labelled.place(0)}: no other row has the label {shown(labelled.task.classes[numbers[0]])}: if this line has the names of the columns, "
             "write these as source.text_column and source.label_column; else move it to another place"
         )
 
 
-def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Texts:
-    """Return the samples of each split: one for each file that `layout` lists.
+def texts_of(labelled: Labelled, column: Column) -> Iterator[TextSamples]:
+    """Yield the texts in a column of labelled rows."""
+    for samples in labelled.samples([column]):
+        found = texts(samples.cells[column]).to_pylist()
+        for start in range(0, len(found), BLOCK_SAMPLES):
+            chosen = slice(start, start + BLOCK_SAMPLES)
+            places = [f"{shown(samples.path)}:{line}" for line in samples.lines[chosen]]
+            yield TextSamples(samples.split, samples.positions[chosen], found[chosen], places)
+
+
+def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Iterator[TextSamples]:
+    """Yield a text for each file that `layout` lists.
 
     `tree` gives access to the files. `root` is the folder or archive, for messages. Raises Refusal if a file cannot be read, is not in `encoding`,
-    or has an empty or too long text. Raises Refusal if all texts together have more than MOST_CHARACTERS characters.
+    or has an empty or too long text.
     """
-    samples: dict[str, list[PlacedText]] = {split: [] for split in layout.targets}
-    num_characters = 0
+    held: dict[str, list[tuple[str, str]]] = {split: [] for split in layout.targets}
+    positions = dict.fromkeys(held, 0)
+
+    def taken(split: str) -> TextSamples:
+        places, found = zip(*held[split], strict=True)
+        held[split], start = [], positions[split]
+        positions[split] += len(found)
+        return TextSamples(split, np.arange(start, positions[split]), found, places)
+
     with tree.contents([sample.name for sample in layout.samples]) as members:
         for sample, member in zip(layout.samples, members, strict=True):
             place = f"{root}: {shown(sample.name)}"
@@ -275,11 +290,8 @@ def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> T
                 raise
             except READ_ERRORS as error:
                 raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): repair or remove it") from None
-            found = PlacedText(place, tables.checked_text(tables.decode(content, place, encoding=encoding), f"source.root: {place}"))
-            num_characters += len(found.text)
-            if num_characters > MOST_CHARACTERS:
-                raise Refusal(
-                    f"source.root: {root}: its texts have more than {MOST_CHARACTERS} characters in total, too many to hold in memory: remove some texts"
-                )
-            samples[sample.split].append(found)
-    return samples
+            text = encodings.decoded(content, encoding, f"source.root: {place}")
+            held[sample.split].append((place, tables.checked_text(text, f"source.root: {place}")))
+            if len(held[sample.split]) == BLOCK_SAMPLES:
+                yield taken(sample.split)
+    yield from (taken(split) for split, found in held.items() if found)

@@ -1,6 +1,8 @@
 """Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -8,16 +10,19 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.prepare.pairs import Pair, PairSettings
+from pipeline.core.untrusted import shown
+from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
 from pipeline.prepare.reading import labelled_tables
+from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
-from pipeline.prepare.reading.labelled_tables import TABLES, Tables, find_tables
+from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
+from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.tables import Columns
 
 
 class Settings(PairSettings):
-    """Reads pairs of texts. All texts are held in memory. `root` is a table (a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file), or a
+    """Reads pairs of texts of any number. `root` is a table (a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file), or a
     folder or archive with a table for each split, such as `train.csv` and `test.csv`. Any other file of text is a table whose columns have numbers.
 
     A split valid or test that `root` does not have is split off from the pairs of train, with the share `source.valid` or `source.test`.
@@ -62,10 +67,13 @@ class Settings(PairSettings):
         return column
 
     def open(self, *, workers: int) -> RawDataset:
-        return replace(self.dataset(*self.read()), described={"column": self.text_column})
+        labelled = self.labelled()
+        counts = {split: len(targets) for split, targets in labelled.targets.items()}
+        dataset = self.dataset(partial(self.pairs, labelled), counts, labelled.keys, labelled.notes)
+        return replace(dataset, described={"column": self.text_column})
 
-    def read(self) -> tuple[dict[str, list[Pair]], tuple[str, ...]]:
-        """Return the pairs of each split, and sentences about what is not used. Raises Refusal if there is no table, or if a row is unusable."""
+    def labelled(self) -> Labelled:
+        """Return the rows with pairs. Raises Refusal if there is no table, or if a row is unusable."""
         paths = self.tables()
         if not paths:
             raise Refusal(
@@ -73,14 +81,17 @@ class Settings(PairSettings):
                 f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
             )
         columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
-        skip_empty = self.on_corrupt == "skip"
-        labels = TextLabels([self.target_column], skip_empty=skip_empty)
-        found = labelled_tables.read(paths, columns, labels, self.root, self.encoding, skip_empty=skip_empty)
-        pairs: dict[str, list[Pair]] = {split: [] for split in found.targets}
-        for row in found.rows:
-            name = row.path.relative_to(self.root).as_posix() if row.path != self.root else row.path.name
-            pairs[row.split].append(Pair(f"{name}:{row.line}", row.text, row.label))
-        return pairs, found.notes
+        parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
+        labels = TextLabels([self.target_column])
+        return labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
+
+    def pairs(self, labelled: Labelled) -> Iterator[Pairs]:
+        for samples in labelled.samples([self.text_column, self.target_column]):
+            sources, targets = (texts(samples.cells[column]).to_pylist() for column in (self.text_column, self.target_column))
+            for start in range(0, len(sources), BLOCK_PAIRS):
+                chosen = slice(start, start + BLOCK_PAIRS)
+                places = [f"{shown(samples.path)}:{line}" for line in samples.lines[chosen]]
+                yield Pairs(samples.split, samples.positions[chosen], sources[chosen], targets[chosen], places)
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with several fields in each line."""

@@ -78,7 +78,7 @@ VERBS = {
             "first line has no names (default: that of the training)",
             "NAME",
         ),
-        value("--batch-size", "inputs per forward pass (default: %(default)s)", "N", type=int, default=64),
+        value("--batch-size", "inputs per forward pass (default: 64, and 1024 for rows of tables)", "N", type=int),
         value("--top-k", "name the K most likely classes (default: %(default)s)", "K", type=int, default=3),
         value("--beam", "write texts by a beam search of this width (default: %(default)s)", "N", type=int, default=1),
         value("--encoding", "the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),

@@ -69,5 +69,6 @@ def test_a_cell_without_a_number_is_named_with_its_line(
     assert main(["prepare"]) == 2
     error = capsys.readouterr().err
     assert "3 of 4 rows cannot be used" in error
-    for line, cell in ((3, '""'), (4, '"cheap"'), (5, '"inf"')):
+    assert 'line 3: has no label but "" in the column price: write one, remove the row' in error
+    for line, cell in ((4, '"cheap"'), (5, '"inf"')):
         assert f"line {line}: has {cell} in the column price: write a number such as 3.5, or remove the row" in error

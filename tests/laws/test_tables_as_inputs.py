@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 import torch
 
@@ -111,9 +112,8 @@ def prepared_rows(count: int = 120) -> Prepared:
     targets = 5 * (area - 1e9) + 300 * (city == 1) + generator.normal(0, 30, count)
     absent = generator.random(count) < 0.1
     numbers = [None if missing else number for missing, number in zip(absent, area.tolist(), strict=True)]
-    statistics = Statistics(
-        [Part("area", "number", {"train": numbers}), Part("city", "category", {"train": [CITIES[number] for number in city]})]
-    )
+    statistics = Statistics([Part("area", "number"), Part("city", "category")], {"train": count})
+    statistics.add_rows("train", 0, [pa.array(numbers, pa.float64()), pa.array([CITIES[number] for number in city])])
     assigned = np.where(np.arange(count) < count - 30, "train", "valid")
     statistics.fit({"train": assigned})
     (block,) = statistics.blocks()

@@ -71,7 +71,7 @@ def test_a_pair_without_a_text_is_named_or_left_out(folder: Path, capsys: pytest
     assert main(["prepare"]) == 2
     error = capsys.readouterr().err
     assert "3 of 12 rows cannot be used" in error
-    assert "line 10, 11: has an empty text in the column b: write a text, remove the row, or leave out" in error
+    assert "line 10, 11: has an empty text in the column b: write one, remove the row, or leave out" in error
     assert main(["set", "source.on_corrupt=skip"]) == 0
     assert main(["prepare"]) == 0
-    assert "3 rows without a text left out" in capsys.readouterr().out
+    assert "3 rows without a text or a label left out" in capsys.readouterr().out

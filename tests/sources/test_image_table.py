@@ -5,50 +5,27 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
-from pipeline.prepare.reading.labelled_tables import LabelledRow
-from pipeline.prepare.reading.listed_images import located
+from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.sources import image_table
 
 from .pictures import gathered, picture, write_folder
+from .settings import source
 
 GREYS = [10, 200, 210, 20]
 LABELS = ["cat", "dog", "dog", "cat"]
 
 
 def settings(root: Path, **changes: object) -> image_table.Settings:
-    fields: dict[str, object] = {
-        "image_size": 8,
-        "channels": 1,
-        "on_corrupt": "fail",
-        "max_pixels": 10_000,
-        "white": None,
-        "valid": 0.0,
-        "test": 0.0,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-    }
-    fields |= {
-        "duplicates": "together",
-        "table": None,
-        "image_column": "image",
-        "task": "classification",
-        "label_delimiter": None,
-        "positive_class": None,
-        "label_column": "label",
-        "split_column": None,
-        "encoding": "utf-8",
-    }
-    return image_table.Settings(name="image_table", root=root, **{**fields, **changes})  # type: ignore[arg-type]
+    small = {"image_size": 8, "channels": 1, "max_pixels": 10_000}
+    return source(image_table.Settings, root, **{**small, **changes})  # type: ignore[no-any-return]
 
 
-def values(source: image_table.Settings) -> list[tuple[str, int]]:
+def values(found: image_table.Settings) -> list[tuple[str, int]]:
     """Return the class and the grey value of each sample."""
-    dataset = source.open(workers=2)
+    dataset = found.open(workers=2)
     names = [dataset.task.output_names[number] for number in dataset.targets[TRAIN]]
     return list(zip(names, gathered(dataset)[TRAIN][:, 4, 4, 0].tolist(), strict=True))
 
@@ -66,9 +43,9 @@ def write_parquet(path: Path, images: list[object]) -> Path:
 
 
 def test_the_paths_of_a_table_are_relative_to_its_folder(tmp_path: Path) -> None:
-    source = settings(tmp_path, table=write_table(tmp_path))
-    assert values(source) == list(zip(LABELS, GREYS, strict=True))
-    keys = source.open(workers=1).sample_keys
+    found = settings(tmp_path, table=write_table(tmp_path))
+    assert values(found) == list(zip(LABELS, GREYS, strict=True))
+    keys = found.open(workers=1).sample_keys
     assert keys
     assert keys()[TRAIN][1] == "lists/pictures/1.png"
 
@@ -95,7 +72,7 @@ def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, 
     ],
 )
 def test_an_image_is_the_one_whose_path_ends_as_written(written: str, files: list[str], expected: str | None) -> None:
-    rows = [LabelledRow(Path("data/lists/all.csv"), number, text, "cat", TRAIN) for number, text in enumerate((written, "0.png"))]
+    rows = [ListedImage(Path("data/lists/all.csv"), number, text, TRAIN) for number, text in enumerate((written, "0.png"))]
     if expected is None:
         with pytest.raises(
             Refusal, match=r"all.csv:0: 1.png may be a/1.png or b/1.png: write the path relative to the folder of the table"
@@ -118,7 +95,7 @@ def test_the_images_of_a_parquet_file_are_read_in_order_across_its_row_groups(tm
 
 
 def test_a_table_outside_the_root_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"must be a path inside the folder source\.root"):
+    with pytest.raises(Refusal, match=r"must be a path inside the folder source\.root"):
         settings(tmp_path, table=Path("../all.csv"))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
@@ -17,6 +16,8 @@ from pipeline.sources import package_source
 from pipeline.tools.check.command import describe_dataset
 from tests.imports import TOP
 from tests.pretrained_tokenizers import FITTED
+
+from . import settings
 
 SETTINGS = {"tokenizer": "bpe", **FITTED, "vocabulary": 300, "min_count": 2, "normalization": [], "max_length": 64}
 FILES = ("sympy/core/basic.py", "sympy/core/logic.py")
@@ -44,18 +45,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def params(**changes: object) -> PrepareParams:
-    fields = {
-        "name": "package_source",
-        "root": "data/README.md",
-        "valid": 0.1,
-        "test": 0.1,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-        "package": "sympy",
-    }
-    fields["pattern"] = "sympy/strategies/*"
-    return from_data({"source": fields | SETTINGS | changes}, PrepareParams, "test")
+    fields = {"valid": 0.1, "test": 0.1, "package": "sympy", "pattern": "sympy/strategies/*"}
+    return settings.params(package_source.Settings, "data/README.md", **{**fields, **SETTINGS, **changes})
 
 
 def run(top: Path, **changes: object) -> Prepared:

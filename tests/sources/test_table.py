@@ -1,48 +1,34 @@
 """Rows of tables as a source: what a column is, cells without a value, splits and mistakes."""
 
 import json
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from pydantic import ValidationError
 from scipy.stats import norm, rankdata
 
 from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs, read
-from pipeline.core.raw_dataset import TRAIN, RawDataset
+from pipeline.core.raw_dataset import TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.inference.inputs.table import Preprocessing
 from pipeline.prepare.inputs import table as columns
 from pipeline.sources import scikit_learn, table
 
-FIELDS: dict[str, Any] = {
-    "valid": 0.0,
-    "test": 0.0,
-    "seed": 1,
-    "folds": None,
-    "fold": 0,
-    "duplicates": "keep",
-    "table": None,
-    "encoding": "utf-8",
-    "number_columns": (),
-    "category_columns": (),
-    "date_columns": (),
-    "ignored_columns": (),
-    "numbers": "standardized",
-    "task": "classification",
-    "label_column": "label",
-    "split_column": None,
-    "label_delimiter": None,
-    "positive_class": None,
-}
+from .settings import source
 
 
 def settings(root: Path, **changes: object) -> table.Settings:
-    return table.Settings(name="table", root=root, **{**FIELDS, **changes})
+    return source(table.Settings, root, **{"label_column": "label", **changes})  # type: ignore[no-any-return]
+
+
+def kind_of(name: str, *cells: str) -> columns.Kind | columns.LeftOut:
+    survey = columns.Survey(name)
+    survey.add(pa.array(cells), None)
+    return survey.kind("a.csv", None)
 
 
 def opened(source: table.Settings) -> tuple[RawDataset, TableInputs]:
@@ -111,9 +97,10 @@ def test_a_parquet_file_with_splits_gives_the_rows_of_the_csv(tmp_path: Path) ->
     rows = [{"when": f"2024-0{1 + number % 9}-01", "count": number * number, "label": "ab"[number % 2]} for number in range(12)]
     lines = [",".join(map(str, row.values())) for row in rows]
     write(tmp_path / "csv/train.csv", "when,count,label", *lines)
-    write(tmp_path / "csv/test.csv", "count,label,when", "7.0,a,2024-02-01")
+    write(tmp_path / "csv/test.csv", "count,label,when", "7.0,a,2024-02-01", "8.0,b,2024-02-02")
+    tests = [{"when": f"2024-02-0{number - 6}", "count": number, "label": "ab"[number % 2 - 1], "part": "test"} for number in (7, 8)]
     frame = pa.Table.from_pylist(
-        [{**row, "part": "train"} for row in rows] + [{"when": "2024-02-01", "count": 7, "label": "a", "part": "test"}]
+        [tests[0], *({**row, "part": "train"} for row in rows[:7]), tests[1], *({**row, "part": "train"} for row in rows[7:])]
     )
     dates = pa.compute.cast(frame["when"], pa.timestamp("ms"))
     pq.write_table(frame.set_column(0, "when", dates), tmp_path / "a.parquet")
@@ -129,10 +116,31 @@ def test_a_parquet_file_with_splits_gives_the_rows_of_the_csv(tmp_path: Path) ->
 
 def test_rare_values_and_those_of_other_splits_are_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MOST_VALUES", 2)
-    described = columns.described(columns.Part("c", "category", {}), ["a", "b", "a", "c", "b", "a"])
+    described = columns.described(columns.Part("c", "category"), ["a", "b", "c"], np.array([0.0, 1, 0, 2, 1, 0]))
     assert described == CategoryColumn(name="c", missing=False, values=("a", "b"), others=True)
     assert [described.stored(value) for value in ("a", "c", "never seen")] == [0, 2, 2]
     assert described.cell(described.stored("c")) == "another value"
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_values_are_counted_in_the_rows_of_train_alone(tmp_path: Path, drawn: bool) -> None:
+    """The splits are in a column, or drawn from one table."""
+    rows = [("b", 2, TRAIN), ("b", 4, TRAIN), ("a", 3, TRAIN), ("", 3, TRAIN)]
+    others = [("a", 9, VALID), ("c", 9, VALID), ("a", 9, VALID)]
+    every = [each for pair in zip_longest(others, rows) for each in pair if each]
+    path = write(tmp_path / "a.csv", "kind,size,label,part", *(f"{kind},{size},{at},{part}" for at, (kind, size, part) in enumerate(every)))
+    columns = {"ignored_columns": ["part"]} if drawn else {"split_column": "part"}
+    dataset = settings(path, task="regression", category_columns=["kind"], **columns).open(workers=1)
+    parts = np.array([part for _, _, part in every])
+    dataset.fit({TRAIN: parts} if drawn else {split: parts[parts == split] for split in dataset.targets})
+    kind, size = dataset.statistics.inputs().columns  # type: ignore[attr-defined]
+    assert kind == CategoryColumn(name="kind", missing=True, values=("b", "a"), others=False)
+    assert (size.mean, size.extremes) == (3, (2, 4))
+    inputs = {split: rows[:, 0].tolist() for split, rows in gathered(dataset).items()}
+    stored = {"b": 0, "a": 1, "": None, "c": 2}
+    expected = {split: [stored[kind] for kind, _, part in every if drawn or part == split] for split in inputs}
+    assert {split: [None if np.isnan(number) else number for number in found] for split, found in inputs.items()} == expected
+    assert kind.cell(2.0) == "another value"
 
 
 @pytest.mark.parametrize(
@@ -163,8 +171,9 @@ def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> Non
         Refusal, match=r"has numbers in the column size, but in 1 of 21 rows something else, such as unknown: write numbers there"
     ):
         settings(path).open(workers=1)
-    with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number"):
-        settings(path, number_columns=("size",)).open(workers=1)
+    for use in (opened, lambda source: source.refuse_damaged(workers=1, within_s=9)):
+        with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number"):
+            use(settings(path, number_columns=("size",)))
     twice = write(tmp_path / "b.csv", "size,size,label", "1,2,a", "2,1,b")
     with pytest.raises(Refusal, match="has size as the name of several columns: rename them"):
         settings(twice).open(workers=1)
@@ -172,26 +181,16 @@ def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> Non
         settings(path, date_columns=("day",)).open(workers=1)
     with pytest.raises(Refusal, match=r"has no column that can be an input: all are ignored"):
         settings(path, ignored_columns=("size",)).open(workers=1)
-    with pytest.raises(ValidationError, match="has size, which number_columns has, too"):
+    with pytest.raises(Refusal, match="has size, which number_columns has, too"):
         settings(path, number_columns=("size",), category_columns=("size",))
 
 
 @pytest.mark.parametrize(("name", "columns_and_classes"), [("breast_cancer", (30, 2)), ("diabetes", (10, None))])
 def test_the_tables_of_scikit_learn_are_there(name: str, columns_and_classes: tuple[int, int | None]) -> None:
-    fields = {
-        "name": "scikit_learn",
-        "root": "data/README.md",
-        "dataset": name,
-        "valid": 0.2,
-        "test": 0.2,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-    }
-    source = scikit_learn.Settings.model_validate(fields, strict=False)
-    dataset = source.open(workers=1)
-    assert (dataset.statistics.row_shape[0], source.num_classes()) == columns_and_classes
-    assert dataset.task.kind == source.targets_kind
+    found = source(scikit_learn.Settings, Path("data/README.md"), dataset=name)
+    dataset = found.open(workers=1)
+    assert (dataset.statistics.row_shape[0], found.num_classes()) == columns_and_classes
+    assert dataset.task.kind == found.targets_kind
 
 
 SIZES = [str(number * number) for number in range(12)]
@@ -210,30 +209,33 @@ def test_decimal_commas_are_refused_and_not_categories(tmp_path: Path) -> None:
 
 def test_a_label_that_means_no_value_is_no_class(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "size,label", *labelled(*SIZES), "7,?", "8,?")
-    with pytest.raises(Refusal, match=r"a\.csv: 2 of 14 rows cannot be used: line 14, 15: has \? as its label, which means no value"):
+    with pytest.raises(Refusal, match=r"a\.csv: 2 of 14 rows cannot be used: line 14, 15: has no label but \"\?\" in the column label"):
         settings(path).open(workers=1)
+    dataset, _ = opened(settings(path, on_corrupt="skip"))
+    assert len(dataset.targets[TRAIN]) == 12
+    assert "2 rows without a label left out" in dataset.notes[-1]
 
 
 def test_equal_rows_are_those_of_the_columns_that_are_used(tmp_path: Path) -> None:
-    lines = [f"id{number},{number % 3},{'ab'[number % 2]}" for number in range(12)]
+    lines = [f"id{number},{number % 3}{number // 6 * '.0'},{'ab'[number % 2]}" for number in range(12)]
     dataset, _ = opened(settings(write(tmp_path / "a.csv", "id,size,label", *lines), duplicates="together"))
     assert dataset.drawing_keys is not None
-    assert set(dataset.drawing_keys()) == {b"0", b"1", b"2"}
+    assert set(dataset.drawing_keys()) == {np.float64(size).tobytes() for size in range(3)}  # however they are written
 
 
 def test_numbers_that_differ_by_rounding_are_equal_and_tiny_ones_are_not() -> None:
     for numbers in ([0.3, 0.1 + 0.2], [0.0, 1e-305]):
-        found = columns.found_kind("sensor", [*map(str, numbers)], "a.csv")
+        found = kind_of("sensor", *map(str, numbers))
         assert found == columns.LeftOut("the same value in all rows, apart from rounding")
-        assert columns.described(columns.Part("sensor", "number", {}), numbers).std == 1.0
-    tiny = columns.described(columns.Part("tiny", "number", {}), [1e-170, 3e-170])
+        assert columns.described(columns.Part("sensor", "number"), (), np.array(numbers)).std == 1.0
+    tiny = columns.described(columns.Part("tiny", "number"), (), np.array([1e-170, 3e-170]))
     assert (tiny.mean, tiny.std, tiny.extremes) == (pytest.approx(2e-170), pytest.approx(1e-170), (1e-170, 3e-170))
     with pytest.raises(Refusal, match=r"has numbers above 1e\+100 in the column x, such as 3e160: write it in another unit"):
-        columns.found_kind("x", ["3e160", "1"], "a.csv")
+        kind_of("x", "3e160", "1")
 
 
 def test_equal_numbers_have_the_standard_deviation_1() -> None:
-    described = columns.described(columns.Part("c", "number", {}), [0.1, 0.1, 0.1, None])
+    described = columns.described(columns.Part("c", "number"), (), np.array([0.1, 0.1, 0.1, np.nan]))
     assert (described.mean, described.std) == (0.1, 1.0)  # type: ignore[union-attr]
 
 
@@ -283,6 +285,6 @@ def test_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 def test_a_code_that_looks_like_a_huge_number_is_a_text() -> None:
-    assert columns.found_kind("commit", ["5636e188", "a1b2c3d4"] * 2, "table.csv") == "category"
+    assert kind_of("commit", *["5636e188", "a1b2c3d4"] * 2) == "category"
     with pytest.raises(Refusal, match="write it in another unit"):
-        columns.found_kind("energy", ["5636e188", "1.5"] * 2, "table.csv")
+        kind_of("energy", *["5636e188", "1.5"] * 2)

@@ -4,35 +4,22 @@ import pytest
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.inputs.text import END, PAD, UNKNOWN
-from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
-from pipeline.prepare.params import PrepareParams
-from pipeline.prepare.reading import tables as text_files
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
 from tests.pretrained_tokenizers import FITTED
+
+from . import settings
 
 BYTE = {"tokenizer": "byte", **FITTED, "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
 CHARACTER = {"tokenizer": "character", "vocabulary": 100, "min_count": 1}
 
 
 def params(root, **changes):
-    fields = {
-        "name": "text",
-        "root": str(root),
-        "valid": 0.25,
-        "test": 0.2,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-        "pattern": "*.txt",
-        "divide": "position",
-        "encoding": "utf-8",
-    }
-    return from_data({"source": fields | BYTE | changes}, PrepareParams, "test")
+    return settings.params(text.Settings, root, **{"valid": 0.25, "test": 0.2, "pattern": "*.txt"} | BYTE | changes)
 
 
 def run(root, top, **changes):
@@ -153,5 +140,5 @@ def test_a_file_or_a_corpus_larger_than_the_bound_is_refused(tmp_path, monkeypat
         write(tmp_path / "data" / name, LONG)
     monkeypatch.setattr(text, "MOST_BYTES", 100)
     assert "has more than 100 bytes of text: choose fewer files by source.pattern" in refusal(tmp_path / "data", tmp_path)
-    monkeypatch.setattr(text_files, "MOST_BYTES", 10)
-    assert "a.txt: cannot be read (Has 80 bytes, more than 10)" in refusal(tmp_path / "data", tmp_path)
+    monkeypatch.setattr(text, "MOST_BYTES", 10)
+    assert "a.txt: has more than 10 bytes of text, which are held in memory: choose fewer files" in refusal(tmp_path / "data", tmp_path)

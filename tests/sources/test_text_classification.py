@@ -4,21 +4,17 @@ import json
 import re
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.prepare.params import PrepareParams
-from pipeline.prepare.reading import tables
-from pipeline.prepare.reading.tables import Columns
 from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import text_classification
 from tests.pretrained_tokenizers import FITTED
+
+from . import settings
 
 WORD = {"tokenizer": "word", **FITTED, "vocabulary": 50, "min_count": 1, "normalization": ["lowercase"], "max_length": 4}
 BYTE = {"tokenizer": "byte", **FITTED, "vocabulary": None, "min_count": None, "normalization": [], "max_length": 8}
@@ -29,24 +25,7 @@ LINES = ["good\ta fine day", "bad\tThe rain", "good\tsun and sun and sun", "bad\
 
 
 def params(root, **changes):
-    fields = {
-        "name": "text_classification",
-        "root": str(root),
-        "valid": 0.0,
-        "test": 0.4,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-        "task": "classification",
-        "label_delimiter": None,
-        "positive_class": None,
-        "duplicates": "keep",
-        "table": None,
-        "split_column": None,
-        "encoding": "utf-8",
-        "on_corrupt": "fail",
-    }
-    return from_data({"source": fields | WORD | NUMBERED | changes}, PrepareParams, "test")
+    return settings.params(text_classification.Settings, root, **{"test": 0.4, "duplicates": "keep"} | WORD | NUMBERED | changes)
 
 
 def run(root, top, **changes):
@@ -122,52 +101,6 @@ def test_of_one_table_only_the_texts_that_are_assigned_to_train_are_known(tmp_pa
     assert {text for _, text in texts_of(prepared, "test")} == {""}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "columns"),
-    [
-        ("a.tsv", 'good\t"fine", he said\r\nbad\train\r\n', NUMBERED),
-        ("a.tsv", '\ufefflabel\tid\ttext\n\ngood\t1\t"fine", he said\nbad\t2\train', NAMED),
-        ("a.csv", 'text,label\n"""fine"", he said",good\nrain,bad\n', NAMED),
-        ("a.CSV", '"""fine"", he said",good\nrain,bad\n', {"text_column": 1, "label_column": 2}),
-        ("a.jsonl", '{"text": "\\"fine\\", he said", "label": "good", "more": [1]}\n\n{"label": "bad", "text": "rain"}\n', NAMED),
-    ],
-)
-def test_every_format_gives_the_same_rows(tmp_path, name, content, columns):
-    rows = tables.read(write(tmp_path / name, content), Columns((columns["label_column"],), columns["text_column"]))
-    assert [(row.text, row.label) for row in rows] == [('"fine", he said', "good"), ("rain", "bad")]
-
-
-def test_a_parquet_file_gives_the_rows_of_its_columns(tmp_path):
-    path, texts = tmp_path / "a.parquet", ['"fine", he said', "rain"]
-    pq.write_table(pa.table({"more": [{"a": 1}, {"a": 2}], "label": [0, 1], "text": texts}), path)
-    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [
-        (1, texts[0], "0"),
-        (2, texts[1], "1"),
-    ]
-    with pytest.raises(Refusal, match="the column more has nested values"):
-        tables.read(path, Columns(("label",), "more"))
-    with pytest.raises(Refusal, match="has 0 columns called words: write one of its columns, more, label, text"):
-        tables.read(path, Columns(("label",), "words"))
-    content = path.read_bytes()
-    path.write_bytes(content[:20] + bytes(20) + content[40:-8])
-    with pytest.raises(Refusal, match=r"a\.parquet: cannot be read as Parquet"):
-        tables.read(path, Columns(("label",), "text"))
-
-
-def test_blanks_divide_rows_with_a_column_of_numbers_and_no_texts():
-    assert tables.csv_separator("a text\nno more\n") == ","
-    assert tables.csv_separator("size  kind\n 3.5 \t small\n12  large\n") == " "
-    assert list(tables.parsed_csv("size  kind\n 3.5 \t small\n", "a")) == [(1, ["size", "kind"]), (2, ["3.5", "small"]), (3, [])]
-
-
-def test_a_row_has_the_line_where_it_begins(tmp_path):
-    path = write(tmp_path / "a.csv", 'text,label\n"two\nlines",1\nx,2\n')
-    assert [(row.line, row.text, row.label) for row in tables.read(path, Columns(("label",), "text"))] == [
-        (2, "two\nlines", "1"),
-        (4, "x", "2"),
-    ]
-
-
 def test_files_by_class_are_read(tmp_path):
     for split, name, content in [("train", "a", "one two"), ("train", "b", "three"), ("test", "a", "two"), ("test", "b", "one\nthree")]:
         write(tmp_path / f"data/{split}/{name}/1.txt", content)
@@ -186,8 +119,8 @@ def test_a_file_with_the_texts_of_a_class_belongs_to_the_split_of_its_folder(tmp
 
 def test_equal_inputs_give_equal_bytes(tmp_path):
     path = write(tmp_path / "a.tsv", "\n".join(LINES))
-    for settings in (BYTE, {**WORD, "tokenizer": "bpe", "vocabulary": 280}):
-        digests = {run(path, tmp_path / str(number), **settings).digest for number in range(2)}
+    for tokenizer in (BYTE, {**WORD, "tokenizer": "bpe", "vocabulary": 280}):
+        digests = {run(path, tmp_path / str(number), **tokenizer).digest for number in range(2)}
         assert len(digests) == 1
 
 
@@ -197,15 +130,15 @@ def unspaced(number):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("tokenizer", "words"),
     [
         (WORD, "makes one token of 4 of 4 texts with 20 characters or more"),
         (WORD | {"tokenizer": "character", "vocabulary": 9}, "does not know "),
     ],
 )
-def test_a_tokenizer_that_does_not_suit_the_texts_is_named_and_the_advice_works(tmp_path, capsys, settings, words):
+def test_a_tokenizer_that_does_not_suit_the_texts_is_named_and_the_advice_works(tmp_path, capsys, tokenizer, words):
     path = write(tmp_path / "a.tsv", "".join(f"{'ab'[number % 2]}\t{unspaced(number)}\n" for number in range(30)))
-    run(path, tmp_path / "before", valid=0.2, test=0.2, **settings)
+    run(path, tmp_path / "before", valid=0.2, test=0.2, **tokenizer)
     [warning] = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
     assert words in warning
     [command] = re.findall("`python -m pipeline set (.*?)`", warning)
@@ -213,7 +146,7 @@ def test_a_tokenizer_that_does_not_suit_the_texts_is_named_and_the_advice_works(
         key.removeprefix("source."): json.loads(value) if value.isdigit() else value
         for key, value in (word.split("=") for word in command.split())
     }
-    prepared = run(path, tmp_path / "after", valid=0.2, test=0.2, **settings | advised)
+    prepared = run(path, tmp_path / "after", valid=0.2, test=0.2, **tokenizer | advised)
     assert "warning" not in capsys.readouterr().out
     assert (prepared.spec.inputs.tokenizer.kind, prepared.spec.inputs.length) == ("character", 22)
 
@@ -235,57 +168,52 @@ def test_files_in_another_encoding_are_read_by_its_name(tmp_path):
 
 GOOD = "good\tfine\nbad\train\n"
 REFUSED = {
-    "an empty text": ("a.tsv", GOOD + "good\t \n", {}, "a.tsv:3: has an empty text"),
-    "several bad rows": (
-        "a.csv",
-        "good,fine\n,fine\nbad,awful\n,bad\ngood,\n",
-        {},
-        '3 of 5 rows cannot be used: line 2, 4: has the label "": write printable text or a whole number, at most 255 characters; line 5: has an',
-    ),
-    "no label": ("a.tsv", GOOD + "\tfine\n", {}, 'a.tsv:3: has the label ""'),
-    "an unprintable label": ("a.tsv", GOOD + "go\x1bod\tfine\n", {}, "a.tsv:3: has the label"),
+    "several bad rows": ("a.csv", "good,fine\n,fine\nbad,awful\n,bad\ngood,\n", {}, '3 of 5 rows cannot be used: line 2, 4: has no label but "" in the column 1: write one, remove the row, or leave out all such rows with source.on_corrupt=skip; line 5: has an empty text: write a text, remove the row, or leave out'),
+    "a list as the label": ("a.jsonl", '{"text": "a", "label": ["b"]}\n', NAMED, "at most 255 characters; a list is read by source.task=multi_label"),
+    "an object as the label": ("a.jsonl", '{"text": "a", "label": {"b": 1}}\n', NAMED, 'a.jsonl:1: has the label "{'),
+    "half a character": ("a.jsonl", '\n{"text": "a", "label": "\\ud800"}\n', NAMED, "a.jsonl:2: has a half of a character"),
     "a label of 256 characters": ("a.tsv", GOOD + "g" * 256 + "\tfine\n", {}, "at most 255 characters"),
     "a ragged row": ("a.tsv", GOOD + "good\tfine\tmore\n", {}, "a.tsv:3: has 3 columns, but line 1 has 2"),
-    "latin-1": (
-        "a.tsv",
-        GOOD.encode() + b"good\tcaf\xe9\n",
-        {},
-        'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=cp1252` for "\u00e9",',
-    ),
+    "latin-1": ("a.tsv", GOOD.encode() + b"good\tcaf\xe9\n", {}, 'a.tsv:3: is not UTF-8 (byte 0xE9): name its encoding by `python -m pipeline set source.encoding=cp1252` for "\u00e9",'),
     "a NUL": ("a.tsv", GOOD + "good\tfi\0ne\n", {}, "a.tsv:3: has a NUL character"),
-    "an escaped NUL": ("a.jsonl", '{"text": "fi\\u0000ne", "label": "b"}\n', NAMED, "a.jsonl:1: has a NUL character"),
     "a missing column": ("a.tsv", GOOD, {"text_column": 3}, "a.tsv:1 has the columns 1, 2: write one"),
     "a name twice": ("a.csv", "text,label,text\n", NAMED, "a.csv:1 has the columns text, label, text"),
     "a field of megabytes": ("a.csv", "text,label\n" + "x" * (2**20 + 1) + ",a\n", NAMED, "a.csv:2: is not valid CSV (field larger than"),
-    "an overlong text": ("a.tsv", "good\t" + "x" * (2**20 + 1), {}, "a.tsv:1: has a text of 1048577 characters, more than 1048576"),
+    "an overlong text": ("a.tsv", "good\t" + "x" * (2**20 + 1), {}, "a.tsv:1: has a text of more than 1048576 characters: shorten or divide it"),
     "an open quote": ("a.csv", 'text,label\nx,a\n"y,b\nz,c\n', NAMED, "a.csv:3: is not valid CSV"),
     "no JSON": ("a.jsonl", '{"text": "a", "label": "b"}\n{"text"\n', NAMED, "a.jsonl:2: is not valid JSON"),
-    "a JSON list": ("a.jsonl", "[1, 2]\n", NAMED, "a.jsonl:1: has no key text: write one object per line with the keys text and label"),
+    "a JSON list": ("a.jsonl", "[1, 2]\n", NAMED, "a.jsonl:1: has [1, 2] where an object is expected: write one object per line"),
     "deep JSON": ("a.jsonl", "[" * 100_000 + "\n", NAMED, "a.jsonl:1: is not valid JSON"),
-    "a number as text": ("a.jsonl", '{"text": 3, "label": "b"}\n', NAMED, "a.jsonl:1: has a text that is not a string"),
-    "numbered keys": ("a.jsonl", "{}\n", {}, "source.text_column: "),
-    "names as a row": (
-        "a.csv",
-        "label,text\na,x\nb,y\na,y\nb,x\n",
-        {},
-        "a.csv:1: no other row has the label label: if this line has the names",
-    ),
-    "nothing": ("a.csv", "\n", NAMED, "a.csv: has no rows"),
-    "no gzip": ("a.csv.gz", "text,label\n", NAMED, "a.csv.gz: cannot be read (Is no complete gzip file, Not a gzipped file (b'te'))"),
+    "no key": ("a.jsonl", '{"label": "b"}\n', NAMED, "a.jsonl:1: has no key text: write one object per line with the keys text and label"),
+    "no key later": ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": "c"}\n', NAMED, "a.jsonl:2: has no key label: write one object per line"),
+    "names as a row": ("a.csv", "label,text\na,x\nb,y\na,y\nb,x\n", {}, "a.csv:1: no other row has the label label: if this line has the names"),
+    "names in the middle": ("a.csv", "text,label\nx,a\ntext,label\n", NAMED, "a.csv:3: has the names of the columns in place of values: remove the row"),
     "names alone": ("a.csv", "text,label\n", NAMED, "a.csv: has no rows"),
     "no columns given": ("a.tsv", GOOD, FILES, "holds its texts in a table: write the name or number of its column of texts here"),
     "columns of files": ("x/1.txt", "text", {}, "give your table one of the suffixes .tsv, .csv, .jsonl, .ndjson"),
     "an empty file": ("x/1.txt", " \n", FILES, "x/1.txt: has an empty text"),
+    "files of empty lines": ("a.txt", "\n", FILES, "data: has no row that can be used: add some"),
+    "no train": ("test.tsv", GOOD, {}, "has test.tsv, but no table of train: add a table called train with one of the suffixes .tsv, .csv, .jsonl"),
+    "a missing label": ("train.tsv", GOOD, {"label_column": 4}, "source.label_column: is 4, but "),
+    "two tables of train": ("train.csv", GOOD, {}, "has two tables of train (train.csv, train.tsv): keep one"),
+    "a label that train lacks": ("test.tsv", GOOD + "fair\tmild\npoor\tgrim\nfair\tcool\n", {}, "test.tsv:3: has the label fair, which no row of train has (3 rows have such labels, also poor): correct"),
+}  # fmt: skip
+BESIDE = {
+    "x/1.txt": dict.fromkeys(("x/2.txt", "x/3.txt", "y/1.txt", "y/2.txt", "y/3.txt"), "fine rain"),
+    "a.txt": {"b.txt": ""},
+    "train.csv": {"train.tsv": GOOD},
 }
 
 
 @pytest.mark.parametrize(("name", "content", "changes", "message"), REFUSED.values(), ids=REFUSED)
 def test_bad_input_is_refused_with_file_line_and_remedy(tmp_path, name, content, changes, message):
-    path = write(tmp_path / "data" / name, content)
-    if name == "x/1.txt":
-        for other in ("x/2", "x/3", "y/1", "y/2", "y/3"):
-            write(tmp_path / f"data/{other}.txt", "fine rain")
-        path = path.parents[1]
+    path, others = write(tmp_path / "data" / name, content), BESIDE.get(name, {})
+    if "which no row of train has" in message:
+        others = {"train.tsv": GOOD}
+    for other, beside in others.items():
+        write(tmp_path / "data" / other, beside)
+    if others or name.startswith("test"):
+        path = tmp_path / "data"
     with pytest.raises(Refusal) as caught:
         run(path, tmp_path, **changes)
     assert message in str(caught.value)
@@ -293,19 +221,14 @@ def test_bad_input_is_refused_with_file_line_and_remedy(tmp_path, name, content,
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("names", ["a.tsv", "a.jsonl", "train_text.txt train_labels.txt"])
-def test_rows_with_an_empty_text_are_left_out_and_counted(tmp_path, capsys, names):
+def test_lines_without_a_text_are_left_out_and_counted(tmp_path, capsys):
     rows = [("good", ""), ("x", " "), *[("good", "a b"), ("bad", "c d")] * 4]
-    jsonl = "".join(json.dumps({"text": text or None, "label": label}) + "\n" for label, text in rows)
-    lines = ["".join(f"{field}\n" for field in fields) for fields in zip(*rows, strict=True)]
-    contents = {"a.tsv": ["".join(f"{label}\t{text}\n" for label, text in rows)], "a.jsonl": [jsonl]}.get(names, lines[::-1])
-    paths = [write(tmp_path / "raw" / name, content) for name, content in zip(names.split(), contents, strict=True)]
-    columns = NUMBERED if names == "a.tsv" else {"text_column": "text", "label_column": "label" if len(paths) == 1 else "labels"}
-    prepared = run(paths[0] if len(paths) == 1 else tmp_path / "raw", tmp_path, **columns, on_corrupt="skip")
+    for name, fields in zip(("train_labels.txt", "train_text.txt"), zip(*rows, strict=True), strict=True):
+        path = write(tmp_path / "raw" / name, "".join(f"{field}\n" for field in fields))
+    prepared = run(tmp_path / "raw", tmp_path, text_column="text", label_column="labels", on_corrupt="skip")
     assert sum(len(rows.targets) for rows in prepared.splits.values()) == 8
     assert prepared.spec.targets.classes == ("bad", "good")
-    places = f"{paths[0]}:1, {paths[0]}:2"
-    assert f"2 rows without a text left out (source.on_corrupt): {places}" in capsys.readouterr().out
+    assert f"2 rows without a text or a label left out (source.on_corrupt): {path}:1, {path}:2" in capsys.readouterr().out
 
 
 def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
@@ -322,43 +245,6 @@ def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
         write(path, f"text,a,b,c\nx y,1,0,0\nz y,0,1,0\n{row}\n")
         with pytest.raises(Refusal, match=f"a.csv:4: {message}"):
             run(path, tmp_path, **columns)
-
-
-def test_a_label_that_train_lacks_is_refused(tmp_path):
-    write(tmp_path / "train.tsv", GOOD)
-    write(tmp_path / "test.tsv", GOOD + "fair\tmild\n")
-    assert "test.tsv:3: has the label fair, which no row of train has: correct it, or add such rows" in refusal(tmp_path)
-    write(tmp_path / "test.tsv", GOOD + "fair\tmild\npoor\tgrim\nfair\tcool\n")
-    assert "test.tsv:3: has the label fair, which no row of train has (3 rows have such labels, also poor): correct" in refusal(tmp_path)
-
-
-def test_splits_without_train_or_with_two_tables_are_refused(tmp_path):
-    write(tmp_path / "test.tsv", GOOD)
-    assert "has test.tsv, but no table of train: add a table called train with one of the suffixes .tsv, .csv, .jsonl, .ndjson" in refusal(
-        tmp_path
-    )
-    write(tmp_path / "train.tsv", GOOD)
-    write(tmp_path / "train.csv", GOOD)
-    assert "has two tables of train (train.csv, train.tsv): keep one" in refusal(tmp_path)
-
-
-def test_a_file_larger_than_the_bound_is_refused_without_being_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "MOST_BYTES", 10)
-    assert "a.tsv: cannot be read (Has 19 bytes, more than 10): make it" in refusal(write(tmp_path / "a.tsv", GOOD))
-
-
-def test_files_with_more_text_than_the_bound_are_refused(tmp_path, monkeypatch):
-    for name in ("a/1", "a/2", "b/1", "b/2"):
-        write(tmp_path / f"data/{name}.txt", "fine rain")
-    monkeypatch.setattr(text_classification, "MOST_CHARACTERS", 30)
-    with pytest.raises(Refusal, match=r"its texts have more than 30 characters in total, too many to hold in memory: remove some texts"):
-        run(tmp_path / "data", tmp_path, **FILES)
-
-
-def test_a_text_without_tokens_is_refused(tmp_path):
-    path = write(tmp_path / "a.tsv", GOOD + "good\t\u0301\n" + GOOD)
-    with pytest.raises(Refusal, match=r"a\.tsv:3: has a text in which the tokenizer finds no token"):
-        run(path, tmp_path, normalization=["strip_accents"])
 
 
 def test_a_tokenizer_that_would_not_fit_into_the_model_file_is_refused(tmp_path):
@@ -386,11 +272,6 @@ def test_wrong_parameters_are_refused_with_their_key(tmp_path, changes, message)
     with pytest.raises(Refusal) as caught:
         params(tmp_path, **changes)
     assert message in str(caught.value)
-
-
-def test_a_column_that_no_table_has_is_reported_at_its_own_key(tmp_path):
-    write(tmp_path / "train.tsv", GOOD)
-    assert refusal(tmp_path, label_column=4).startswith("source.label_column: is 4, but ")
 
 
 def test_a_draw_that_leaves_equal_numbers_in_train_is_refused_with_its_seed(tmp_path):

@@ -20,6 +20,11 @@ from pipeline.core.untrusted import canonical, shown
 Kind = Literal["number", "category", "date"]
 MISSING = frozenset({"", "?", "NA", "N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None"})
 """The texts of cells that have no value."""
+TRUTH = {
+    **dict.fromkeys(("1", "1.0", "true", "t", "yes", "y"), True),
+    **dict.fromkeys(("0", "0.0", "false", "f", "no", "n"), False),
+}
+"""The truth values that texts mean, in lower case."""
 MOST_COLUMNS = 4096
 MOST_VALUES = 255
 """Up to so many values of a column of categories are told apart: the most frequent ones. All others are one more value."""
@@ -66,13 +71,12 @@ class NumberColumn(Column):
     knots: Annotated[tuple[tuple[float, float], ...], Field(max_length=MOST_KNOTS)] = Field(default=(), exclude_if=lambda knots: not knots)
     extremes: tuple[float, float] | None = Field(default=None, exclude_if=lambda extremes: extremes is None)
 
-    def is_far(self, stored: float) -> bool:
-        """Return True if a number is outside of those of train, by more than train spans."""
-        if self.extremes is None:
-            return False
-        low, high = self.extremes
+    def are_far(self, stored: Floats) -> NDArray[np.bool_]:
+        """Return True for each number that is outside of those of train, by more than train spans."""
+        low, high = self.extremes or (-math.inf, math.inf)
         span = max(high - low, ROUNDING * max(abs(low), abs(high)))
-        return stored < low - span or stored > high + span
+        found: NDArray[np.bool_] = (stored < low - span) | (stored > high + span)
+        return found
 
     def stored(self, value: float | str | None) -> float:
         return math.nan if value is None else float(value)
@@ -102,6 +106,10 @@ class CategoryColumn(Column):
 
     def stored(self, value: float | str | None) -> float:
         return math.nan if value is None else self.numbers.get(str(value), len(self.values))
+
+    def stored_numbers(self, texts: Sequence[str]) -> Floats:
+        """Return the stored number of each of several texts."""
+        return np.array([self.numbers.get(text, len(self.values)) for text in texts], np.float64)
 
     def cell(self, stored: float) -> str | None:
         return None if math.isnan(stored) else (*self.values, "another value")[int(stored)]
@@ -206,6 +214,11 @@ def is_missing(cell: Any) -> bool:
     return str(cell).strip() in MISSING
 
 
+def as_truth(cell: Any) -> bool | None:
+    """Return the truth value that a cell means, such as True for `1`, `yes` or `True`; None if it means none."""
+    return TRUTH.get(canonical(str(cell)).lower())
+
+
 def as_number(cell: Any) -> float | None:
     """Return the finite number in a cell, or None if it has none. Truth values are no numbers, nor is `2_3`, which Python would read as 23."""
     if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal) or (isinstance(cell, str) and "_" in cell):
@@ -215,6 +228,14 @@ def as_number(cell: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if abs(number) <= LARGEST else None
+
+
+def is_too_large(cell: Any) -> bool:
+    """Return True if a cell has a finite number that is too large to be read."""
+    try:
+        return LARGEST < abs(float(cell)) < math.inf
+    except (ValueError, TypeError, OverflowError):
+        return False
 
 
 def as_date(cell: Any) -> float | None:

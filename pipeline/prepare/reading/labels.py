@@ -2,15 +2,18 @@
 
 import ast
 import json
-import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Protocol, Self
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.core.inputs.table import LARGEST, MISSING, as_truth, is_too_large
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
@@ -19,8 +22,9 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
-from pipeline.prepare.reading import encodings
+from pipeline.prepare.reading.cells import Cells, Read, by_value, is_empty, mask, numbers, texts
 from pipeline.prepare.reading.class_names import ClassNames, joined
+from pipeline.prepare.reading.json_rows import is_nested
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10
@@ -29,46 +33,55 @@ WITHOUT_COMMA = re.compile(r"""['"]\s+['"]""")
 """Two strings side by side, as in `['red' 'blue']`."""
 
 
-class LabelledRow(NamedTuple):
-    """A row of the table `path`. `line` is the number of its line, from 1, and `label` what `Labels.checked` has returned."""
-
-    path: Path
-    line: int
-    text: str
-    label: Any
-    split: str
-    cells: tuple[Any, ...] = ()
-
-    @property
-    def place(self) -> str:
-        return f"{shown(self.path)}:{self.line}"
+EMPTY = ("", "none")
+TRAIN_NUMBER = SPLITS.index(TRAIN)
 
 
-class Labelled(NamedTuple):
-    """The rows of all tables in the order in which they are read, and the description and the targets of the rows of each split."""
+class Rows(Protocol):
+    """The rows of tables: `splits` (n,) has the number of the split of each in SPLITS, and `place` returns the file and the line of one."""
 
-    rows: list[LabelledRow]
-    task: Targets
-    targets: dict[str, NDArray[Any]]
-    notes: tuple[str, ...]
-    """Sentences about tables that are not used, and about labels."""
+    root: Path
+    splits: NDArray[np.int8]
+
+    def place(self, row: int, /) -> str: ...
+
+
+class NoLabel(Refusal):
+    """Raised for a cell that has no label, or no target text. `source.on_corrupt: skip` leaves its row out."""
+
+    def __init__(self, problem: str, column: str) -> None:
+        remedy = "write one, remove the row, or leave out all such rows with source.on_corrupt=skip"
+        super().__init__(f"has {problem} in the column {shown(column, 60)}", remedy=remedy)
+
+    @classmethod
+    def in_cell(cls, cell: object, column: str) -> Self:
+        return cls(f"no label but {shown(json.dumps(cell, ensure_ascii=False), 60)}", column)
+
+
+Problems = list[tuple[NDArray[np.bool_], Refusal]]
+"""Which rows of a block cannot be used, (n,), and why."""
 
 
 class Labels:
-    """The labels of a task, in the columns `columns` of tables: see `ClassLabels`, `NumberLabels` and `SeveralLabels`. `delimiter` is for the last."""
+    """The labels of a task, in the columns `columns` of tables: see `ClassLabels`, `NumberLabels` and `SeveralLabels`. `delimiter` is for the last.
+
+    `read` is called for some rows at a time, and `of` at the end.
+    """
 
     def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
         self.columns, self.delimiter = tuple(map(str, columns)), delimiter
 
-    def checked(self, cells: Sequence[Any], place: str) -> Any:
-        """Return the label that the cells of a row in the label columns mean. Raises Refusal if there is none. `place` is the file and the line."""
+    def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
+        """Return a value for the labels of each row (n, ...), and the rows that have none. `cells` are those of the columns.
+
+        `stored` are the class names in the file, whose numbers the cells may have.
+        """
         raise NotImplementedError
 
-    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
-        """Return the rows with their targets.
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+        """Return the description of the targets, those of all rows in their order, and sentences about them. `values` are what `read` returned.
 
-        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. `root` is the dataset for
-        the message.
+        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other.
         """
         raise NotImplementedError
 
@@ -76,33 +89,57 @@ class Labels:
 class ClassLabels(Labels):
     """Labels that are the name or number of a class in one column, or the name of the one of several columns that has a 1."""
 
-    def checked(self, cells: Sequence[Any], place: str) -> str:
-        return class_label(marked(self.columns, cells, place) if self.columns[1:] else cells[0], place)
+    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(columns, delimiter)
+        self.found = dict[str, int]()
+        """The labels so far, with the value that `read` returns for each."""
 
-    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
-        """Return the rows with their classes, in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
-        classes = named({row.label for row in rows}, stored)
-        known = {classes.numbers[row.label] for row in rows if row.split == TRAIN}
-        if unseen := [row for row in rows if classes.numbers[row.label] not in known]:
-            others = sorted({shown(row.label, 60) for row in unseen[1:]} - {shown(unseen[0].label, 60)})
-            also = f", also {listed(others, MOST_NAMED)}" if others else ""
-            more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:] else ""
-            raise Refusal(
-                f"source.root: {unseen[0].place}: has the label {shown(unseen[0].label)}, which no row of train has{more}: correct it, or add such rows to train"
-            )
-        targets = by_split(rows, [classes.numbers[row.label] for row in rows], np.int64)
-        return Labelled(rows, described(classes.names, str(root)), targets, (*classes.notes, *notes))
+    def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
+        if self.columns[1:]:
+            marks, problems = truths(cells, self.columns, may_be_empty=True)
+            faulty = np.logical_or.reduce([rows for rows, _ in problems] or [np.zeros(len(marks), bool)])
+            for chosen in np.unique(marks[(marks.sum(axis=1) != 1) & ~faulty], axis=0):
+                ones = [name for name, is_one in zip(self.columns, chosen, strict=True) if is_one]
+                problem = f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})"
+                problems.append(((marks == chosen).all(axis=1), Refusal(problem, remedy="write one 1, or remove the row")))
+            names = np.array([self.found.setdefault(name, len(self.found)) for name in self.columns])
+            return names[marks.argmax(axis=1)], problems
+        found = by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0]))
+        numbers = [-1 if name is None else self.found.setdefault(name, len(self.found)) for name in found.values]
+        return np.array(numbers, np.int64)[found.numbers], problems_of(found)
+
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+        """Return the classes in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
+        occurring = np.unique(values)
+        classes = named({name for name, number in self.found.items() if number in occurring}, stored)
+        numbers = np.array([classes.numbers.get(name, -1) for name in self.found], np.int64)
+        targets = numbers[values]
+        if len(unseen := np.flatnonzero(~np.isin(targets, targets[rows.splits == TRAIN_NUMBER]))):
+            labels = [*self.found]
+            others = [shown(labels[number], 60) for number in dict.fromkeys(values[unseen].tolist())]
+            also = f", also {listed(sorted({*others[1:]} - {others[0]}), MOST_NAMED)}" if others[1:] else ""
+            more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:].size else ""
+            problem = f"has the label {shown(labels[values[unseen[0]]])}, which no row of train has{more}"
+            raise Refusal(f"source.root: {rows.place(int(unseen[0]))}: {problem}: correct it, or add such rows to train")
+        return described(classes.names, str(rows.root)), targets, classes.notes
 
 
 class NumberLabels(Labels):
     """Labels that are numbers, one in each of the columns."""
 
-    def checked(self, cells: Sequence[Any], place: str) -> list[float]:
-        return [number(cell, name, place) for cell, name in zip(cells, self.columns, strict=True)]
+    def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
+        values, problems = [numbers(column) for column in cells], Problems()
+        for column, found, name in zip(cells, values, self.columns, strict=True):
+            if (wrong := np.isnan(found)).any():
+                faulty = by_value(column.filter(pa.array(wrong)), partial(refuse_number, name))
+                for rows, refusal in problems_of(faulty):
+                    every = wrong.copy()
+                    every[wrong] = rows
+                    problems.append((every, refusal))
+        return np.stack(values, axis=1), problems
 
-    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:  # noqa: ARG002  # as for classes
-        targets = by_split(rows, [row.label for row in rows], np.float64)
-        return Labelled(rows, NumberTargets(columns=self.columns), targets, tuple(notes))
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
+        return NumberTargets(columns=self.columns), values, ()
 
 
 class SeveralLabels(Labels):
@@ -112,50 +149,51 @@ class SeveralLabels(Labels):
     it is refused: it may mean that nobody knows.
     """
 
-    def checked(self, cells: Sequence[Any], place: str) -> frozenset[str]:
-        if len(self.columns) > 1:
-            return frozenset(name for cell, name in zip(cells, self.columns, strict=True) if truth(cell, name, place))
-        return frozenset(class_label(label, place) for label in labels_of_cell(cells[0], self.delimiter, place))
+    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(columns, delimiter)
+        self.sets = dict[frozenset[str], int]()
+        """The labels of the rows so far that have one column, with the value that `read` returns for them."""
 
-    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:
+    def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
+        if self.columns[1:]:
+            return truths(cells, self.columns, may_be_empty=False)
+
+        def labels_of(cell: str | None) -> frozenset[str]:
+            found = labels_of_cell(cell, self.delimiter)
+            return frozenset(class_label(named_by(label, stored), self.columns[0]) for label in found)
+
+        found = by_value(cells[0], labels_of)
+        values = [-1 if labels is None else self.sets.setdefault(labels, len(self.sets)) for labels in found.values]
+        return np.array(values, np.int64)[found.numbers], problems_of(found)
+
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
-            names = ClassNames(self.columns, {name: number for number, name in enumerate(self.columns)}, ())
-        else:
-            names = named({label for row in rows for label in row.label}, stored)
+            return LabelTargets(labels=self.columns), values.astype(np.uint8), ()
+        sets = [*self.sets]
+        names = named({label for number in np.unique(values) for label in sets[number]}, stored)
         if len(names.names) < 2:
             raise Refusal(
-                f"source.root: {root}: its samples have {counted(len(names.names), 'label')} ({', '.join(map(shown, names.names))}), but this "
+                f"source.root: {rows.root}: its samples have {counted(len(names.names), 'label')} ({', '.join(map(shown, names.names))}), but this "
                 "task needs two at least: write `task: classification` if each sample has one class, or the source.label_delimiter"
             )
-        marks = np.zeros((len(rows), len(names.names)), np.uint8)
-        for mark, row in zip(marks, rows, strict=True):
-            mark[[names.numbers[label] for label in row.label]] = 1
-        return Labelled(rows, LabelTargets(labels=names.names), by_split(rows, marks, np.uint8), (*names.notes, *notes))
+        marks = np.zeros((len(sets), len(names.names)), np.uint8)
+        for mark, labels in zip(marks, sets, strict=True):
+            mark[[names.numbers[label] for label in labels if label in names.numbers]] = 1
+        return LabelTargets(labels=names.names), marks[values], names.notes
 
 
 class TextLabels(Labels):
-    """Labels that are texts, in one column. With `skip_empty`, an empty text is the label "", which is left out later."""
+    """Labels that are texts, in one column."""
 
-    def __init__(self, columns: Sequence[str | int], *, skip_empty: bool) -> None:
-        super().__init__(columns)
-        self.skip_empty = skip_empty
+    def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
+        empty = is_empty(cells[0])
+        problems: Problems = [(empty, NoLabel("an empty text", self.columns[0]))] if empty.any() else []
+        if (with_nul := mask(pc.match_substring(texts(cells[0]), "\0"))).any():
+            problems.append((with_nul, Refusal("has a NUL character, so it is no text", remedy="remove it")))
+        return np.zeros((len(empty), 0), SequenceTargets.dtype), problems
 
-    def checked(self, cells: Sequence[Any], place: str) -> str:
-        cell = cells[0]
-        if isinstance(cell, str) and cell.strip():
-            encodings.refuse_nul(cell, place)
-            return cell
-        is_empty = cell is None or isinstance(cell, str)
-        if is_empty and self.skip_empty:
-            return ""
-        problem = (
-            "an empty text" if is_empty else f"a text that is not a string ({shown(json.dumps(cell, default=str, ensure_ascii=False), 60)})"
-        )
-        remedy = "write a text, remove the row, or leave out all rows with empty texts with source.on_corrupt=skip"
-        raise Refusal(f"has {problem} in the column {shown(self.columns[0], 60)}", remedy=remedy, place=place)
-
-    def of(self, rows: list[LabelledRow], notes: Sequence[str], stored: Sequence[str], root: Path) -> Labelled:  # noqa: ARG002  # as for classes
-        return Labelled(rows, SequenceTargets(), by_split(rows, [()] * len(rows), SequenceTargets.dtype), tuple(notes))
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
+        return SequenceTargets(), values, ()
 
 
 LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels, "multi_label": SeveralLabels}
@@ -168,46 +206,65 @@ def named(found: set[str], stored: Sequence[str]) -> ClassNames:
     return in_file if found <= set(names) else joined(found)
 
 
-def by_split(rows: Sequence[LabelledRow], values: Sequence[Any] | NDArray[Any], dtype: type[np.generic]) -> dict[str, NDArray[Any]]:
-    """Return the values of the rows of each split as an array."""
-    splits = np.array([row.split for row in rows])
-    return {split: np.array(values, dtype)[splits == split] for split in SPLITS if split in splits}
+def problems_of(found: Read[Any]) -> Problems:
+    return [(found.numbers == number, refusal) for number, refusal in found.problems.items()]
 
 
-def marked(columns: Sequence[str], cells: Sequence[Any], place: str) -> str:
-    """Return the name of the column whose cell is 1. Raises Refusal unless it is one, and all other cells are 0. `place` is that of the row."""
-    ones = [name for name, cell in zip(columns, cells, strict=True) if truth(cell, name, place, may_be_empty=True)]
-    if len(ones) != 1:
-        raise Refusal(
-            f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})",
-            remedy="write one 1, or remove the row",
-            place=place,
-        )
-    return ones[0]
+def named_by(cell: Any, names: Sequence[str]) -> Any:
+    """Return the name for a number of a class that a Parquet file stores `names` for; any other cell as it is."""
+    return names[int(cell)] if names and (text := str(cell)).isascii() and text.isdigit() and int(text) < len(names) else cell
 
 
-def class_label(label: object, place: str) -> str:
-    """Return the label of a class as a string in its canonical form. `place` is its file and line, for the message.
+def class_label(label: object, column: str = "") -> str:
+    """Return the label of a class as a string in its canonical form.
 
-    Raises Refusal if the label is no string, whole number or truth value, is empty, cannot be printed, or has more than LONGEST_LABEL
-    characters.
+    Raises NoLabel, with the `column`, if it is one of MISSING. Raises Refusal if it cannot be printed, has more than LONGEST_LABEL characters,
+    or is a list or an object of JSON.
     """
-    whole = isinstance(label, float) and label.is_integer()
-    name = json.dumps(label) if isinstance(label, bool) else canonical(str(label)) if whole or isinstance(label, str | int) else ""
-    if not name or not name.isprintable() or len(name) > LONGEST_LABEL:
-        raise Refusal(
-            f"has the label {shown(json.dumps(label, default=str), 60)}",
-            remedy=f"write printable text or a whole number, at most {LONGEST_LABEL} characters",
-            place=place,
-        )
+    name = "" if label is None else json.dumps(label) if isinstance(label, bool | list | dict) else canonical(str(label))
+    if name.strip() in MISSING:
+        raise NoLabel.in_cell(label, column)
+    if not name.isprintable() or len(name) > LONGEST_LABEL or is_nested(name):
+        remedy = f"write printable text or a whole number, at most {LONGEST_LABEL} characters; a list is read by source.task=multi_label"
+        raise Refusal(f"has the label {shown(json.dumps(name, ensure_ascii=False), 60)}", remedy=remedy)
     return name
 
 
-def labels_of_cell(cell: object, delimiter: str | None, place: str | None = None) -> Sequence[Any]:
+def truths(cells: Sequence[Cells], columns: Sequence[str], *, may_be_empty: bool) -> tuple[NDArray[np.bool_], Problems]:
+    """Return for each row (n, columns) which of its cells mean that the sample has the label of the column.
+
+    The rows with a cell that is no truth value are problems, and those with an empty one, unless it `may_be_empty`, which means no.
+    """
+    marks, problems = list[NDArray[np.bool_]](), Problems()
+
+    def meant(cell: object) -> bool:
+        found = False if may_be_empty and str(cell or "").strip().lower() in EMPTY else as_truth(cell)
+        if found is None:
+            problem = f"has {shown(json.dumps(cell, ensure_ascii=False), 60)} in the column {shown(name, 60)}"
+            raise Refusal(problem, remedy="write 1 if the sample has this label, else 0")
+        return found
+
+    for column, name in zip(cells, columns, strict=True):  # noqa: B007  # `meant` reads the name
+        found = by_value(column, meant)
+        marks.append(np.array([bool(value) for value in found.values], bool)[found.numbers])
+        problems += problems_of(found)
+    return np.stack(marks, axis=1), problems
+
+
+def refuse_number(column: str, cell: object) -> None:
+    """Raise Refusal for a cell of `column` that is no number: NoLabel if it is empty."""
+    if cell is None or str(cell).strip() in MISSING:
+        raise NoLabel.in_cell(cell, column)
+    problem = f"has {shown(json.dumps(cell, ensure_ascii=False), 60)} in the column {shown(column, 60)}"
+    if is_too_large(cell):
+        raise Refusal(f"has numbers above {LARGEST:g} in the column {shown(column, 60)}", remedy="write it in another unit")
+    raise Refusal(problem, remedy="write a number such as 3.5, or remove the row")
+
+
+def labels_of_cell(cell: object, delimiter: str | None) -> Sequence[Any]:
     """Return the labels in a cell: a list, also one that is written as JSON or Python does, or a text, whose parts the delimiter separates.
 
-    A list without commas, as NumPy writes it, is no list: Python would join its strings to one. Raises Refusal if there is one and `place`, its file
-    and line, is given.
+    Raises Refusal for a list without commas, as NumPy writes it: Python would join its strings to one.
     """
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         for read in (json.loads, python_literal):
@@ -218,11 +275,9 @@ def labels_of_cell(cell: object, delimiter: str | None, place: str | None = None
             cell = found if isinstance(found, list) else cell
             break
         else:
-            if place is not None and WITHOUT_COMMA.search(cell):
+            if WITHOUT_COMMA.search(cell):
                 raise Refusal(
-                    f"has labels without commas between them, {shown(cell, 60)}",
-                    remedy="write a list of JSON, or use a delimiter",
-                    place=place,
+                    f"has labels without commas between them, {shown(cell, 60)}", remedy="write a list of JSON, or use a delimiter"
                 )
     if cell is None or cell == "":
         return []
@@ -236,38 +291,3 @@ def python_literal(text: str) -> Any:
     if WITHOUT_COMMA.search(text):
         raise ValueError("strings side by side")
     return ast.literal_eval(text)
-
-
-TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False, "none": False}
-EMPTY = ("", "none")
-
-
-def truth(cell: object, column: str, place: str, *, may_be_empty: bool = False) -> bool:
-    """Return True if a cell of `column` means that a sample has the label. Raises Refusal if it is no truth value, or empty unless it
-    `may_be_empty`, which means no. `place` is its file and line.
-    """
-    text = canonical(str(cell)).lower()
-    found = TRUTH.get(text) if may_be_empty or text not in EMPTY else None
-    if found is None:
-        raise Refusal(
-            f"has {shown(json.dumps(cell, default=str), 60)} in the column {shown(column, 60)}",
-            remedy="write 1 if the sample has this label, else 0",
-            place=place,
-        )
-    return found
-
-
-def number(cell: object, column: str, place: str) -> float:
-    """Return the number in a cell of `column`. Raises Refusal if it is empty, is no number, or is not finite. `place` is its file and line."""
-    try:
-        is_plain = not isinstance(cell, bool) and "_" not in str(cell)  # Python reads 2_3 as 23
-        value = float(cell) if is_plain and isinstance(cell, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise Refusal(
-            f"has {shown(json.dumps(cell, default=str), 60)} in the column {shown(column, 60)}",
-            remedy="write a number such as 3.5, or remove the row",
-            place=place,
-        )
-    return value

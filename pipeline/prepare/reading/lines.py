@@ -2,13 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import PurePath, PurePosixPath
 
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.delimited import Chunk, lines_of, of_rows
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.streams import TextBlock
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
@@ -26,46 +28,57 @@ class WrongLines(Refusal):
     """Raised for a file whose lines have labels, and one of them too many or too few fields."""
 
 
-def parsed(content: str, place: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of each line that is not blank, from 1, and its fields; the whole line is one field if nothing divides all lines.
+def chunks(read: Callable[[], Iterable[TextBlock]], place: str) -> Generator[Chunk]:
+    """Yield the fields of all lines that are not blank; the whole line is one field if nothing divides all lines.
 
-    `place` names the file in messages. Raises WrongLines if a line has several labels, or like `separator`.
+    `read` returns the text of the file, from its beginning at each call. `place` names it in messages. Raises WrongLines if a line has several
+    labels, or like `separator`.
     """
-    lines = [line.rstrip("\r") for line in content.split("\n")]
-    sign = separator(lines, place)
-    for number, line in enumerate(lines, 1):
-        if line.strip():
+    sign = separator(lambda: filled(read()), place)
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for number, line in filled(read()):
             first = line.split(" ", 1)[0]
-            fields = (
-                [field.strip() for field in line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1)] if sign else [line]
-            )
+            parts = line.split(sign, 1 if sign == " " and LABEL_WORD.fullmatch(first) else -1) if sign else [line]
+            fields = [field.strip() for field in parts] if sign else parts
             if sign == " " and fields[1].startswith(SEVERAL):
                 raise WrongLines(f"{place}:{number}: has several labels, which no source reads: leave one in each line")
             yield number, fields
 
+    yield from of_rows(rows(), place)
 
-def separator(lines: Sequence[str], place: str) -> str | None:
+
+def filled(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, and the text of each line that is not blank."""
+    return ((number, line) for number, line in lines_of(blocks) if line.strip())
+
+
+def separator(read: Callable[[], Iterable[tuple[int, str]]], place: str) -> str | None:
     """Return what divides all lines that are not blank into equally many fields, or None if nothing does.
 
     It is one of FIELD_SEPARATORS, a comma or a space if all lines begin with the name of an image, but for a line of names, or the space after
-    the first word if all first words are like LABEL_WORD. Raises WrongLines, with the
+    the first word if all first words are like LABEL_WORD. `read` returns the lines with their numbers, at each call. Raises WrongLines, with the
     line, if it is a tab or a bar that divides all lines but a few.
     """
-    filled = {number: line for number, line in enumerate(lines, 1) if line.strip()}
+    counts = {sign: Counter[int]() for sign in (*FIELD_SEPARATORS, ",", " ")}
+    are_images, are_labels, num_lines = {",": True, " ": True}, True, 0
+    for num_lines, (_, line) in enumerate(read(), 1):
+        for sign, found in counts.items():
+            found[line.count(sign)] += 1
+            if sign in are_images and num_lines > 1:
+                are_images[sign] &= line.split(sign, 1)[0].strip().lower().endswith(IMAGE_SUFFIXES)
+        are_labels = are_labels and " " in line and bool(LABEL_WORD.fullmatch(line.split(" ", 1)[0]))
     for sign in FIELD_SEPARATORS:
-        counts = Counter(line.count(sign) for line in filled.values())
-        most, num_lines = counts.most_common(1)[0] if counts else (0, 0)
-        if most and num_lines == len(filled):
+        most, times = counts[sign].most_common(1)[0] if num_lines else (0, 0)
+        if most and times == num_lines:
             return sign
-        if most and sign != ";" and len(filled) >= FEWEST_LINES and len(filled) - num_lines <= MOST_OTHERS * len(filled):
-            number, line = next((number, line) for number, line in filled.items() if line.count(sign) != most)
+        if most and sign != ";" and num_lines >= FEWEST_LINES and num_lines - times <= MOST_OTHERS * num_lines:
+            number, line = next((number, line) for number, line in read() if line.count(sign) != most)
             raise WrongLines(f"{place}:{number}: has {line.count(sign) + 1} fields, but most lines have {most + 1}: make them equal")
-    for sign in (",", " "):
-        are_images = [line.split(sign, 1)[0].strip().lower().endswith(IMAGE_SUFFIXES) for line in filled.values()][1:]
-        if are_images and all(are_images) and len({line.count(sign) for line in filled.values()} | {0}) == 2:
+    for sign, fits in are_images.items():
+        if fits and num_lines > 1 and len(counts[sign].keys() | {0}) == 2:
             return sign
-    words = {line.split(" ", 1)[0] for line in filled.values()}
-    return " " if words and all(" " in line for line in filled.values()) and all(map(LABEL_WORD.fullmatch, words)) else None
+    return " " if num_lines and are_labels else None
 
 
 def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:

@@ -4,15 +4,28 @@ import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.labels import LabelledRow
 from pipeline.prepare.reading.split_names import split_in
 
 
-def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> list[str]:
+class ListedImage(NamedTuple):
+    """A row of the table `path`. `line` is the number of its line, from 1, `text` the path of the image as it is written, and `split` that of the row."""
+
+    path: Path
+    line: int
+    text: str
+    split: str
+
+    @property
+    def place(self) -> str:
+        return f"{shown(self.path)}:{self.line}"
+
+
+def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> list[str]:
     """Return the name among `files`, those of the folder `root`, of each image that a row lists. That of a missing image is as written.
 
     Raises Refusal if a path leads out of the folder to an image that is not in it, or if several images fit equally well.
@@ -25,7 +38,7 @@ def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> li
     fitting = [candidates(row.text, by_stem) for row in rows]
     in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
 
-    def chosen(path: str, row: LabelledRow, names: Sequence[str]) -> str:
+    def chosen(path: str, row: ListedImage, names: Sequence[str]) -> str:
         if not names or path.startswith("../"):
             refuse_outside(path, row, root)
         if path in known or not names:
@@ -42,12 +55,12 @@ def located(rows: Sequence[LabelledRow], files: Sequence[str], root: Path) -> li
     return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
 
 
-def path_in(row: LabelledRow, root: Path) -> str:
+def path_in(row: ListedImage, root: Path) -> str:
     """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
     return posixpath.normpath(posixpath.join(row.path.parent.relative_to(root).as_posix(), row.text.strip().replace("\\", "/")))
 
 
-def refuse_outside(path: str, row: LabelledRow, root: Path) -> None:
+def refuse_outside(path: str, row: ListedImage, root: Path) -> None:
     """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
     if path.startswith(("/", "../")):
         raise Refusal(

@@ -4,18 +4,20 @@ import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason, shown, size_bytes
 from pipeline.prepare.reading.file_tree import Listing, Member, refuse_too_large
+from pipeline.prepare.reading.looking import LOOK
 
 SUFFIX = ".parquet"
-MOST_TEXT_BYTES = 2**30
-"""Upper bound for the columns of a table, decompressed: they are held in memory."""
-BATCH_ROWS = 16
-"""Rows that are decompressed at once: a value of a small file may be large."""
+BATCH_ROWS, TABLE_ROWS = 16, 1024
+"""Rows that are decompressed at once, of a column of images and of a table: a value of a small file may be large."""
+LOOKED_AT_ROWS = 10_000
+CHUNK_ROWS, CHUNK_BYTES = 65_536, 4 * 2**20
 BYTES = "bytes"
 """The field with the contents of the file, where a column holds structs, as in data sets of Hugging Face."""
 PATH = "path"
@@ -60,9 +62,15 @@ def is_plain(column: Any) -> bool:
     """Return True if a column of this Arrow type holds single values, lists of these, or structs with a path, and no other structs."""
     from pyarrow import types
 
-    if types.is_list(column) or types.is_large_list(column):
+    if is_list(column):
         return not types.is_nested(column.value_type)
     return not types.is_nested(column) or (types.is_struct(column) and column.get_field_index(PATH) >= 0)
+
+
+def is_list(column: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(column) or types.is_large_list(column))
 
 
 def holds_images(path: Path, column: str) -> bool:
@@ -100,11 +108,13 @@ def class_names(path: Path, column: Any) -> list[str]:
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, Any]]]:
-    """Yield the number of each row, from 1, and its values in `columns`, by name.
+def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any, Any]]]:
+    """Yield the number of the first of some consecutive rows, from 1, and their cells as Arrow arrays, by column: see `as_cells`.
 
-    Raises Refusal if the file cannot be read, lacks a column, has nested values in one, or would need more than MOST_TEXT_BYTES.
+    Raises Refusal if the file cannot be read, lacks a column, or has nested values in one.
     """
+    import pyarrow as pa
+
     with opened(path) as file:
         schema = file.schema_arrow
         for column in columns:
@@ -114,14 +124,56 @@ def rows(path: Path, columns: Sequence[Any]) -> Iterator[tuple[int, dict[Any, An
                     f"source.root: {shown(path)}: the column {shown(column)} has nested values ({shown(schema.field(column).type, 60)}): "
                     "choose a column of texts, whole numbers or lists of these, or store it as one"
                 )
-        number = held_bytes = 0
-        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
-            held_bytes += batch.nbytes
-            if held_bytes > MOST_TEXT_BYTES:
-                raise Refusal(f"source.root: {shown(path)}: its columns need more than {MOST_TEXT_BYTES} bytes of memory: divide the file")
-            for row in batch.to_pylist():
-                number += 1
-                yield number, {name: value.get(PATH) if isinstance(value, dict) else value for name, value in row.items()}
+        number, held, held_bytes = 1, list[Any](), 0
+        for batch in chain(batches(path, file, list(columns)), [None]):
+            if held and (batch is None or held_bytes > CHUNK_BYTES or sum(map(len, held)) >= CHUNK_ROWS):
+                table = pa.Table.from_batches(held)
+                yield number, {name: as_cells(pa.concat_arrays(table[name].chunks)) for name in columns}
+                number, held, held_bytes = number + len(table), [], 0
+            if batch is not None and len(batch):
+                held.append(batch)
+                held_bytes += batch.nbytes
+
+
+def batches(path: Path, file: Any, columns: list[Any]) -> Generator[Any]:
+    """Yield some rows at a time; within `streams.looking`, only the first LOOKED_AT_ROWS of the first, the middle and the last row group."""
+    if not (look := LOOK.get()):
+        yield from file.iter_batches(TABLE_ROWS, columns=columns)
+        return
+    rows = 0
+    for group in sorted({0, file.num_row_groups // 2, file.num_row_groups - 1} & {*range(file.num_row_groups)}):
+        most = rows + LOOKED_AT_ROWS
+        for batch in file.iter_batches(TABLE_ROWS, row_groups=[group], columns=columns):
+            yield batch
+            rows += len(batch)
+            if rows >= most:
+                break
+    look.parts[path] = rows, file.metadata.num_rows
+
+
+def as_cells(values: Any) -> Any:
+    """Return the values of a column as strings: lists as JSON, structs by their path, times without zeros for a fraction.
+
+    Floating-point numbers become float64.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind = values.type
+    if types.is_dictionary(kind):
+        return as_cells(values.dictionary_decode())
+    if types.is_floating(kind):
+        return values.cast(pa.float64())
+    if types.is_struct(kind):
+        return as_cells(values.field(PATH))
+    if types.is_nested(kind):
+        return pa.array([None if value is None else json.dumps(value, default=str, ensure_ascii=False) for value in values.to_pylist()])
+    try:
+        written = values.cast(pa.string())
+        return pc.replace_substring_regex(written, r"\.0+(Z?)$", r"\1") if types.is_timestamp(kind) or types.is_time(kind) else written
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as durations, or bytes that are no text
+        return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
 
 
 def refuse_missing(path: Path, schema: Any, column: str) -> None:

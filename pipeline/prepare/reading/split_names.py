@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from pipeline.core.inputs.table import as_truth
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
@@ -14,7 +15,6 @@ SPLIT_NAMES = {
 }
 AROUND = {"is", "in", "for", "set", "split"}
 """The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""
-TRUTH = {"true": True, "1": True, "false": False, "0": False}
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
 
 
@@ -47,8 +47,8 @@ def split_of_value(value: object, column: str, place: str = "") -> str:
     named = split_in(column)
     if meant := split_in(written):
         return meant
-    if named and written in TRUTH:
-        return named if TRUTH[written] else (TEST if named == TRAIN else TRAIN)
+    if named and (is_so := as_truth(written)) is not None:
+        return named if is_so else (TEST if named == TRAIN else TRAIN)
     raise Refusal(
         f"the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "
         "that is called like a split, or set source.split_column to null",

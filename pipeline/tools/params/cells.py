@@ -4,13 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pipeline.core.inputs.table import as_date, as_number, is_missing
-from pipeline.core.untrusted import canonical
+from pipeline.core.inputs.table import as_date, as_number, as_truth, is_missing
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
+from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.tools.params.texts import num_words
 
-MOST_ROWS = 20_000
+MOST_ROWS = 5000
 """The number of rows that are looked at, over the whole length of the table."""
 MOST_LABELS = 1000
 SAMPLED_TEXTS = 200
@@ -85,7 +84,7 @@ def are_strings(values: Sequence[Any]) -> bool:
 
 def is_mark(values: Sequence[Any]) -> bool:
     """Return True for truth values, such as 0 and 1, if both occur."""
-    return {TRUTH.get(canonical(str(value)).lower()) for value in set(map(str, values))} == {False, True}
+    return {as_truth(value) for value in set(map(str, values))} == {False, True}
 
 
 def delimiter_of(values: Sequence[Any]) -> str | None:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
+from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, as_truth, is_missing, with_comma
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
-from pipeline.core.untrusted import canonical, shown
+from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
-from pipeline.prepare.reading.labels import TRUTH, labels_of_cell
+from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
 from pipeline.prepare.reading.split_names import is_certain, split_of_value
 from pipeline.tools.params.cells import (
@@ -207,7 +207,7 @@ def list_columns(table: Table) -> dict[Name, str]:
 def are_exclusive(table: Table, marks: Sequence[Name]) -> bool:
     """Return True if each row has a 1 in exactly one of the columns `marks`."""
     rows = zip(*(table.columns[name] for name in marks), strict=False)
-    return all(sum(bool(TRUTH.get(canonical(str(value)).lower())) for value in row) == 1 for row in rows)
+    return all(sum(bool(as_truth(value)) for value in row) == 1 for row in rows)
 
 
 def label_columns(table: Table) -> list[Name]:

@@ -22,9 +22,12 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.labelled_tables import visible_files
+from pipeline.prepare.reading.find_tables import visible_files
+from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.lines import WrongLines, is_document
+from pipeline.prepare.reading.looking import looking
 from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns, images, questions
@@ -214,25 +217,31 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
     # equal samples are found by their contents, which are the keys for `together`
     params = params_of({**values, "duplicates": "together"})
     settings = params.source
-    dataset, assigned = survey(params, workers=1, quick=True)
-    of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
+    with looking() as seen:
+        dataset, assigned = survey(params, workers=1, quick=True)
+        equal = equal_samples(dataset) if name in (ROWS, LABELLED, PAIRS) or len(dataset.targets[TRAIN]) <= MOST_COMPARED else []
+        of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
     values = {**values, **of_inputs}
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
+    counts = {split: round(len(numbers) / seen.share) for split, numbers in targets.items()}
+    looked = "" if seen.share == 1 else f" ({seen.share:.0%} was looked at: its beginning, middle and end)"
     keys = (IMAGES, TEXTS, LABELS, DELIMITER, WRITTEN, questions.SPLITS)
     lines = [
-        f"{root}: {READERS[name].title}: " + ", ".join(f"{len(numbers)} samples of {split}" for split, numbers in targets.items()),
+        f"{root}: {READERS[name].title}: "
+        + ", ".join(f"{'about ' * bool(looked)}{count} samples of {split}" for split, count in counts.items())
+        + looked,
         *(f"{key}: {shown(values[key], 60)}" for key in keys if values.get(key) is not None),
         *described_targets(dataset, assigned[TRAIN]),
         *input_lines,
         *image_lines,
-        *(equal_samples(dataset) if name in (ROWS, LABELLED, PAIRS) or len(targets[TRAIN]) <= MOST_COMPARED else ()),
+        *equal,
         *dataset.notes,
     ]
     return Finding(
         values,
         tuple(lines),
         used_files(settings, dataset),
-        len(targets[TRAIN]),
+        counts[TRAIN],
         frozenset(targets),
         tuple(class_counts(dataset)),
         dataset.task.fitted(targets[TRAIN]),
@@ -250,7 +259,8 @@ def described_inputs(
         chosen, lines = tokenizer_values(settings, given, texts)
         return chosen, [*lines, *quoted(settings, texts)], {"texts": tuple(measured(texts))}
     if settings.name == PAIRS:
-        return *pair_values(settings, given, [(pair.text, pair.target) for pair in settings.read()[0][TRAIN]]), {}
+        blocks = [pairs for pairs in settings.pairs(settings.labelled()) if pairs.split == TRAIN]
+        return *pair_values(settings, given, [pair for pairs in blocks for pair in zip(pairs.texts, pairs.targets, strict=True)]), {}
     if settings.name == ROWS:
         dataset.fit(assigned)
         return {}, [], {"inputs": dataset.statistics.inputs()}
@@ -313,20 +323,20 @@ def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
     found = [path for paths in getattr(settings, "tables", dict)().values() for path in paths]
-    names = [name for several in dataset.sample_keys().values() for name in several] if dataset.sample_keys else []
-    of_lines = {name.rpartition(":")[0] for name in names} if settings.name == LABELLED and root.is_dir() else set()
-    return frozenset([*found, *(root / name for name in {*names, *of_lines})])
+    keys = dataset.sample_keys().values() if dataset.sample_keys else []
+    names = {name for several in keys for name in (several.names if isinstance(several, Keys) else several)}
+    return frozenset([*found, *(root / name for name in names)])
 
 
 def equal_samples(dataset: RawDataset) -> list[str]:
     """Return lines about equal samples of train, and about those of them that have different labels."""
     if not dataset.drawing_keys:
         return []
-    labels = defaultdict[Any, list[str]](list)
-    for key, target in zip(dataset.drawing_keys(), dataset.targets[TRAIN].tolist(), strict=True):
-        labels[key].append(str(target))
-    repeated = sum(len(several) - 1 for several in labels.values())
-    contrary = sum(len(several) for several in labels.values() if len(set(several)) > 1)
+    ranks, targets = ranks_of(dataset.drawing_keys(), 0), dataset.targets[TRAIN]
+    labels = np.unique(targets.reshape(len(targets), -1), axis=0, return_inverse=True)[1] if targets.size else np.zeros(len(targets), int)
+    different, groups, sizes = np.unique(ranks, return_inverse=True, return_counts=True)
+    num_labels = np.bincount(np.unique(np.stack([groups, labels.reshape(-1)]), axis=1)[0])
+    repeated, contrary = len(ranks) - len(different), int(sizes[num_labels > 1].sum())
     lines = [f"{repeated} samples of train equal an earlier one" if repeated else "no two samples of train are equal"]
     return lines + [f"warning: {contrary} samples of train equal another one that has another label"] * bool(contrary)
 

@@ -15,9 +15,9 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, class_folders, encodings, labelled_tables, lines, tables
+from pipeline.prepare.reading import archives, class_folders, delimited, encodings, labelled_tables, lines, streams, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
-from pipeline.prepare.reading.labelled_tables import SeveralSets, visible_files
+from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
@@ -104,9 +104,9 @@ def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option
         return [({"root": root, "table": Path(given["table"])}, [root / given["table"]])]
     of_splits: Mapping[str, Sequence[Path]] = {}
     with suppress(Refusal):  # as one of several tables of train, each may be read
-        of_splits = labelled_tables.find_tables(root)
+        of_splits = find_tables(root)
         if not of_splits:
-            of_lines = labelled_tables.find_tables(root, of_lines=True)
+            of_lines = find_tables(root, of_lines=True)
             of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
     options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
@@ -218,7 +218,7 @@ def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
     The key `table` chooses one of several sets of tables, or one in an archive.
     """
     try:
-        of_splits = labelled_tables.find_tables(root, given.get("table"))
+        of_splits = find_tables(root, given.get("table"))
     except SeveralSets as error:
         return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
     if of_splits:
@@ -270,7 +270,7 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
     """
     of_splits = dict[str, list[Path]]()
     try:
-        of_splits = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+        of_splits = find_tables(root, given.get("table"), of_lines=True)
     except SeveralSets as error:
         if any(labelled_lines(paths, encoding_of(given)) for paths in error.sets):
             raise
@@ -332,7 +332,7 @@ def of_class_files(root: Path, given: Given) -> Values | None:
     found = lines.class_files(visible_files(root), given.get("table"))
     if not found or any(split_in(PurePosixPath(name).name) for name in found):
         return None
-    several = {name: labelled_tables.lines_of(root / name, encoding_of(given)) for name in found}
+    several = {name: lines_in(root / name, encoding_of(given)) for name in found}
     if labels := next((name for name, content in several.items() if cells.is_label(content)), None):
         alone = f"{labels} has a label in each line, but no other file has as many lines"
         raise Refusal(f"data={root}: {alone}: make their numbers of lines equal")
@@ -353,7 +353,7 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of the only table of train."""
     options, are_of_train = train_tables(root, given)
     if not are_of_train and "name" in given:
-        of_lines = labelled_tables.find_tables(root, given.get("table"), of_lines=True)
+        of_lines = find_tables(root, given.get("table"), of_lines=True)
         options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
     if not are_of_train or (len(options) > 1 and "name" not in given):  # as labelled texts, one of several is asked for
         return None
@@ -363,7 +363,7 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
-    table = Table({name: list(labelled_tables.lines_of(path, encoding_of(given))) for name, path in files.items()})
+    table = Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()})
     labels = columns.label_columns(table)
     if not labels:
         return None
@@ -386,8 +386,13 @@ def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
             and not lines.is_document(name)
         ):
             with suppress(Refusal, OSError):  # as it is no text
-                if tables.holds_numbers(root / name if root.is_dir() else root, encoding_of(given)):
+                if delimited.holds_numbers(streams.look(root / name if root.is_dir() else root, encoding_of(given))[0].text):
                     yield name
+
+
+def lines_in(path: Path, encoding: str) -> list[str]:
+    """Return the lines of a file, or of some pieces of a large one."""
+    return [line for _, line in delimited.lines_of(streams.look(path, encoding))]
 
 
 def as_corpus(root: Path, given: Given) -> Values | None:
@@ -414,7 +419,7 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
     """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
     if labelled_lines([path], encoding):
         raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
-    if cells.is_label([line.rstrip("\r") for line in cells.sampled(labelled_tables.lines_of(path, encoding)) if line.strip()]):
+    if cells.is_label([line for line in cells.sampled(lines_in(path, encoding)) if line.strip()]):
         way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
         raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
 

@@ -1,12 +1,14 @@
 """Reads a table: up to MOST_ROWS of its rows, and finds out whether its first line has the names of the columns."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, parquet, tables
+from pipeline.prepare.reading.looking import looking
 from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, numbers, sampled
 from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, Name, Question, assignment
 from pipeline.tools.params.texts import num_words
@@ -42,10 +44,16 @@ class Table(NamedTuple):
         return [name for name, values in self.columns.items() if fits(values)]
 
 
+@lru_cache(4)
+def looked(path: Path, encoding: str, changed_ns: int) -> list[Any]:  # noqa: ARG001  # when the file was changed
+    """Return rows of a table of text: several sources look at the same ones."""
+    return tables.look(path, encoding=encoding)
+
+
 def read_part(path: Path, encoding: str, given: Given) -> Table:
     if tables.suffix_of(path) == parquet.SUFFIX:
         return read_parquet(path)
-    found = list(tables.parsed(path, encoding))
+    found = looked(path, encoding, path.stat().st_mtime_ns) if path.is_file() else tables.look(path, encoding=encoding)
     if any(isinstance(fields, dict) for fields in found):
         rows = sampled([fields for fields in found if isinstance(fields, dict)])
         return Table({key: [row.get(key) for row in rows] for key in dict.fromkeys(key for row in rows for key in row)})
@@ -66,9 +74,10 @@ def read_parquet(path: Path) -> Table:
     encoded = (name for name in known if parquet.is_image_column(schema.field(name).type))
     images = frozenset(name for name in encoded if parquet.holds_images(path, name))
     plain = [name for name in known if name not in images and parquet.is_plain(schema.field(name).type)]
-    rows = sampled([row for _, row in parquet.rows(path, plain)])
-    columns = {name: [row[name] for row in rows] for name in plain}
-    single = [name for name, values in columns.items() if not any(isinstance(value, list) for value in values)]
+    with looking():
+        blocks = list(tables.blocks(path, [("", name) for name in plain])) if plain else []
+    columns: dict[Name, list[Any]] = {name: sampled([cell for block in blocks for cell in block.cells[name].to_pylist()]) for name in plain}
+    single = [name for name in plain if not parquet.is_list(schema.field(name).type)]
     return Table(columns, images, frozenset(name for name in single if parquet.class_names(path, name)))
 
 

@@ -32,7 +32,7 @@ SUFFIXES = (".csv", ".parquet")
 def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     model: str,
     inputs: list[str],
-    batch_size: int,
+    batch_size: int | None,
     top_k: int,
     beam: int,
     column: str | None,
@@ -50,7 +50,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     the column of the inputs in tables, and `encoding` that of files of text, by default UTF-8. Returns 1 if an input could not be read, else 0.
     """
     target = None if output is None else Path(output)
-    refuse_invalid({"--batch-size": batch_size, "--top-k": top_k}, encoding)
+    refuse_invalid({"--batch-size": 1 if batch_size is None else batch_size, "--top-k": top_k}, encoding)
     if target:
         refuse_unusable(target, inputs)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name

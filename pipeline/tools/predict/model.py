@@ -34,7 +34,7 @@ from pipeline.tools.predict.table_column import TableColumn
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
 PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
-BATCH_SIZE, TOP_K = 64, 3
+BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
 
 
 def load_model(model: str | Path, *, device: str | None = None, column: Column | None = None) -> "LoadedModel":
@@ -98,18 +98,18 @@ class LoadedModel:
     beam = 1
     """Width of the beam search of a model that writes texts."""
 
-    def predict(self, inputs: Any, *, batch_size: int = BATCH_SIZE, top_k: int = TOP_K, beam: int = 1) -> Iterator[Prediction]:
+    def predict(self, inputs: Any, *, batch_size: int | None = None, top_k: int = TOP_K, beam: int = 1) -> Iterator[Prediction]:
         """Yield one prediction for each input, in order.
 
         `inputs` is one input or an iterable of inputs. For a model of images, an input is a path (a file, a table, a folder, an archive, an
         `.npy` file), a PIL image, or an array uint8 (height, width, channels). An array that is passed as `inputs` is an iterable of images, so
         pass a single image as `[array]`. For a model of texts, a `str` is a text, and a `pathlib.Path` is a file of which each line is a
         text, a table, or a folder or archive of such files. For a model of tables, an input is the path of a table, or a row as a dict from the names of
-        columns to values; `inputs` may be a DataFrame of pandas. `top_k` is the number of classes in a prediction, most likely first, and `beam` the
+        columns to values; `inputs` may be a DataFrame of pandas. `batch_size` is the number of inputs in a forward pass, by default 64, and 1024 for rows of tables. `top_k` is the number of classes in a prediction, most likely first, and `beam` the
         width of the beam search of a model that writes texts. Raises Refusal for the first input that cannot be read. Warns of cells with a category
         that train does not have, after the last prediction.
         """
-        for name, number in {"batch_size": batch_size, "top_k": top_k}.items():
+        for name, number in {"batch_size": 1 if batch_size is None else batch_size, "top_k": top_k}.items():
             if number < 1:
                 raise Refusal(f"{name}: is {number}: write 1 or more")
         self.use_beam(beam)
@@ -165,7 +165,7 @@ class LoadedModel:
                 yield f"[{position}]", refusal
 
     def predictions(
-        self, readings: Iterable[Reading], predictor: Predictor, *, batch_size: int, on_problem: Callable[[str], None]
+        self, readings: Iterable[Reading], predictor: Predictor, *, batch_size: int | None, on_problem: Callable[[str], None]
     ) -> Iterator[Prediction]:
         """Yield a prediction for each input that can be read, computed in batches. Call `on_problem` with a message for each other input.
 
@@ -173,6 +173,7 @@ class LoadedModel:
         is not finite.
         """
         samples = readable(readings, on_problem)
+        batch_size = batch_size or (ROWS_BATCH_SIZE if isinstance(self.reader, RowReader) else BATCH_SIZE)
         while batch := list(islice(samples, batch_size)):
             names, rows = zip(*batch, strict=True)
             outputs = self.outputs(rows)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.inference.batch import Batch
 from pipeline.prepare.reading.file_tree import Member
-from pipeline.prepare.reading.tables import Numbered
+from pipeline.prepare.reading.tables import Block
 
 Sample = tuple[str, Any]
 """The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs."""
@@ -73,8 +73,8 @@ class RowReader(Reader, Protocol):
         """Return the columns that the model reads, by name or by number."""
         ...
 
-    def rows(self, name: str, records: Iterable[Numbered], /) -> Iterator[Reading]:
-        """Yield the rows in `records`, the lines of a table with their cells by column, called `name:LINE`."""
+    def rows(self, name: str, blocks: Iterable[Block], /) -> Iterator[Reading]:
+        """Yield the rows in `blocks`, those of a table, called `name:LINE`."""
         ...
 
 

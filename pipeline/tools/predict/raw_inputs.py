@@ -20,8 +20,7 @@ from pipeline.prepare.reading import archives, encodings, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
-from pipeline.prepare.reading.labels import LabelledRow
-from pipeline.prepare.reading.listed_images import located
+from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import ParquetImages
 from pipeline.prepare.reading.workers import on_threads
 from pipeline.tools.predict.protocols import LineReader, Reader, Reading, RowReader
@@ -121,7 +120,7 @@ class RawInputs:
             found = tree.listing().files
         else:
             tree, prefix = archives.Folder(path.parent), name.removesuffix(path.name)
-            listed = [LabelledRow(path, line, str(value), "", "") for line, value in self.column.values(path)]
+            listed = [ListedImage(path, line, str(value), "") for line, value in self.column.values(path)]
             found = located(listed, tree.listing().files, path.parent)
         with tree.contents(found) as members:
             yield from self.read_files(renamed(members, prefix), lambda _: None)
@@ -150,7 +149,7 @@ class RawInputs:
                 yield name, problem(error, path)
 
         if not path.is_dir():  # left out before the files are grouped: each source reads the archive from its start
-            readable = () if lists_images else tables.PARSERS
+            readable = () if lists_images else tables.TEXT
             packed = dict.fromkeys(each for each in found if (suffix := tables.suffix_of(Path(each))) and suffix not in readable)
             self.unused.extend(prefix + each for each in packed if lists_images)
             remedy = "is a Parquet file in an archive, which is read only from a folder: unpack the archive"
@@ -270,12 +269,8 @@ def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
 
 def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Reading]:
     """Yield each row of a table, called `name:LINE`."""
-
-    def read() -> Iterator[tables.Numbered]:  # within `reader.rows`, which rewords what it raises
-        yield from tables.records(path, [("", column) for column in reader.columns], encoding=encoding)
-
     try:
-        yield from reader.rows(name, read())
+        yield from reader.rows(name, tables.blocks(path, [("", column) for column in reader.columns], encoding=encoding))
     except encodings.NotDecoded as error:
         raise Refusal(error.advising("--encoding ")) from None
 

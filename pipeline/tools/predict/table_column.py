@@ -31,7 +31,9 @@ class TableColumn(NamedTuple):
         """
         column = self.chosen(path)
         try:
-            found = [(line, fields[column]) for line, fields in tables.records(path, [(OPTION, column)], encoding=self.encoding)]
+            found = [
+                (line, fields[column]) for line, fields in tables.records(tables.blocks(path, [(OPTION, column)], encoding=self.encoding))
+            ]
         except encodings.NotDecoded as error:
             raise Refusal(error.advising("--encoding ")) from None
         except Refusal as refusal:

@@ -1,18 +1,23 @@
 """Turns the rows of tables, and rows that are given in Python, into stored samples, to use a model with nothing but its model file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs
+from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs, as_category
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
-from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading import encodings, streams, tables
+from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers
 from pipeline.prepare.reading.file_tree import Member
+from pipeline.prepare.reading.json_rows import cell_text
 from pipeline.prepare.reading.parquet import MissingColumn
+from pipeline.prepare.reading.tables import Block
 
 MOST_NAMED = 3
 
@@ -32,38 +37,57 @@ class Reader:
     def read(self, file: Member) -> Iterator[tuple[str, Floats | Refusal]]:
         """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
         try:
-            content = tables.decode(file.read(), shown(file.name), encoding=self.encoding)
+            blocks = list(streams.decoded_blocks(BytesIO(file.read()), self.encoding, f"source.root: {shown(file.name)}"))
         except encodings.NotDecoded as error:
             raise Refusal(error.advising("--encoding ")) from None
-        suffix = ".jsonl" if content.lstrip().startswith("{") else ".csv"
-        yield from self.rows(file.name, tables.records_of(content, suffix, "", [("", column) for column in self.columns]))
+        suffix = ".jsonl" if blocks[0].text.lstrip().startswith("{") else ".csv"
+        yield from self.rows(file.name, tables.blocks_of(lambda: blocks, suffix, "", [("", column) for column in self.columns]))
 
-    def rows(self, name: str, records: Iterable[tables.Numbered]) -> Iterator[tuple[str, Floats | Refusal]]:
-        """Yield the rows in `records`, called `name:LINE`. Raises Refusal if the table lacks a column that the model reads."""
+    def rows(self, name: str, blocks: Iterable[Block]) -> Iterator[tuple[str, Floats | Refusal]]:
+        """Yield the rows in `blocks`, called `name:LINE`. Raises Refusal if the table lacks a column that the model reads."""
         try:
-            for line, fields in records:
-                place = f"{name}:{line}"
-                yield place, self.cells(place, [fields[column] for column in self.columns])
+            for block in blocks:
+                places = [f"{name}:{line}" for line in block.lines.tolist()]
+                rows, refused = self.stored(places, [block.cells[column] for column in self.columns])
+                yield from ((place, refused.get(at, row)) for at, (place, row) in enumerate(zip(places, rows, strict=True)))
         except MissingColumn as error:
             column, known = shown(error.column, 60), shown(", ".join(map(str, self.columns)))
             raise Refusal(
                 f"has no column {column}, or several, but the model reads {known}: write it once, with empty cells if it has no values"
             ) from None
 
-    def cells(self, place: str, cells: Sequence[Any]) -> Floats | Refusal:
-        """Return the cells of the columns as a stored row, or the reason why they cannot be read. `place` is the name of the row."""
-        try:
-            row = self.inputs.row(cells)
-        except Refusal as refusal:
-            return refusal
-        for column, cell, number in zip(self.inputs.columns, cells, row, strict=True):
-            if isinstance(column, CategoryColumn) and not column.others and number == len(column.values):
-                self.num_unknown += 1
-                self.first_unknown = self.first_unknown or f"{shown(cell, 40)} in the column {shown(column.name, 40)} of {place}"
-            elif isinstance(column, NumberColumn) and column.extremes and column.is_far(number) and column.name not in self.far:
-                low, high = map(column.cell, column.extremes)
-                self.far[column.name] = f"{shown(cell, 40)} in the column {shown(column.name, 40)} of {place} ({low} to {high} in train)"
-        return row
+    def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[Floats, dict[int, Refusal]]:
+        """Return the stored rows (n, columns) for the cells of the columns, and the reason why by the number of each row that cannot be read.
+
+        `places` are the names of the rows.
+        """
+        rows, refused = np.empty((len(places), len(self.columns)), self.inputs.dtype), dict[int, Refusal]()
+        for at, (column, of_column) in enumerate(zip(self.inputs.columns, cells, strict=True)):
+            if isinstance(column, CategoryColumn):
+                found = by_value(of_column, as_category)
+                stored = np.where(is_missing(of_column), np.nan, column.stored_numbers(found.values)[found.numbers])
+                unknown = np.flatnonzero((stored == len(column.values)) & (not column.others))
+                if len(unknown):
+                    self.num_unknown += len(unknown)
+                    first = (
+                        f"{shown(of_column[int(unknown[0])].as_py(), 40)} in the column {shown(column.name, 40)} of {places[unknown[0]]}"
+                    )
+                    self.first_unknown = self.first_unknown or first
+            else:
+                stored = numbers(of_column) if column.kind == "number" else dates(of_column)
+                for row in np.flatnonzero(np.isnan(stored) & ~is_missing(of_column)) if np.isnan(stored).any() else ():
+                    problem = f"has {shown(of_column[int(row)].as_py(), 60)} in the column {shown(column.name, 60)}"
+                    refused.setdefault(int(row), Refusal(problem, remedy=f"write a {column.kind}, or leave the cell empty"))
+                self.note_far(column, stored, of_column, places)
+            rows[:, at] = stored
+        return rows, refused
+
+    def note_far(self, column: NumberColumn, stored: Floats, cells: Cells, places: Sequence[str]) -> None:
+        """Remember the first number of a column that is far outside of those of train."""
+        if column.extremes is not None and column.name not in self.far and len(far := np.flatnonzero(column.are_far(stored))):
+            low, high = map(column.cell, column.extremes)
+            first = f"{shown(cells[int(far[0])].as_py(), 40)} in the column {shown(column.name, 40)} of {places[far[0]]}"
+            self.far[column.name] = f"{first} ({low} to {high} in train)"
 
     def row(self, value: Any) -> Floats:
         """Return a row as a stored sample: a dict with a value for each column, or an array of the stored numbers."""
@@ -71,9 +95,11 @@ class Reader:
             self.inputs.refuse_zero(value)
             if lacking := [name for name in self.columns if name not in value]:
                 raise Refusal(f"has no column {shown(lacking[0], 60)}: add it, with None if it has no value")
-            row = self.cells("this row", [value[name] for name in self.columns])
-            if isinstance(row, Refusal):
-                raise row
+            cells = [pa.array([cell_text(plain(value[name]))], pa.string()) for name in self.columns]
+            rows, refused = self.stored(["this row"], cells)
+            if refused:
+                raise refused[0]
+            row: Floats = rows[0]
             return row
         if isinstance(value, np.ndarray) and value.shape == self.inputs.row_shape and value.dtype == self.inputs.dtype:
             return value
@@ -94,3 +120,9 @@ class Reader:
                 f"{counted(self.num_unknown, 'cell')} with a category that train does not have, which tells the model nothing: first {self.first_unknown}"
             )
         return "; ".join(notes)
+
+
+def plain(value: Any) -> Any:
+    """Return a cell given in Python as a value that JSON has: a scalar of NumPy as one of Python, and others, such as a date, as a text."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if value is None or isinstance(value, str | bool | int | float | list | dict) else str(value)

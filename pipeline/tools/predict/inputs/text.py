@@ -17,11 +17,13 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
-from pipeline.prepare.reading import encodings, lines, tables
+from pipeline.prepare.reading import delimited, encodings, lines, tables
 from pipeline.prepare.reading.file_tree import Member
 
 Row = NDArray[np.int32]
 SAMPLED_LINES = 1000
+MOST_BYTES = 256 * 2**20
+"""Upper bound for a file that is read into memory."""
 MOST_LINE_BYTES = 4 * 2**20
 """A longer line is refused. As many bytes are read at once."""
 
@@ -48,7 +50,7 @@ class Reader:
         they arrive.
         """
         if self.inputs.whole_files:
-            yield name, self.field(name, text_of(stream.read(tables.MOST_BYTES), self.encoding))
+            yield name, self.field(name, text_of(stream.read(MOST_BYTES), self.encoding))
             return
         encoding = self.encoding
         if stream.seekable():
@@ -117,7 +119,7 @@ def refuse_header(line: str, column: object) -> None:
         found = json.loads(line)
     except (ValueError, RecursionError):
         found = None
-    fields = found if isinstance(found, dict) else {field.strip('"') for sign in tables.SEPARATORS for field in line.split(sign)}
+    fields = found if isinstance(found, dict) else {field.strip('"') for sign in delimited.SEPARATORS for field in line.split(sign)}
     if column in fields:
         raise NamesOfColumns(
             f"its first line has the column {shown(column, 60)}, so it is a table: give a file whose name says so, such as by the suffix .csv"
@@ -134,10 +136,10 @@ def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
     The position in the stream stays as it is.
     """
     start = stream.tell()
-    found = [line.decode(encoding, "replace") for line in islice(bounded_lines(stream), SAMPLED_LINES) if line]
+    found = [line.decode(encoding, "replace") for line in islice(bounded_lines(stream), SAMPLED_LINES) if line and line.strip()]
     stream.seek(start)
     with suppress(lines.WrongLines):
-        if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(found, ""):
+        if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(found, 1), ""):
             raise NamesOfColumns(
                 f"its lines have several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
             )
@@ -161,9 +163,9 @@ def with_lines_of_bytes(stream: IO[bytes], encoding: str) -> tuple[IO[bytes], st
     stream.seek(start)
     if len("\n".encode(found).removeprefix(codecs.BOM_UTF8)) == 1:
         return stream, found
-    content = stream.read(tables.MOST_BYTES + 1)
-    if len(content) > tables.MOST_BYTES:
-        raise Refusal(f"is {found.upper()} of more than {tables.MOST_BYTES} bytes: convert it to UTF-8")
+    content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise Refusal(f"is {found.upper()} of more than {MOST_BYTES} bytes: convert it to UTF-8")
     return BytesIO(text_of(content, encoding).encode()), encodings.UTF8
 
 

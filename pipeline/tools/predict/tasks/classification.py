@@ -57,11 +57,13 @@ class Predictor:
 
         Of two classes with equal logits, the one with the lower number counts as more likely.
         """
-        for name, row in zip(names, logits.astype(np.float64), strict=True):
-            exponentials = np.exp(row - row.max())
-            probabilities = exponentials / exponentials.sum()
-            best = np.argsort(-row, kind="stable")[: self.top_k]
-            top = tuple((self.classes[number], float(probabilities[number])) for number in best)
+        rows = logits.astype(np.float64)
+        exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
+        probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+        best = np.argsort(-rows, axis=1, kind="stable")[:, : self.top_k]
+        ranked = np.take_along_axis(probabilities, best, axis=1).tolist()
+        for name, numbers, likely in zip(names, best.tolist(), ranked, strict=True):
+            top = tuple((self.classes[number], probability) for number, probability in zip(numbers, likely, strict=True))
             yield Prediction(name, *top[0], top)
 
 

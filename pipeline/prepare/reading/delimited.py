@@ -1,0 +1,255 @@
+"""Rows of delimited text (CSV, TSV, lines of fields) as columns. Python's `csv` says what a row is; Arrow reads the blocks in which both agree."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.table import as_number
+from pipeline.core.refusal import Refusal
+from pipeline.core.untrusted import reason
+from pipeline.prepare.reading.cells import mask
+from pipeline.prepare.reading.streams import TextBlock
+
+LONGEST_FIELD = 2**20
+"""Upper bound for the number of characters of a field."""
+SEPARATORS = ",;\t|"
+BLANKS = " "
+"""Any number of blanks and tabs, as a separator."""
+SAMPLED_CHARACTERS = 2**16
+"""The number of characters of a `.csv` in which its separator is searched for."""
+EXCEL = re.compile(r"sep=(.)\r?\n")
+"""The first line by which a table tells Excel its separator."""
+CHUNK_ROWS = 65_536
+Rows = Iterable[tuple[int, Sequence[str]]]
+"""The number of the line and the fields of each row."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive rows: `lines` (n,) has the number of the line of each, from 1, and `columns` an Arrow array of strings for each field."""
+
+    lines: NDArray[np.int64]
+    columns: Sequence[Any]
+
+    def row(self, at: int) -> list[str]:
+        return [column[at].as_py() for column in self.columns]
+
+
+def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
+    """Yield the rows of a CSV file. A field in quotes may have line breaks; the separator is found. Rows without a value are left out.
+
+    Raises Refusal, with the line after `place`, if the file is no valid CSV, or if a row has more or fewer fields than the first.
+    """
+    csv.field_size_limit(LONGEST_FIELD)
+    blocks = iter(blocks)
+    first = next(blocks)
+    if excel := EXCEL.match(first.text):
+        first = TextBlock(first.line + 1, first.text[excel.end() :])
+    separator = excel[1] if excel else csv_separator(first.text)
+    blocks = chain([first], blocks)
+    if separator == BLANKS:
+        yield from of_rows(((line, text.split()) for line, text in lines_of(blocks)), place)
+    else:
+        yield from of_blocks(blocks, place, separator, quoted=True)
+
+
+def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Generator[Chunk]:
+    """Yield the rows of the first block, and those of the others that have as many fields: these blocks may begin and end within a row."""
+    csv.field_size_limit(LONGEST_FIELD)
+    first, *others = blocks
+    separator = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t"
+    if others and quoted and first.text.count('"') % 2:  # the first block may end within a row, too
+        broken = list[tuple[int, str]]()
+        for _ in csv_rows(first.text, 1, separator, broken):
+            pass
+        complete = broken[0][0] - 1 if broken else None
+        first = TextBlock(first.line, "".join(io.StringIO(first.text, newline="").readlines()[:complete]))
+    width = Width(place)
+    for chunk in (csv_chunks if quoted else tsv_chunks)([first], place):
+        width.refuse_other(int(chunk.lines[0]), len(chunk.columns))
+        yield chunk
+    for block in others:
+        found = by_arrow(block.text, 0, separator, width, quoted=quoted) if separator != BLANKS else None
+        if found is not None:
+            yield found
+            continue
+        lines: Iterable[str] = io.StringIO(block.text, newline="")
+        rows = (
+            csv.reader(lines, delimiter=separator)
+            if quoted and separator != BLANKS
+            else (line.split(separator.strip() or None) for line in lines)
+        )
+        yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
+
+
+def tsv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
+    """Yield the rows of a TSV file, in which no field is quoted."""
+    yield from of_blocks(blocks, place, "\t", quoted=False)
+
+
+def lines_of(blocks: Iterable[TextBlock]) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of each line, without its end."""
+    for block in blocks:
+        for number, line in enumerate(block.text.split("\n")[: -1 if not block.text or block.text.endswith("\n") else None], block.line):
+            yield number, line.removesuffix("\r")
+
+
+class Width:
+    """The number of fields of the first row, which every row has. Raises Refusal for a row with another one."""
+
+    def __init__(self, place: str) -> None:
+        self.place, self.line, self.fields = place, 0, 0
+
+    def refuse_other(self, line: int, fields: int) -> None:
+        if not self.fields:
+            self.line, self.fields = line, fields
+        if fields != self.fields:
+            raise Refusal(f"{self.place}:{line}: has {fields} columns, but line {self.line} has {self.fields}: make them equal")
+
+
+def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chunk]:
+    """Yield the rows that have a value, some at a time."""
+    width = width or Width(place)
+    filled = ((line, fields) for line, fields in rows if any(fields))
+    while several := list(islice(filled, CHUNK_ROWS)):
+        for line, fields in several:
+            width.refuse_other(line, len(fields))
+        lines, every = zip(*several, strict=True)
+        yield Chunk(np.array(lines), [pa.array(column, pa.string()) for column in zip(*every, strict=True)])
+
+
+def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool) -> Generator[Chunk]:
+    """Yield the rows of blocks of text. A row of which a block has only the beginning is read with the next one."""
+    width, line, rest = Width(place), 1, ""
+    for block in blocks:
+        line, text = (line, rest + block.text) if rest else block
+        rest = ""
+        if (chunk := by_arrow(text, line, separator, width, quoted=quoted)) is not None:
+            if len(chunk.lines):
+                yield chunk
+            continue
+        broken = list[tuple[int, str]]()
+        rows: Rows = csv_rows(text, line, separator, broken) if quoted else split_rows(text, line, separator)
+        yield from of_rows(rows, place, width)
+        if broken:
+            (line, problem), start = broken[0], line
+            rest = "".join(io.StringIO(text, newline="").readlines()[line - start :])
+    if rest:
+        raise Refusal(f"{place}:{line}: is not valid CSV ({problem}): quote fields with line breaks, quotes or commas")
+
+
+def split_rows(text: str, line: int, separator: str) -> Rows:
+    return ((number, fields.split(separator)) for number, fields in lines_of([TextBlock(line, text)]))
+
+
+def csv_rows(text: str, line: int, separator: str, broken: list[tuple[int, str]]) -> Rows:
+    """Yield the rows of a text. If one of them is no valid CSV, add its line and what is wrong to `broken`, and end."""
+    reader, start = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True), line
+    try:
+        for fields in reader:
+            yield line, fields
+            line = start + reader.line_num  # where the next row begins: a quoted field may have line breaks
+    except csv.Error as error:
+        broken.append((line, reason(error)))
+
+
+def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool) -> Chunk | None:
+    """Return the rows of a text in which each line is one row, as Arrow reads them; None if Python must say what its rows are."""
+    if not text or text[0] in "\r\n" or "\n\n" in text or "\n\r\n" in text or text.count("\r") != text.count("\r\n"):
+        return None
+    text = text if text.endswith("\n") else f"{text}\n"
+    if not separator.isascii() or (quoted and not is_regular(text, separator)):
+        return None
+    from pyarrow import csv as arrow_csv
+
+    num_lines, num_fields = text.count("\n"), width.fields
+    if not num_fields:
+        first = text.split("\n", 1)[0].rstrip("\r")
+        try:
+            num_fields = len(next(csv.reader([first], delimiter=separator, strict=True)) if quoted else first.split(separator))
+        except csv.Error:
+            return None
+    names = [str(number) for number in range(num_fields)]
+    try:
+        data = text.encode()
+        table = arrow_csv.read_csv(
+            pa.BufferReader(data),
+            arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
+            arrow_csv.ParseOptions(delimiter=separator, quote_char='"' if quoted else False, newlines_in_values=True),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False, check_utf8=False),
+        )
+    except (pa.ArrowInvalid, UnicodeEncodeError):
+        return None
+    columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+    if table.num_rows != num_lines or any(pc.max(pc.binary_length(column)).as_py() > LONGEST_FIELD for column in columns):
+        return None
+    lines = np.arange(line, line + num_lines)
+    filled = np.zeros(num_lines, bool)
+    for column in columns:
+        if not filled.all():
+            filled |= mask(pc.not_equal(column, ""))
+    chunk = Chunk(lines, columns) if filled.all() else Chunk(lines[filled], [column.filter(pa.array(filled)) for column in columns])
+    if len(chunk.lines):
+        width.refuse_other(int(chunk.lines[0]), num_fields)
+    return chunk
+
+
+def is_regular(text: str, separator: str) -> bool:
+    """Return True if each quote in a text is on one side of a field."""
+    if '"' not in text:
+        return True
+    text = f"\n{text}"
+    alone = (f'{separator}"{separator}', f'\n"{separator}', f'{separator}"\n', f'{separator}"\r', '""')
+    beside = sum(text.count(pair) for pair in (f'{separator}"', f'"{separator}', '\n"', '"\n', '"\r\n'))
+    quotes = text.count('"')
+    return quotes == beside and quotes % 2 == 0 and not any(each in text for each in alone)
+
+
+def csv_separator(text: str) -> str:
+    """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does.
+
+    BLANKS separate fields only if those of a column are numbers: they may also be words of one text.
+    """
+    for sign in SEPARATORS + BLANKS:
+        try:
+            rows = first_rows(text, sign)
+        except csv.Error:
+            continue
+        counts = {len(fields) for fields in rows}
+        if len(counts) == 1 and counts != {1} and (sign != BLANKS or any(map(all, numbers_in(rows)))):
+            return sign
+    return SEPARATORS[0]
+
+
+def first_rows(text: str, sign: str) -> list[list[str]]:
+    """Return the fields of the first rows that are not blank, divided by `sign`. Raises csv.Error."""
+    start = text[:SAMPLED_CHARACTERS]
+    rows = (
+        [line.split() for line in start.split("\n")] if sign == BLANKS else list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
+    )
+    complete = rows if start == text else rows[:-1]  # the last row may end in the middle
+    return [fields for fields in complete if any(fields)]
+
+
+def numbers_in(rows: Sequence[Sequence[str]]) -> list[tuple[bool, ...]]:
+    """Return for each column of `rows` which of its fields below the first are numbers."""
+    return list(zip(*([as_number(field) is not None for field in fields] for fields in rows[1:]), strict=True))
+
+
+def holds_numbers(text: str) -> bool:
+    """Return True if more than half of the fields of the beginning of a file, by its name no table, are numbers."""
+    try:
+        found = numbers_in(first_rows(text, csv_separator(text)))
+    except (csv.Error, ValueError):  # rows of different lengths
+        return False
+    return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
+
+
+Parser = Callable[[Iterable[TextBlock], str], Generator[Chunk]]

@@ -1,0 +1,170 @@
+"""The same rows in any format, and in blocks of any size, give equal bytes, splits and messages."""
+
+import json
+import re
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.core.environment import Environment, Paths
+from pipeline.core.prepared import Prepared
+from pipeline.core.refusal import Refusal
+from pipeline.prepare.inputs import table as table_inputs
+from pipeline.prepare.reading import delimited, json_rows, parquet, streams
+from pipeline.prepare.stage import prepare
+from pipeline.sources import table, text_classification, text_pairs
+
+from .rows import FORMATS, write
+from .settings import params
+
+NUMBERS = [0.1, 3.0, 1e-05, 1e20, -0.0, 1 / 3, None, 2.5]
+NUM_ROWS = 48
+EVERY: list[dict[str, Any]] = [
+    {
+        "size": NUMBERS[at % 7],
+        "count": None if at % 11 == 3 else at * at,
+        "code": f"00{at % 3}",
+        "yes": at % 4 < 2,
+        "day": date(2024, 1, 1 + at % 28),
+        "time": datetime(2024, 1, 1 + at % 9, at % 24, 30 * (at % 2)),  # noqa: DTZ001  # as tables have them
+        "city": (None, "NA", "Oslo", "Caf\u00e9, \u201cA\u201d", 'quoted "b"')[at % 5],
+        "text": f"text {at % 17}, of\u00a0words",
+        "other": f'an "{at}" {"and more " * (at % 5)}',
+        "label": at % 2,
+        "part": ("train", "train", "valid", "test")[at // 2 % 4],
+    }
+    for at in range(NUM_ROWS)
+]
+SAID = {"label_column": "label", "ignored_columns": ["part", "text", "other"], "category_columns": ["code"]}
+WORDS = {"tokenizer": "word", "vocabulary": 100, "min_count": 1, "normalization": ["strip_accents"]}
+SOURCES: dict[str, tuple[type[Any], dict[str, Any]]] = {
+    "table": (table.Settings, SAID),
+    "numbers": (table.Settings, SAID | {"number_columns": ["size"]}),
+    "table in splits": (table.Settings, {"label_column": "size", "task": "regression", "split_column": "part", "on_corrupt": "skip"}),
+    "texts": (text_classification.Settings, {"text_column": "text", "label_column": "label", **WORDS}),
+    "texts in splits": (
+        text_classification.Settings,
+        {"text_column": "text", "label_column": "city", "split_column": "part", "on_corrupt": "skip", **WORDS},
+    ),
+    "pairs": (text_pairs.Settings, {"text_column": "text", "target_column": "other", **WORDS}),
+    "pairs in splits": (
+        text_pairs.Settings,
+        {"text_column": "text", "target_column": "city", "split_column": "part", "on_corrupt": "skip", **WORDS},
+    ),
+}
+
+
+def run(case: str, root: Path) -> Prepared:
+    settings, changes = SOURCES[case]
+    prepare(params(settings, root, **{"valid": 0.2, "test": 0.2, **changes}), Paths(root.parent / "top"), Environment())
+    return Prepared.open(Paths(root.parent / "top").prepared)
+
+
+def keys(root: Path, split: str) -> list[str]:
+    """Return the file and the line of each row of a split."""
+    return list(map(json.loads, (Paths(root.parent / "top").prepared / f"{split}-keys.jsonl").read_text().splitlines()))
+
+
+def first_line(suffix: str) -> int:
+    return 2 if suffix.startswith((".csv", ".tsv")) else 1
+
+
+def read_by_tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, value in (
+        (streams, "BLOCK_BYTES", 7),
+        (delimited, "CHUNK_ROWS", 2),
+        (json_rows, "CHUNK_ROWS", 3),
+        (parquet, "TABLE_ROWS", 2),
+        (parquet, "CHUNK_ROWS", 3),
+        (text_classification, "BLOCK_SAMPLES", 2),
+        (text_pairs, "BLOCK_PAIRS", 2),
+        (table_inputs, "BLOCK_ROWS", 5),
+    ):
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.mark.parametrize("case", SOURCES)
+def test_every_format_in_blocks_of_any_size_gives_the_same_bytes_and_splits(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = []
+    for suffix in (*FORMATS, *FORMATS):
+        path = write(tmp_path / f"rows{suffix}", EVERY)
+        prepared, said, first = run(case, path), capsys.readouterr().out, first_line(suffix)
+        numbers = {split: [int(key.removeprefix(f"{path.name}:")) - first for key in keys(path, split)] for split in prepared.splits}
+        left_out = [int(line) - first for line in re.findall(rf"{path}:(\d+)", said)]
+        found.append((numbers, left_out, re.sub(rf"{path}:\d+", "row", said), prepared.digest))
+        assert found[-1] == found[0], suffix
+        if suffix == FORMATS[-1]:
+            read_by_tiny_blocks(monkeypatch)
+    numbers, left_out, *_ = found[0]
+    assert len(left_out) == (3 if "splits" in case else 0)
+    if "splits" in case:
+        assert {split: {EVERY[at]["part"] for at in of_split} for split, of_split in numbers.items()} == {
+            split: {split} for split in numbers
+        }
+        column = SOURCES[case][1].get("target_column") or SOURCES[case][1]["label_column"]
+        assert (
+            left_out
+            == [at for at, row in enumerate(EVERY) if row[column] is None or (row[column] == "NA" and case.startswith("texts"))][:3]
+        )
+
+
+FAULTS: dict[str, tuple[str, str, dict[int, Any], str]] = {
+    "no text": ("texts", "text", {3: None, 44: " "}, "line 3, 44: has an empty text: write a text"),
+    "a NUL": ("pairs", "other", {17: "a\0b"}, ":17: has a NUL character, so it is no text: remove it"),
+    "no label": ("texts", "label", {5: "?", 40: "?"}, 'line 5, 40: has no label but "?" in the column label: write one'),
+    "no class": ("texts", "label", {48: "\x1b"}, ':48: has the label "\\u001b": write printable text'),
+    "no number": ("numbers", "size", {2: "2_3", 47: "x"}, 'line 2: has 2_3 in the column size: write a number, or leave the cell empty; line 47: has x'),
+    "no target": ("table in splits", "size", {9: "x"}, ':9: has "x" in the column size: write a number such as 3.5'),
+    "no split": ("table in splits", "part", {46: "tset"}, ":46: the column part has tset, which is no split: write train, valid or test"),
+    "a class that train lacks": ("texts in splits", "city", {5: "Lima"}, ":5: has the label Lima, which no row of train has: correct it"),
+    "no token": ("texts", "text", {31: "\u0301"}, ":31: has a text in which the tokenizer finds no token: change or remove the text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize(("case", "column", "cells", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_row_that_cannot_be_used_is_named_by_its_file_and_line(
+    tmp_path: Path, case: str, column: str, cells: dict[int, Any], message: str, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{**row, column: cells.get(at, None if row[column] is None else str(row[column]))} for at, row in enumerate(EVERY, 1)]
+    expected = re.sub(r"(?<=:)\d+|(?<=line )\d+|(?<=, )\d+(?=:)", lambda line: str(int(line[0]) + first_line(suffix) - 1), message)
+    root, others = (
+        tmp_path / "folder",
+        [{**row, column: str(row[column])} for row in EVERY if row[column] is not None and row["part"] == "train"],
+    )
+    paths = {write(tmp_path / f"rows{suffix}", rows): "rows", tmp_path / "folder": "train-2-of-2"}
+    write(root / f"train-1-of-2{suffix}", others)
+    write(root / f"train-2-of-2{suffix}", rows)
+    found = []
+    for path, name in [*paths.items(), *paths.items()]:
+        with pytest.raises(Refusal) as caught:
+            run(case, path)
+        found.append(str(caught.value))
+        assert expected in found[-1]
+        assert f"{name}{suffix}" in found[-1]
+        if path.is_dir():
+            read_by_tiny_blocks(monkeypatch)
+    assert found[:2] == found[2:]
+
+
+def test_each_row_of_several_files_has_its_own_key_inputs_and_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"train-1-of-2.csv": EVERY[:20], "train-2-of-2.csv": EVERY[20:40], "test.csv": EVERY[40:]}
+    for name, rows in files.items():
+        write(tmp_path / "folder" / name, rows)
+    for _ in range(2):
+        prepared = run("table in splits", tmp_path / "folder")
+        at, seen = [column.name for column in prepared.spec.inputs.columns].index("count"), 0  # type: ignore[attr-defined]
+        for split, rows in prepared.splits.items():
+            places = [key.split(":") for key in keys(tmp_path / "folder", split)]
+            expected = [files[name][int(line) - 2] for name, line in places]
+            assert {row["part"] for row in expected} == {split}
+            assert rows.targets[:, 0].tolist() == [row["size"] for row in expected]
+            assert [None if np.isnan(count) else count for count in rows.inputs[:, at]] == [row["count"] for row in expected]
+            seen += len(places)
+        assert seen == sum(row["size"] is not None for row in EVERY)
+        read_by_tiny_blocks(monkeypatch)
