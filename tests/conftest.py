@@ -36,6 +36,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 MLP = {"name": "mlp", "weights": None, "width": 16, "depth": 2, "dropout": 0.0}
 
 
