@@ -284,9 +284,7 @@ def tracking(context: Context) -> Finding:
     except Exception as error:  # of requests, SQLAlchemy or a driver
         while error.__cause__ or error.__context__:  # the text of the error itself names objects in memory
             error = error.__cause__ or error.__context__  # type: ignore[assignment]  # not None
-        text = (
-            f"{address.shown} cannot be used ({shown(address.redacted(getattr(error, 'strerror', None) or reason(error)), 160)}); {LATER}"
-        )
+        text = f"{address.shown} cannot be used ({shown(getattr(error, 'strerror', None) or reason(error), 160)}); {LATER}"
         return warning(
             text, f"start it, and see its log and `mlflow doctor`; if a proxy stands in between, name the host in `no_proxy`; {UNSET}"
         )

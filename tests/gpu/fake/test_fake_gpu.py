@@ -108,7 +108,7 @@ def test_the_tools_run_on_several_gpus_that_execute_nothing(tmp_path: Path) -> N
         ("profile", 0, {"PIPELINE_GRAPHS": "off"}),
         ("profile", 0, {}),
         ("profile --speedup --steps 4", 0, {}),
-        ("doctor --json", 1, {}),
+        ("doctor --json", 0, {}),
         ("train", 2, {"PIPELINE_DEVICE": "cuda:5"}),
     ]
     command = [sys.executable, "-c", VERBS, json.dumps(verbs)]
