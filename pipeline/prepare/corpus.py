@@ -1,9 +1,11 @@
 """A corpus for language models: documents, divided into splits, as rows of consecutive tokens."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, NamedTuple
+from itertools import chain
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +21,70 @@ from pipeline.prepare.inputs.text import Statistics, TextSettings
 BLOCK_TOKENS = 2**20
 
 
+PIECE_CHARACTERS = 2**21
+"""A longer document is read, and tokenized, in pieces of about so many characters."""
+
+
 class Document(NamedTuple):
-    """The name of a file and its text, which is not empty."""
+    """The name of a file, the number of its characters, which is not 0, and what reads its text, in parts of any length, from the beginning at each call."""
 
     name: str
-    text: str
+    num_characters: int
+    read: Callable[[], Iterable[str]]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        """Return a document whose text is in memory."""
+        return cls(name, len(text), lambda: [text])
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about PIECE_CHARACTERS, so that the tokens of all pieces are those of the whole text.
+
+        A piece ends with a line break between a line that does not end with white space and one that begins with a letter or digit: no token
+        of a tokenizer of this project crosses it.
+        """
+        rest = ""
+        for part in self.read():
+            rest += part
+            if len(rest) > PIECE_CHARACTERS and (end := last_cut(rest)):
+                yield rest[:end]
+                rest = rest[end:]
+        if rest:
+            yield rest
 
 
-Divided = Mapping[str, Sequence[Document]]
-"""The documents of each split that exists."""
+def last_cut(text: str) -> int:
+    """Return the position after the last line break that no token crosses, see `Document.pieces`; 0 if there is none."""
+    at = text.rfind("\n", 1, len(text) - 1)
+    while at > 0 and (text[at - 1].isspace() or not text[at + 1].isalnum()):
+        at = text.rfind("\n", 1, at)
+    return at + 1
+
+
+class Span(NamedTuple):
+    """The characters of a document from `start` to before `end`."""
+
+    document: Document
+    start: int
+    end: int
+
+    @classmethod
+    def whole(cls, document: Document) -> Self:
+        return cls(document, 0, document.num_characters)
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about PIECE_CHARACTERS."""
+        begin = 0
+        for piece in self.document.pieces():
+            if chosen := piece[max(0, self.start - begin) : max(0, self.end - begin)]:
+                yield chosen
+            begin += len(piece)
+            if begin >= self.end:
+                return
+
+
+Divided = Mapping[str, Sequence[Span]]
+"""The documents, or parts of some, of each split that exists."""
 
 
 class CorpusSettings(TextSettings):
@@ -42,20 +99,24 @@ class CorpusSettings(TextSettings):
     TASK: ClassVar[str] = "language_modeling"
 
     def dataset(self, documents: Divided) -> RawDataset:
-        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train.
+        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train. The tokens wait in a temporary file.
 
         Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
         documents of valid or of test.
         """
-        tokenizer = self.fit_tokenizer(document.text for document in documents[TRAIN])
+        other = VALID if VALID in documents else TEST
+        sampled = {split: token_counts.Sampled(len(documents.get(split, ()))) for split in (TRAIN, other)}
+        for split, sample in sampled.items():
+            for span in documents.get(split, ()):
+                sample.add(next(span.pieces()))
+        tokenizer = self.fit_tokenizer(piece for span in documents[TRAIN] for piece in span.pieces())
         rows = {split: self.rows(tokenizer, found, split) for split, found in documents.items()}
 
         def report(_: object) -> None:
             print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens")
             for split, array in rows.items():
                 print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
-            known, new = ([document.text for document in documents.get(split, ())] for split in (TRAIN, VALID if VALID in rows else TEST))
-            if warning := token_counts.warning(self, tokenizer, token_counts.measured(known), token_counts.measured(new)):
+            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
@@ -63,25 +124,30 @@ class CorpusSettings(TextSettings):
         blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
         return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 
-    def rows(self, tokenizer: Tokenizer, documents: Sequence[Document], split: str) -> NDArray[np.int32]:
-        """Return the tokens of the split called `split` in rows, (n, max_length). `documents` are the documents of this split.
+    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str) -> NDArray[np.int32]:
+        """Return the tokens of the split called `split` in rows, (n, max_length), in a temporary file. `spans` are the documents of this split.
 
         Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
         finds no token in its documents.
         """
         assert tokenizer.description.end is not None
-        start = np.array([tokenizer.description.end], np.int32)
-        tokens = np.concatenate([part for document in documents for part in (start, tokenizer.encode(document.text))])
-        length = self.max_length
-        if split == TRAIN:
-            if len(tokens) < length:
-                raise Refusal(
-                    f"source.max_length: train has {len(tokens)} tokens, but a row needs {length}: write at most {len(tokens)}, or add text"
-                )
-            return tokens[: len(tokens) // length * length].reshape(-1, length)
-        if len(tokens) == len(documents):
-            raise Refusal(f"source.{split}: the documents of {split} have no tokens: write a larger share, or add text")
-        return np.pad(tokens, (0, -len(tokens) % length), constant_values=tokenizer.description.pad).reshape(-1, length)
+        start, length = np.array([tokenizer.description.end], np.int32), self.max_length
+        with tempfile.TemporaryFile(prefix="corpus-") as file:
+            count = 0
+            for span in spans:
+                for tokens in chain([start], map(tokenizer.encode, span.pieces())):
+                    file.write(tokens.astype(np.int32).data)
+                    count += len(tokens)
+            if split == TRAIN and count < length:
+                raise Refusal(f"source.max_length: train has {count} tokens, but a row needs {length}: write at most {count}, or add text")
+            if split != TRAIN and count == len(spans):
+                raise Refusal(f"source.{split}: the documents of {split} have no tokens: write a larger share, or add text")
+            if split != TRAIN:
+                padding = np.full(-count % length, tokenizer.description.pad, np.int32)
+                file.write(padding.data)
+                count += len(padding)
+            file.flush()
+            return np.memmap(file, np.int32, "r", shape=(count // length, length))
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
@@ -90,18 +156,18 @@ def divide_by_position(documents: Sequence[Document], *, valid: float, test: flo
     `test` is a share of all characters. `valid` is a share of the characters that are not in test. If a share is 0, there is no such split.
     Raises Refusal if train, or a split with a share above 0, would have no characters.
     """
-    total = sum(len(document.text) for document in documents)
+    total = sum(document.num_characters for document in documents)
     num_test = round(test * total)
     num_valid = round(valid * (total - num_test))
     ends = {TRAIN: total - num_test - num_valid, VALID: total - num_test, TEST: total}
-    divided: dict[str, list[Document]] = {split: [] for split in ends}
+    divided: dict[str, list[Span]] = {split: [] for split in ends}
     begin = 0
     for document in documents:
         for split, (first, last) in zip(ends, zip((0, *ends.values()), ends.values(), strict=False), strict=True):
-            part = document.text[max(0, first - begin) : max(0, last - begin)]
-            if part:
-                divided[split].append(Document(document.name, part))
-        begin += len(document.text)
+            part = Span(document, max(0, first - begin), min(document.num_characters, last - begin))
+            if part.start < part.end:
+                divided[split].append(part)
+        begin += document.num_characters
     return without_empty(divided, valid=valid, test=test)
 
 
@@ -113,7 +179,7 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
     a split with a share above 0, would have no documents.
     """
     ordered = sorted(documents, key=lambda document: hashlib.sha256(document.name.encode("utf-8", "surrogateescape")).digest())
-    free = sum(len(document.text) for document in documents)
+    free = sum(document.num_characters for document in documents)
     assigned: dict[str, str] = {}
     for split, share in ((TEST, test), (VALID, valid)):
         wanted = share * free
@@ -122,15 +188,15 @@ def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) 
                 break
             if document.name not in assigned:
                 assigned[document.name] = split
-                wanted -= len(document.text)
-                free -= len(document.text)
-    divided: dict[str, list[Document]] = {split: [] for split in (TRAIN, VALID, TEST)}
+                wanted -= document.num_characters
+                free -= document.num_characters
+    divided: dict[str, list[Span]] = {split: [] for split in (TRAIN, VALID, TEST)}
     for document in documents:
-        divided[assigned.get(document.name, TRAIN)].append(document)
+        divided[assigned.get(document.name, TRAIN)].append(Span.whole(document))
     return without_empty(divided, valid=valid, test=test)
 
 
-def without_empty(divided: Mapping[str, Sequence[Document]], *, valid: float, test: float) -> Divided:
+def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:
     """Return the splits that have documents. `valid` and `test` are the shares of these splits.
 
     Raises Refusal if train has no documents, or if valid or test has none although its share is above 0.
@@ -151,6 +217,9 @@ def describe(rows: NDArray[np.int32], num_documents: int, tokenizer: AnyDescript
 
     If some tokens are unknown, the text says how many: they stand for what is not in the vocabulary.
     """
-    num_unknown = 0 if tokenizer.unknown is None else np.count_nonzero(rows == tokenizer.unknown)
+    num_unknown = num_tokens = 0
+    for block in np.array_split(rows, max(1, rows.size // BLOCK_TOKENS)):
+        num_unknown += 0 if tokenizer.unknown is None else int(np.count_nonzero(block == tokenizer.unknown))
+        num_tokens += int(np.count_nonzero(block != tokenizer.pad))
     unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
-    return f"{counted(num_documents, 'document')}, {counted(int(np.count_nonzero(rows != tokenizer.pad)), 'token')}{unknown}"
+    return f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}{unknown}"

@@ -97,4 +97,4 @@ def read(package: Distribution, name: str, pattern: str) -> Iterator[Document]:
             if recorded != f"sha256={digest}":
                 raise Refusal(f"{place}: does not have the SHA-256 that was recorded when the package was installed: {REMEDY}")
             if content:
-                yield Document(path, encodings.decoded(content, encodings.UTF8, f"source.root: {untrusted.shown(path)}"))
+                yield Document.of(path, encodings.decoded(content, encodings.UTF8, f"source.root: {untrusted.shown(path)}"))

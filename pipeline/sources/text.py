@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -17,15 +18,12 @@ from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 
-MOST_BYTES = 2**30
-"""Upper bound for the text of all files, which is held in memory."""
-
 
 class Settings(CorpusSettings):
     """Reads a corpus. `root` is a file or a folder. The files of a folder and of its subfolders are read in the order of their
-    paths.
+    paths, and may have any size.
 
-    Hidden and empty files are left out. The whole text is held in memory.
+    Hidden and empty files are left out.
     """
 
     untrusted: ClassVar[bool] = True
@@ -64,16 +62,15 @@ class Settings(CorpusSettings):
 def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:
     """Yield a document for each file with text. `root` is the only file, or a folder whose files are read if their paths match `pattern`.
 
-    Empty files are left out, and so are the hidden files of a folder. Raises Refusal if a file cannot be read or is not text in `encoding`, or if
-    all files together have more than MOST_BYTES bytes of text.
+    Empty files are left out, and so are the hidden files of a folder. Raises Refusal if a file cannot be read or is not text in `encoding`.
     """
     names = Folder(root).listing().files if root.is_dir() else [""]
-    total_bytes = 0
     for name in names:
         if not name or (visible_parts(name) and fnmatch(name, pattern)):
-            content = streams.read_text(root / name, encoding, MOST_BYTES, "choose fewer files by source.pattern")
-            total_bytes += len(content.encode())
-            if total_bytes > MOST_BYTES:
-                raise Refusal(f"source.root: {root}: has more than {MOST_BYTES} bytes of text: choose fewer files by source.pattern")
-            if content:
-                yield Document(name or root.name, content)
+            parts = partial(text_of, root / name, encoding)
+            if num_characters := sum(map(len, parts())):
+                yield Document(name or root.name, num_characters, parts)
+
+
+def text_of(path: Path, encoding: str) -> Iterator[str]:
+    return (block.text for block in streams.text_blocks(path, encoding))

@@ -115,6 +115,7 @@ def test_every_format_in_blocks_of_any_size_gives_the_same_bytes_and_splits(
 
 FAULTS: dict[str, tuple[str, str, dict[int, Any], str]] = {
     "no text": ("texts", "text", {3: None, 44: " "}, "line 3, 44: has an empty text: write a text"),
+    "no target text": ("pairs", "other", {2: None, 9: " "}, "line 2, 9: has an empty text in the column other: write one, remove the row"),
     "a NUL": ("pairs", "other", {17: "a\0b"}, ":17: has a NUL character, so it is no text: remove it"),
     "no label": ("texts", "label", {5: "?", 40: "?"}, 'line 5, 40: has no label but "?" in the column label: write one'),
     "no class": ("texts", "label", {48: "\x1b"}, ':48: has the label "\\u001b": write printable text'),

@@ -1,5 +1,7 @@
 """Files of text as a corpus: every token is in one row, splits are divided as documented, and what cannot be divided is refused."""
 
+import random
+
 import pytest
 
 from pipeline.core.environment import Environment, Paths
@@ -7,7 +9,9 @@ from pipeline.core.inputs.text import END, PAD, UNKNOWN
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.prepare import corpus
 from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
+from pipeline.prepare.reading import streams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text
 from tests.pretrained_tokenizers import FITTED
@@ -77,23 +81,40 @@ def test_files_of_a_folder_are_joined_in_order_with_an_end_before_each(tmp_path)
 
 @pytest.mark.parametrize("size", [0, 5, 39])
 def test_a_cut_within_a_document_divides_it(size):
-    documents = [Document("a", "a" * size), Document("b", "b" * (40 - size))]
-    divided = divide_by_position([document for document in documents if document.text], valid=0.25, test=0.2)
-    assert ["".join(part.text for part in divided[split]) for split in ("train", "valid", "test")] == [
-        ("a" * size + "b" * (40 - size))[begin:end] for begin, end in ((0, 24), (24, 32), (32, 40))
+    texts = {"a": "a" * size, "b": "b" * (40 - size)}
+    divided = divide_by_position([Document.of(name, text) for name, text in texts.items() if text], valid=0.25, test=0.2)
+    assert ["".join(piece for part in divided[split] for piece in part.pieces()) for split in ("train", "valid", "test")] == [
+        "".join(texts.values())[begin:end] for begin, end in ((0, 24), (24, 32), (32, 40))
     ]
-    assert all(part.text for parts in divided.values() for part in parts)
+    assert all(part.start < part.end for parts in divided.values() for part in parts)
 
 
 def test_files_are_assigned_whole_by_their_names():
-    documents = [Document(f"{number}.txt", "x" * (50 + number)) for number in range(100)]
-    divided = divide_by_name(documents, valid=0.1, test=0.2)
-    assert sorted(document for parts in divided.values() for document in parts) == sorted(documents)
-    sizes = {split: sum(len(document.text) for document in parts) for split, parts in divided.items()}
+    documents = [Document.of(f"{number}.txt", "x" * (50 + number)) for number in range(100)]
+    divided = {split: [part.document for part in parts] for split, parts in divide_by_name(documents, valid=0.1, test=0.2).items()}
+    assert sorted(document.name for parts in divided.values() for document in parts) == sorted(document.name for document in documents)
+    sizes = {split: sum(document.num_characters for document in parts) for split, parts in divided.items()}
     assert 0.2 <= sizes["test"] / sum(sizes.values()) < 0.22
     assert 0.1 <= sizes["valid"] / (sizes["train"] + sizes["valid"]) < 0.12
     assert [document for document in documents if document in divided["train"]] == divided["train"], "the order of the documents is kept"
-    assert divide_by_name(documents[::-1], valid=0.1, test=0.2)["test"] == divided["test"][::-1]
+    backwards = divide_by_name(documents[::-1], valid=0.1, test=0.2)["test"]
+    assert [part.document for part in backwards] == divided["test"][::-1]
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "character", "word", "bpe"])
+def test_a_long_document_is_read_in_pieces_without_another_token(tmp_path, monkeypatch, tokenizer):
+    draw = random.Random(3)
+    ends = ("\n", "\n\n", " \n", "\n ", "\t", " ", "  ", ".\n", "\r\n", "é\n", "\n\u0301")
+    write(tmp_path / "a" / "a.txt", "".join(draw.choice(("ab", "word", "9", "Ünder", "_x", "'s")) + draw.choice(ends) for _ in range(400)))
+    fitted = {} if tokenizer == "byte" else {"vocabulary": 300, "min_count": 1}
+    runs = []
+    for sizes in ((corpus.PIECE_CHARACTERS, streams.BLOCK_BYTES), (20, 7)):
+        monkeypatch.setattr(corpus, "PIECE_CHARACTERS", sizes[0])
+        monkeypatch.setattr(streams, "BLOCK_BYTES", sizes[1])
+        prepared = run(tmp_path / "a", tmp_path, tokenizer=tokenizer, normalization=["nfkc", "lowercase"], **fitted)
+        runs.append((prepared.spec, {split: tokens_of(prepared, split) for split in prepared.splits}))
+    assert runs[0] == runs[1]
+    assert len(list(Document.of("a", "ab\ncd" * 20).pieces())) > 1
 
 
 def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
@@ -133,12 +154,3 @@ def test_a_corpus_that_cannot_be_used_is_refused_with_the_remedy(tmp_path, conte
 def test_valid_documents_without_tokens_are_refused(tmp_path):
     path = write(tmp_path / "a", "a b " * 30 + " " * 60)
     assert "source.test: the documents of test have no tokens" in refusal(path, tmp_path, **{**CHARACTER, "tokenizer": "word"})
-
-
-def test_a_file_or_a_corpus_larger_than_the_bound_is_refused(tmp_path, monkeypatch):
-    for name in ("a.txt", "b.txt"):
-        write(tmp_path / "data" / name, LONG)
-    monkeypatch.setattr(text, "MOST_BYTES", 100)
-    assert "has more than 100 bytes of text: choose fewer files by source.pattern" in refusal(tmp_path / "data", tmp_path)
-    monkeypatch.setattr(text, "MOST_BYTES", 10)
-    assert "a.txt: has more than 10 bytes of text, which are held in memory: choose fewer files" in refusal(tmp_path / "data", tmp_path)

@@ -309,12 +309,16 @@ def absent_classes(dataset: RawDataset, assigned: NDArray[np.str_]) -> list[str]
 
 def describe_corpus(values: Mapping[str, Any]) -> Finding:
     settings = params_of(values).source
-    documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*"), encoding_of(values)))
-    num_characters = sum(len(document.text) for document in documents)
+    with looking() as seen:
+        documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*"), encoding_of(values)))
+        texts = ["".join(document.read()) for document in documents]
+    num_characters = round(sum(map(len, texts)) / seen.share)
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    lines = [f"{settings.root}: {READERS[CORPUS].title}: {num_characters} characters in {len(documents)} files"]
-    sizes, described = vocabulary_values(values, [document.text for document in documents])
+    lines = [
+        f"{settings.root}: {READERS[CORPUS].title}: {'about ' * (seen.share < 1)}{num_characters} characters in {len(documents)} files"
+    ]
+    sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
     return Finding({**values, **sizes}, (*lines, *described), files, num_characters, frozenset())
 
