@@ -96,8 +96,8 @@ class ImageFileSettings(SourceSettings):
             layout.targets,
             partial(decode_and_store, InMemory),
             decode_and_store=decode_and_store,
-            drawing_keys=partial(contents, tree, layout.names()[TRAIN], workers) if together else layout.paths,
-            together=together,
+            drawing_keys=layout.groups or (partial(contents, tree, layout.names()[TRAIN], workers) if together else layout.paths),
+            together=together or layout.groups is not None,
             sample_keys=layout.names,
             notes=layout.notes,
         )

@@ -28,8 +28,20 @@ class LabelSettings(SourceSettings):
     """Of two classes, the one that `average_precision`, `f1`, `precision` and `recall` are measured of, such as `yes`. Null for the second, or if there are more
     classes or none."""
 
-    RECOMMENDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None}
-    ADDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None}
+    group_column: Column | None
+    """The column whose rows with equal cells go to one split or fold, such as that of the patient or of the customer. It is no input. Null if there is none."""
+    divide: Literal["random", "position"]
+    """How missing splits are drawn: at `random`, class by class; or by `position`, for rows in the order of time: the last rows are the test split, and
+    those before them the validation split."""
+
+    RECOMMENDED: ClassVar = {
+        "task": "classification",
+        "label_delimiter": None,
+        "positive_class": None,
+        "group_column": None,
+        "divide": "random",
+    }
+    ADDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None, "group_column": None, "divide": "random"}
 
     @field_validator("label_column")
     @classmethod
@@ -37,6 +49,14 @@ class LabelSettings(SourceSettings):
         if isinstance(columns, tuple) and len(set(columns)) < len(columns):
             raise ValueError("has a column twice: remove one")
         return columns
+
+    @field_validator("divide")
+    @classmethod
+    def refuse_two_ways(cls, divide: str, info: ValidationInfo) -> str:
+        for key in ("folds", "group_column"):
+            if divide == "position" and info.data.get(key) is not None:
+                raise ValueError(f"must be `random` with source.{key}, which draws at random")
+        return divide
 
     @field_validator("label_delimiter")
     @classmethod

@@ -32,6 +32,7 @@ def assign(
     seed: int,
     keys: Callable[[], Iterable[bytes]] | None = None,
     together: bool = False,
+    by_position: bool = False,
 ) -> dict[str, NDArray[np.str_]]:
     """Assign every sample to train, valid or test.
 
@@ -48,6 +49,8 @@ def assign(
     `seed` and key, so that one more sample moves at most one other at each boundary between splits. If `keys` is None, the draw depends on
     the number of samples. If `together`, samples with equal keys go to the same split, and belong to the stratum of the first of them.
 
+    If `by_position`, nothing is drawn: the last samples of train are the test split, and those before them the validation split.
+
     The last sample of a stratum stays in train. Raises Refusal if the source has no test split and `test` is 0, if nothing can be drawn, or if a
     stratum has too few samples to give one to each fold.
     """
@@ -62,6 +65,12 @@ def assign(
             "source.folds: the dataset has a validation split of its own, which stays as it is: write null; to train on folds, move its samples "
             "to the train split"
         )
+    if by_position:
+        for split, share in shares.items():
+            free = np.flatnonzero(assigned[TRAIN] == TRAIN)
+            assert not isinstance(share, Fold)
+            assigned[TRAIN][free[len(free) - count(share, len(free)) :]] = split
+        return assigned
     classes = strata = task.strata(targets[TRAIN])
     ranks = ranks_of(keys(), seed) if keys and shares else None
     if together and ranks is not None:
@@ -147,6 +156,6 @@ def refuse_emptied_strata(strata: Integers, kept: NDArray[np.bool_], *, split: s
     """Raise Refusal if a stratum has no sample left in train, because equal samples were drawn together. `kept` is True for those in train."""
     for number in np.setdiff1d(strata, strata[kept]):
         raise Refusal(
-            f"source.duplicates: {task.stratum_name(number)} has too few different samples: those that are equal were drawn for {split} "
-            "together, and none is left for train: remove the duplicates, or write `source.duplicates: keep`"
+            f"source.duplicates: {task.stratum_name(number)} has too few different samples or groups: those that are equal were drawn for {split} "
+            "together, and none is left for train: remove the duplicates, or write `source.duplicates: keep` and no source.group_column"
         )

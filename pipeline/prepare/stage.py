@@ -106,6 +106,7 @@ def survey(params: PrepareParams, *, workers: int | None, quick: bool = False) -
         seed=source.seed,
         keys=None if quick else raw_dataset.drawing_keys,
         together=raw_dataset.together,
+        by_position=not source.divides and getattr(source, "divide", "") == "position",
     )
     if not quick:  # else, the splits are others
         drawn = raw_dataset.targets[TRAIN][assigned[TRAIN] == TRAIN]

@@ -29,7 +29,7 @@ class Sampled:
     """Some of `total` texts, at equal distances: at most MOST_TEXTS, and at most MOST_CHARACTERS of each."""
 
     def __init__(self, total: int) -> None:
-        self.step, self.seen, self.texts = max(1, -(-total // MOST_TEXTS)), 0, list[str]()
+        self.step, self.seen, self.texts = max(1, -(-total // MOST_TEXTS)) | 1, 0, list[str]()  # odd: pairs have two texts each
 
     def add(self, text: str) -> None:
         if self.seen % self.step == 0:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -108,7 +109,8 @@ class Settings(LabelSettings, ImageFileSettings):
         for name, row in zip(names, rows, strict=True):
             samples.append(Sample(name, row.split, positions[row.split]))
             positions[row.split] += 1
-        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task)
+        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
+        return tree, ClassFolders((), samples, labelled.targets, notes=labelled.notes, task=labelled.task, groups=groups)
 
     def inside(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix() if path != self.root else ""

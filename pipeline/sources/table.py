@@ -78,8 +78,10 @@ class Settings(LabelSettings, TableSettings):
             rows.labelled.targets,
             rows.statistics.blocks,
             rows.fit,
-            drawing_keys=partial(rows.keys, together=together),
-            together=together,
+            drawing_keys=partial(rows.keys, together=together)
+            if self.group_column is None
+            else partial(rows.labelled.groups, self.group_column),
+            together=together or self.group_column is not None,
             sample_keys=rows.labelled.keys,
             notes=(*notes, *rows.labelled.notes),
         )
@@ -144,7 +146,7 @@ class Settings(LabelSettings, TableSettings):
                 )
         if repeated := [name for name in known if known.count(name) > 1]:
             raise Refusal(f"source.root: {self.root}: has {shown(repeated[0], 60)} as the name of several columns: rename them")
-        return [name for name in known if name not in {*labels, self.split_column, *self.ignored_columns}]
+        return [name for name in known if name not in {*labels, self.split_column, self.group_column, *self.ignored_columns}]
 
     def columns(self, surveys: Sequence[Survey], classes: Sequence[str]) -> tuple[list[Part], list[str]]:
         """Return the columns of the inputs, and a sentence about each kind of columns. Raises Refusal if none can be used.
@@ -187,7 +189,7 @@ class TableRows:
         """Yield a key of each row of train: the texts of all its cells, also of an identifier; or the values of its inputs if equal rows go `together`."""
         for samples, values in self.converted():
             if samples.split == TRAIN and together:
-                yield from (row.tobytes() for row in values + 0.0)  # no negative zero
+                yield from (row.tobytes() for row in self.statistics.keys(np.ascontiguousarray(values)))
             elif samples.split == TRAIN:
                 written = (pc.fill_null(texts(samples.cells[name]), "") for name in self.names)
                 yield from (key.encode() for key in pc.binary_join_element_wise(*written, "\0").to_pylist())

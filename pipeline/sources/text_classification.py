@@ -151,7 +151,9 @@ class Settings(LabelSettings, TextSettings):
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
         read = partial(texts_of, labelled, columns.text)
-        return self.dataset(labelled.task, labelled.targets, read, labelled.keys, notes=(*labelled.notes, *notes))
+        groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
+        dataset = self.dataset(labelled.task, labelled.targets, read, labelled.keys, groups, notes=(*labelled.notes, *notes))
+        return replace(dataset, together=dataset.together or groups is not None)
 
     def open_files(self) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
@@ -160,6 +162,8 @@ class Settings(LabelSettings, TextSettings):
                 f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv; "
                 "if the texts are files in class folders, write `text_column: null` and `label_column: null`"
             )
+        if self.group_column is not None:
+            raise Refusal(f"source.group_column: {self.root} has no table with columns: write null")
         tree = archives.open_tree(self.root)
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths

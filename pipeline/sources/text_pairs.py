@@ -16,7 +16,7 @@ from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
-from pipeline.prepare.reading.labelled_tables import Labelled
+from pipeline.prepare.reading.labelled_tables import Labelled, find_parallel
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.tables import Columns
 
@@ -24,6 +24,7 @@ from pipeline.prepare.reading.tables import Columns
 class Settings(PairSettings):
     """Reads pairs of texts of any number. `root` is a table (a `.tsv`, `.csv`, `.jsonl`, `.ndjson`, `.json` or `.parquet` file), or a
     folder or archive with a table for each split, such as `train.csv` and `test.csv`. Any other file of text is a table whose columns have numbers.
+    Or it is a folder with parallel files, such as `train.en` and `train.de`, whose lines belong together: the columns are the suffixes.
 
     A split valid or test that `root` does not have is split off from the pairs of train, with the share `source.valid` or `source.test`.
     """
@@ -74,16 +75,23 @@ class Settings(PairSettings):
 
     def labelled(self) -> Labelled:
         """Return the rows with pairs. Raises Refusal if there is no table, or if a row is unusable."""
+        columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
+        labels, notes = TextLabels([self.target_column]), list[str]()
+        if files := find_parallel(self.root, self.encoding):
+            parts, notes = labelled_tables.of_lines(files, columns, self.root, self.encoding)
+        else:
+            parts = labelled_tables.of_tables(self.found_tables(), self.encoding, self.target_column)
+        labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
+        return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
+
+    def found_tables(self) -> Tables:
         paths = self.tables()
         if not paths:
             raise Refusal(
                 f"source.root: {self.root} is neither a table nor a folder with a table called train: "
                 f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
             )
-        columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
-        parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
-        labels = TextLabels([self.target_column])
-        return labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
+        return paths
 
     def pairs(self, labelled: Labelled) -> Iterator[Pairs]:
         for samples in labelled.samples([self.text_column, self.target_column]):
@@ -95,4 +103,6 @@ class Settings(PairSettings):
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with several fields in each line."""
+        if files := find_parallel(self.root, self.encoding):
+            return {split: [*of_split.values()] for split, of_split in files.items()}
         return find_tables(self.root, self.table) or find_tables(self.root, self.table, of_lines=True)

@@ -136,7 +136,9 @@ def test_equal_keys_go_to_one_split_and_the_shares_stay(seed):
 
 def test_equal_samples_that_would_leave_a_class_without_train_samples_are_refused():
     keys, targets = [*names(20), *[b"same"] * 20], np.array([0] * 20 + [1] * 20)
-    with pytest.raises(Refusal, match=r"source.duplicates: class b has too few different samples: .* write `source.duplicates: keep`"):
+    with pytest.raises(
+        Refusal, match=r"source.duplicates: class b has too few different samples or groups: .* write `source.duplicates: keep`"
+    ):
         assign({TRAIN: targets}, test=0.5, keys=keys, together=True)
 
 
@@ -183,3 +185,8 @@ def test_what_cannot_be_divided_into_folds_is_refused():
         assign({TRAIN: np.zeros(30, int), TEST: np.zeros(1, int)}, valid=Fold(0, 4), keys=[*names(3)] * 10, together=True)
     with pytest.raises(Refusal, match=r"source.folds: the dataset has a validation split of its own"):
         assign({**two_classes, VALID: np.zeros(1, int)}, test=0.2, valid=Fold(0, 2))
+
+
+def test_by_position_the_last_samples_are_the_test_split_and_those_before_them_the_validation_split():
+    assigned = assign({TRAIN: np.arange(20) % 5}, valid=0.25, test=0.2, by_position=True)[TRAIN]
+    assert assigned.tolist() == [TRAIN] * 12 + [VALID] * 4 + [TEST] * 4

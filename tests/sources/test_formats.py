@@ -2,19 +2,23 @@
 
 import json
 import re
+from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from pipeline.core import registry
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.prepared import Prepared
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.inputs import table as table_inputs
 from pipeline.prepare.reading import delimited, json_rows, parquet, streams
-from pipeline.prepare.stage import prepare
+from pipeline.prepare.stage import prepare, survey
 from pipeline.sources import table, text_classification, text_pairs
 
 from .rows import FORMATS, write
@@ -169,3 +173,92 @@ def test_each_row_of_several_files_has_its_own_key_inputs_and_target(tmp_path: P
             seen += len(places)
         assert seen == sum(row["size"] is not None for row in EVERY)
         read_by_tiny_blocks(monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["table", "text_classification", "image_table"])
+def test_rows_of_one_group_go_to_one_split(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for number in range(60):
+        Image.new("L", (2, 2), number * 4).save(folder / f"{number}.png")
+    rows = [f"{number}.png,{number * number % 97}.5,some words {number},{'ab'[number % 2]},{number % 12}" for number in range(60)]
+    (folder / "all.csv").write_text("\n".join(["image,size,text,label,patient", *rows]), encoding="utf-8")
+    own: dict[str, Any] = {
+        "table": {"ignored_columns": ["image", "text"], "root": folder / "all.csv"},
+        "text_classification": {"text_column": "text", "root": folder / "all.csv"},
+        "image_table": {"table": "all.csv", "image_size": 2},
+    }[name]
+    changes = {"root": folder, "label_column": "label", "group_column": "patient", "valid": 0.2, "test": 0.2, **own}
+    given = params(registry.SOURCES.settings(name), changes.pop("root"), **changes)
+    _, assigned = survey(given, workers=1)
+    for patient in range(12):
+        assert len({assigned[TRAIN][number] for number in range(60) if number % 12 == patient}) == 1
+    assert {*assigned[TRAIN].tolist()} == {TRAIN, VALID, TEST}
+    (folder / "all.csv").write_text("\n".join(["image,size,text,label,patient", *rows, "1.png,2,a b,a,"]), encoding="utf-8")
+    with pytest.raises(Refusal, match=r"all\.csv:62: has no value in the column patient \(source\.group_column\): write one"):
+        survey(given, workers=1)
+
+
+def tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(delimited, "CHUNK_ROWS", 7)
+
+
+def test_a_row_left_out_is_the_same_in_both_passes_whatever_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f'"{number}\r{"x" * (number % 5)}",{number}.5,{"" if number % 7 == 3 else "ab"[number % 2]}' for number in range(300)]
+    (tmp_path / "a.csv").write_bytes("\n".join(["note,size,label", *rows]).encode())
+    tiny_blocks(monkeypatch)
+    given = params(table.Settings, tmp_path / "a.csv", label_column="label", on_corrupt="skip", ignored_columns=["note"], test=0.2)
+    dataset, assigned = survey(given, workers=1)
+    dataset.fit(assigned)
+    sizes = np.concatenate([block.inputs[:, 0] for block in dataset.blocks()])
+    used = [number for number in range(300) if number % 7 != 3]
+    assert sizes.tolist() == [number + 0.5 for number in used]
+    assert dataset.targets[TRAIN].tolist() == [number % 2 for number in used]
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "said"),
+    [
+        ("17", "1,5", "has numbers with a comma in the column size, such as 1,5"),
+        ("20240105", "2024-03-01", "columns of the kind date: size"),
+        ("17", "k17", "columns of the kind category: size"),
+    ],
+)
+def test_what_a_column_holds_does_not_depend_on_where_a_block_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, then: str, said: str
+) -> None:
+    rows = [f"{first if number < 60 else then};{number}.5;{'ab'[number % 2]}" for number in range(120)]
+    (tmp_path / "a.csv").write_text("\n".join(["size;other;label", *rows]), encoding="utf-8")
+    for blocks in (lambda _: None, tiny_blocks):
+        blocks(monkeypatch)
+        try:
+            found = str(params(table.Settings, tmp_path / "a.csv", label_column="label").source.open(workers=1).notes)
+        except Refusal as refusal:
+            found = str(refusal)
+        assert said in found
+
+
+def test_a_row_in_front_leaves_the_keys_of_all_others(tmp_path: Path) -> None:
+    rows = [f"{['Rome', 'Oslo', 'Bern'][number % 3]},{number}.5,{'ab'[number % 2]}" for number in range(60)]
+    found = []
+    for name, every in {"a.csv": rows, "b.csv": ["Lima,0.25,a", *rows]}.items():
+        (tmp_path / name).write_text("\n".join(["city,size,label", *every]), encoding="utf-8")
+        dataset = params(table.Settings, tmp_path / name, label_column="label", duplicates="together").source.open(workers=1)
+        found.append([*dataset.drawing_keys()])
+    assert found[0] == found[1][1:]
+
+
+def test_a_faulty_quote_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", '"bad" text,a', *["fine,b"] * 200]), encoding="utf-8")
+    tiny_blocks(monkeypatch)
+    seen = list[streams.TextBlock]()
+
+    def blocks() -> Iterator[streams.TextBlock]:
+        for block in streams.text_blocks(tmp_path / "a.csv"):
+            seen.append(block)
+            yield block
+
+    with pytest.raises(Refusal, match=r"a\.csv:2: is not valid CSV"):
+        list(delimited.csv_chunks(blocks(), "a.csv"))
+    assert len(seen) < 4

@@ -93,6 +93,8 @@ def params(root: Path, **changes: Any) -> PrepareParams:
             "task": "classification",
             "label_delimiter": None,
             "positive_class": None,
+            "group_column": None,
+            "divide": "random",
             "label_column": 1,
             "split_column": None,
             "encoding": "utf-8",

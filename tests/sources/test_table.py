@@ -284,6 +284,12 @@ def test_columns_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         assert dataset.notes[-1].endswith(f"lacks them: {unread}")
 
 
+def test_an_index_with_gaps_that_pandas_adds_is_left_out() -> None:
+    for name in ("Unnamed: 0", "__index_level_0__"):
+        assert kind_of(name, "0", "7", "90") == columns.LeftOut("the index that pandas adds")
+        assert kind_of(name, "0", "7", "7") == kind_of("size", "0", "7", "90") == "number"
+
+
 def test_a_code_that_looks_like_a_huge_number_is_a_text() -> None:
     assert kind_of("commit", *["5636e188", "a1b2c3d4"] * 2) == "category"
     with pytest.raises(Refusal, match="write it in another unit"):

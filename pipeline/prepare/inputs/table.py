@@ -1,5 +1,7 @@
 """Finds what the columns of a table hold, and computes what their description needs from the train split."""
 
+import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
@@ -36,7 +38,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, mask, numbers, plain_numbers, texts
+from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers, plain_numbers, texts
 from pipeline.prepare.reading.json_rows import is_nested
 
 Scale = Literal["standardized", "ranks"]
@@ -103,9 +105,13 @@ KINDS: tuple[Kind, ...] = ("number", "date", "category")
 VALUES: tuple[Kind, ...] = ("number", "date")
 
 
+INDICES = ("Unnamed: 0", "__index_level_0__")
+"""The names of the index of rows that pandas adds to CSV and Parquet files. It has gaps where rows were removed before."""
 FEW_ROWS = 1000
-MOST_DIFFERENT_TEXTS, MOST_DIFFERENT_NUMBERS = 100_000, 10_000
-"""A column of more different texts is no column of categories, however many rows there are; and one that begins with so many numbers."""
+MOST_DIFFERENT_TEXTS, MOST_DIFFERENT_BYTES = 100_000, 2**24
+"""A column of more different texts, or of more bytes of such, is no column of categories, however many rows there are."""
+FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
+"""The first and the last date, written as a number."""
 
 
 class Survey:
@@ -113,13 +119,12 @@ class Survey:
 
     def __init__(self, name: Column) -> None:
         self.name, self.rows, self.known = name, 0, 0
-        self.counts = {"number": 0, "date": 0, "large": 0, "with or without comma": 0}
+        self.counts = {"number": 0, "date": 0, "large": 0, "comma": 0}
         self.examples = dict[str, str]()
         """The first cell that is no number, that is no date, that is a large number, and that has a comma."""
         self.low, self.high = dict.fromkeys(KINDS, np.inf), dict.fromkeys(KINDS, -np.inf)
         self.texts: Cells | None = pa.array([], pa.string())
         """The different texts, while they are at most MOST_DIFFERENT_TEXTS."""
-        self.most = MOST_DIFFERENT_TEXTS
         self.whole: list[Floats] | None = []
         """All numbers, while they are whole and different: they may number the rows."""
         self.labels: dict[Any, int] | None = {}
@@ -141,13 +146,16 @@ class Survey:
         if self.whole is not None:
             are_whole = bool((found == np.floor(found)).all()) and len(np.unique(found)) == len(found)
             self.whole = [*self.whole, found] if are_whole else None
-        if self.counts["number"] < self.known:
-            self.add_values("date", dates(cells), cells)
-            self.add_others(cells)
+        if len(others := cells.filter(pa.array(np.isnan(found)))):
+            self.add_others(others)
+        may_be_dates = np.isnan(found) | ((found >= FIRST_WRITTEN) & (found <= LAST_WRITTEN))  # of the numbers, only those such as 20240105
+        days = np.full(len(found), np.nan)
+        if may_be_dates.any():
+            days[may_be_dates] = dates(cells.filter(pa.array(may_be_dates)))
+        self.add_values("date", days, cells)
         if self.texts is not None:
             several = pc.unique(pa.concat_arrays([self.texts, texts(pc.unique(cells))]))
-            self.most = MOST_DIFFERENT_NUMBERS if self.counts["number"] == self.known else MOST_DIFFERENT_TEXTS
-            self.texts = several if len(several) <= self.most else None
+            self.texts = several if len(several) <= MOST_DIFFERENT_TEXTS and several.nbytes <= MOST_DIFFERENT_BYTES else None
         self.labels = None if labels is None else self.with_labels(texts(cells), labels[known])
 
     def add_values(self, kind: Kind, found: Floats, cells: Cells) -> None:
@@ -159,15 +167,12 @@ class Survey:
             self.examples.setdefault(kind, str(cells[int(np.argmin(are_values))].as_py()))
 
     def add_others(self, cells: Cells) -> None:
-        """Count numbers that are too large, and those that may have commas."""
-        questions = {"large": is_too_large, "with or without comma": lambda text: bool(COMMA.fullmatch(text.strip()))}
-        for name, question in questions.items():
+        """Count numbers that are too large, and those with commas, among cells that are no numbers."""
+        for name, question in {"large": is_too_large, "comma": lambda text: bool(COMMA.fullmatch(text.strip()))}.items():
             found = by_value(cells, question)
             self.counts[name] += int(np.array(found.values, bool)[found.numbers].sum())
             if name not in self.examples and any(found.values):
                 self.examples[name] = str(cells[int(np.argmax(found.numbers == found.values.index(True)))].as_py())
-        if "comma" not in self.examples and (with_comma := mask(pc.match_substring(texts(cells), ","))).any():
-            self.examples["comma"] = str(cells[int(np.argmax(with_comma))].as_py())
 
     def with_labels(self, cells: Cells, labels: NDArray[np.int64]) -> dict[Any, int] | None:
         """Return the label of each text so far, or None if one has two."""
@@ -189,7 +194,7 @@ class Survey:
             return said
         if self.texts is not None and self.known and all(map(is_nested, self.texts.slice(0, FEW_ROWS).to_pylist())):
             return LeftOut("nested values")
-        different = self.most + 1 if self.texts is None else len(self.texts)
+        different = MOST_DIFFERENT_TEXTS + 1 if self.texts is None else len(self.texts)
         if self.texts is not None and self.counts["number"] < self.known:
             different = len({*map(as_category, self.texts.to_pylist())})
         if different + (self.known < self.rows) < 2:
@@ -199,8 +204,8 @@ class Survey:
             if self.counts[kind] == self.known:
                 return self.usable(kind)
         if different > MOST_DIFFERENT * self.known or self.texts is None:
-            more = "more than " if self.texts is None else ""
-            return LeftOut(f"{more}{min(different, self.most)} different texts in {self.known} rows")
+            many = f"more than {MOST_DIFFERENT_TEXTS} or long" if self.texts is None else different
+            return LeftOut(f"{many} different texts in {self.known} rows")
         return "category"
 
     def refuse_mistakes(self, place: str) -> None:
@@ -208,7 +213,7 @@ class Survey:
         if self.counts["number"] == self.known:
             return
         name, ways = shown(self.name, 60), "or add the column to source.category_columns or source.ignored_columns"
-        if "comma" in self.examples and self.counts["with or without comma"] == self.known:
+        if self.counts["comma"] and self.counts["number"] + self.counts["comma"] == self.known:
             problem = f"has numbers with a comma in the column {name}, such as {shown(self.examples['comma'], 40)}"
             raise Refusal(problem, remedy=f"{WITHOUT_COMMA}, {ways}", place=place)
         if self.counts["large"] and self.counts["number"] + self.counts["large"] > MOSTLY * self.known:
@@ -224,11 +229,12 @@ class Survey:
         extremes = np.array([self.low[kind], self.high[kind]])
         if is_constant(extremes) and self.known == self.rows:
             return LeftOut("the same value in all rows, apart from rounding")
-        return (
-            LeftOut("it numbers the rows")
-            if kind == "number" and self.whole is not None and count_rows(np.concatenate(self.whole))
-            else kind
-        )
+        if kind == "number" and self.whole is not None:
+            if self.name in INDICES:
+                return LeftOut("the index that pandas adds")
+            if count_rows(np.concatenate(self.whole)):
+                return LeftOut("it numbers the rows")
+        return kind
 
     def warnings(self, names: Sequence[str]) -> list[str]:
         """Return sentences about a column that may be known only after the label. `names` are those of the classes, by their numbers."""
@@ -290,7 +296,7 @@ class Statistics:
     def values(self) -> NDArray[np.float64]:
         """Return the values (columns, rows): numbers, days, numbers of texts, or NaN."""
         with tempfile.TemporaryFile(prefix="table-") as file:
-            file.truncate(max(1, len(self.parts) * self.num_rows * 8))
+            os.posix_fallocate(file.fileno(), 0, max(1, len(self.parts) * self.num_rows * 8))  # else a full disk would end the process
             return np.memmap(file, np.float64, "r+", shape=(len(self.parts), self.num_rows))
 
     def add_rows(self, split: str, first: int, columns: Sequence[Cells], faulty: Faulty = lambda rows, refusal: None) -> Floats:  # noqa: ARG005
@@ -319,6 +325,16 @@ class Statistics:
                 rows = wrong.copy()
                 rows[wrong] = read.numbers == number
                 faulty(rows, refusal)
+        return found
+
+    def keys(self, rows: Floats) -> NDArray[np.uint64]:
+        """Return numbers for the values of rows (n, columns), which are equal for equal values: those of numbers, and hashes of texts."""
+        found = (np.where(np.isnan(rows), 0.0, rows) + 0.0).view(np.uint64)  # no negative zero
+        found[np.isnan(rows)] = 1
+        for at, (part, known) in enumerate(zip(self.parts, self.categories, strict=True)):
+            if part.kind == "category":
+                hashes = np.array([int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in known] or [0], np.uint64)
+                found[:, at] = np.where(np.isnan(rows[:, at]), 1, hashes[np.nan_to_num(rows[:, at]).astype(np.int64)])
         return found
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:

@@ -43,6 +43,15 @@ def by_value(cells: Cells, read: Callable[[Any], Any]) -> Read[Any]:
     return Read(values, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), problems)
 
 
+def faulty_rows(found: Read[Any]) -> list[tuple[NDArray[np.int64], Refusal]]:
+    """Return the numbers of the rows with each value that is a problem, and the problem."""
+    if not found.problems:
+        return []
+    order = np.argsort(found.numbers, kind="stable")
+    starts = np.searchsorted(found.numbers[order], np.arange(len(found.values) + 1))
+    return [(order[starts[number] : starts[number + 1]], refusal) for number, refusal in found.problems.items()]
+
+
 def texts(cells: Cells) -> Cells:
     """Return the cells as strings. Floating-point numbers become what Python writes, so that a CSV and a Parquet file of equal values are equal."""
     if not pa.types.is_floating(cells.type):

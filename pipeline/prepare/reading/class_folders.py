@@ -1,7 +1,7 @@
 """Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in enclosing folders."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -53,6 +53,8 @@ class ClassFolders:
     """Sentences about what is not used."""
     task: Targets | None = None
     """The description of `targets` that come from a table; None if they are numbers of `classes`."""
+    groups: Callable[[], Iterable[bytes]] | None = None
+    """Returns the group of each sample of train, if a table names them."""
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the files of each split, by position."""

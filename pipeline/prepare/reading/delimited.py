@@ -27,7 +27,7 @@ SAMPLED_CHARACTERS = 2**16
 """The number of characters of a `.csv` in which its separator is searched for."""
 EXCEL = re.compile(r"sep=(.)\r?\n")
 """The first line by which a table tells Excel its separator."""
-CHUNK_ROWS = 65_536
+CHUNK_ROWS = 4096
 Rows = Iterable[tuple[int, Sequence[str]]]
 """The number of the line and the fields of each row."""
 
@@ -66,7 +66,7 @@ def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Gen
     first, *others = blocks
     separator = csv_separator(EXCEL.sub("", first.text, count=1)) if quoted else "\t"
     if others and quoted and first.text.count('"') % 2:  # the first block may end within a row, too
-        broken = list[tuple[int, str]]()
+        broken = list[tuple[int, str, bool]]()
         for _ in csv_rows(first.text, 1, separator, broken):
             pass
         complete = broken[0][0] - 1 if broken else None
@@ -78,15 +78,22 @@ def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Gen
     for block in others:
         found = by_arrow(block.text, 0, separator, width, quoted=quoted) if separator != BLANKS else None
         if found is not None:
-            yield found
-            continue
-        lines: Iterable[str] = io.StringIO(block.text, newline="")
-        rows = (
-            csv.reader(lines, delimiter=separator)
-            if quoted and separator != BLANKS
-            else (line.split(separator.strip() or None) for line in lines)
-        )
-        yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
+            yield Chunk(np.zeros_like(found.lines), found.columns)
+        elif quoted and separator != BLANKS:
+            yield from of_rows(((0, fields) for fields in rows_of_piece(block.text, separator, width.fields)), place, width)
+        else:
+            rows = (text.split(separator.strip() or None) for _, text in lines_of([block]))
+            yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
+
+
+def rows_of_piece(text: str, separator: str, num_fields: int) -> list[Sequence[str]]:
+    """Return the rows of a piece of a CSV, which may begin within a field in quotes: [] if it has no rows of so many fields either way."""
+    for beginning in (text, f'"{text}'):
+        broken = list[tuple[int, str, bool]]()
+        rows = [fields for _, fields in csv_rows(beginning, 0, separator, broken) if any(fields)][1:]
+        if all(is_over for _, _, is_over in broken) and all(len(fields) == num_fields for fields in rows):
+            return rows
+    return []
 
 
 def tsv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
@@ -127,21 +134,22 @@ def of_rows(rows: Rows, place: str, width: Width | None = None) -> Generator[Chu
 
 def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted: bool) -> Generator[Chunk]:
     """Yield the rows of blocks of text. A row of which a block has only the beginning is read with the next one."""
-    width, line, rest = Width(place), 1, ""
+    width, line, rest, broken = Width(place), 1, "", list[tuple[int, str, bool]]()
     for block in blocks:
         line, text = (line, rest + block.text) if rest else block
-        rest = ""
+        rest, broken = "", []
         if (chunk := by_arrow(text, line, separator, width, quoted=quoted)) is not None:
             if len(chunk.lines):
                 yield chunk
             continue
-        broken = list[tuple[int, str]]()
         rows: Rows = csv_rows(text, line, separator, broken) if quoted else split_rows(text, line, separator)
         yield from of_rows(rows, place, width)
         if broken:
-            (line, problem), start = broken[0], line
+            (line, problem, is_over), start = broken[0], line
+            if not is_over:
+                break
             rest = "".join(io.StringIO(text, newline="").readlines()[line - start :])
-    if rest:
+    if rest or broken:
         raise Refusal(f"{place}:{line}: is not valid CSV ({problem}): quote fields with line breaks, quotes or commas")
 
 
@@ -149,15 +157,15 @@ def split_rows(text: str, line: int, separator: str) -> Rows:
     return ((number, fields.split(separator)) for number, fields in lines_of([TextBlock(line, text)]))
 
 
-def csv_rows(text: str, line: int, separator: str, broken: list[tuple[int, str]]) -> Rows:
-    """Yield the rows of a text. If one of them is no valid CSV, add its line and what is wrong to `broken`, and end."""
+def csv_rows(text: str, line: int, separator: str, broken: list[tuple[int, str, bool]]) -> Rows:
+    """Yield the rows of a text. If one of them is no valid CSV, add its line, what is wrong, and whether the text ends within it, and end."""
     reader, start = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True), line
     try:
         for fields in reader:
             yield line, fields
             line = start + reader.line_num  # where the next row begins: a quoted field may have line breaks
     except csv.Error as error:
-        broken.append((line, reason(error)))
+        broken.append((line, reason(error), reader.line_num == len(io.StringIO(text, newline="").readlines())))
 
 
 def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool) -> Chunk | None:

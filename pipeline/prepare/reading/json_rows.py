@@ -107,4 +107,4 @@ def cell_text(value: Any) -> str | None:
     """Return what a value of JSON is in a table of text: None if it is null, `true` or `false`, and JSON of a list or an object."""
     if value is None or isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | list | dict) else str(value)
+    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, bool | list | dict) else str(value)

@@ -13,25 +13,28 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
-from pipeline.core.refusal import Refusal, counted, listed
+from pipeline.core.refusal import Refusal, Unavailable, counted, listed
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import json_rows, parquet, tables
-from pipeline.prepare.reading.cells import by_value, is_empty, mask, texts
+from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.delimited import LONGEST_FIELD, lines_of
 from pipeline.prepare.reading.find_tables import Tables, visible_files
 from pipeline.prepare.reading.labels import Labels, NoLabel
-from pipeline.prepare.reading.lines import is_document
+from pipeline.prepare.reading.lines import NO_TEXTS, is_document
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, split_of_value, words
-from pipeline.prepare.reading.streams import text_blocks
+from pipeline.prepare.reading.streams import text_blocks, unpacked_name
 from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
 
 LINES, MAPPING = ".txt", "mapping.txt"
+NO_LANGUAGES = (*IMAGE_SUFFIXES, *NO_TEXTS, LINES)
+"""The suffixes of files that are not called after a language."""
 MOST_EMPTY = 3
-NO_LABEL = pa.array(["", "-1"])
-"""Texts that stand for a label where none is known."""
+NO_LABEL = "-1"
+"""A text that stands for a label where none is known, beside those that mean no value."""
 FILL_OR_SKIP = "write a text, remove the row, or leave out all such rows with source.on_corrupt=skip"
 Watch = Callable[[Block, NDArray[np.int8], NDArray[Any]], None]
 """Sees the rows of a block, their splits and the values of their labels, in the first pass."""
@@ -64,7 +67,7 @@ class Samples(NamedTuple):
 class Labelled:
     """The rows of tables. `lines` (n,) and `splits` (n,), numbers in SPLITS, are in the order of reading; `ends` says where each part ends.
 
-    `left_out` has the line numbers of the rows that are not used, by the number of the part. `task` and `targets` describe all others.
+    `left_out` has the numbers, from 0, of the rows of each part that are not used. `task` and `targets` describe all others.
     """
 
     root: Path
@@ -90,15 +93,34 @@ class Labelled:
     def samples(self, columns: Sequence[Column]) -> Generator[Samples]:
         """Yield all rows with their cells in `columns`, read once more, in ascending position within a split."""
         positions, start = dict.fromkeys(SPLITS, 0), 0
-        for part, left_out in zip(self.parts, self.left_out, strict=True):
+        for part, left_out, end in zip(self.parts, self.left_out, self.ends, strict=True):
+            seen = 0
             for block in part.read([("", column) for column in columns]):
-                kept = selected(block, ~np.isin(block.lines, left_out)) if len(left_out) else block
+                kept = selected(block, ~np.isin(np.arange(seen, seen + len(block.lines)), left_out)) if len(left_out) else block
+                seen += len(block.lines)
                 splits = self.splits[start : start + len(kept.lines)]
                 start += len(kept.lines)
                 for number in np.unique(splits):
                     found, split = selected(kept, splits == number), SPLITS[number]
                     yield Samples(part.path, split, positions[split] + np.arange(len(found.lines)), found.lines, found.cells)
                     positions[split] += len(found.lines)
+            if start != end:
+                raise Unavailable(f"source.root: {shown(part.path)}: was changed while it was read: run the stage again")
+
+    def groups(self, column: Column) -> Generator[bytes]:
+        """Yield the cell of each row of train in the column of the groups. Raises Refusal, which lists the lines, if a row has none."""
+        faulty = dict[Path, FaultyRows]()
+        for samples in self.samples([column]):
+            found = faulty.setdefault(samples.path, FaultyRows(samples.path))
+            found.num_rows += len(samples.lines)
+            missing = is_missing(samples.cells[column])
+            found.add(
+                samples.lines[missing], Refusal(f"has no value in the column {shown(column)} (source.group_column)", remedy="write one")
+            )
+            if samples.split == TRAIN:
+                yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in texts(samples.cells[column]).to_pylist())
+        for found in faulty.values():
+            found.refuse()
 
     def keys(self) -> dict[str, Sequence[str]]:
         """Return where each row of each split was found: the file, relative to the root, and the line."""
@@ -110,7 +132,7 @@ class Keys(Sequence[str]):
 
     def __init__(self, labelled: Labelled, rows: NDArray[np.int64]) -> None:
         self.lines, self.rows = labelled.lines, rows
-        self.parts = np.searchsorted(labelled.ends, np.arange(len(labelled.lines)), side="right").astype(np.int16)
+        self.parts = np.searchsorted(labelled.ends, np.arange(len(labelled.lines)), side="right").astype(np.int32)
         root = labelled.root
         self.names = [part.path.relative_to(root).as_posix() if part.path != root else root.name for part in labelled.parts]
 
@@ -126,6 +148,11 @@ class Keys(Sequence[str]):
             return [self[each] for each in range(*at.indices(len(self)))]
         row = self.rows[at]
         return f"{self.names[self.parts[row]]}:{self.lines[row]}"
+
+
+def without_labels(cells: Any) -> bool:
+    """Return True if no cell has a label."""
+    return bool((is_missing(cells) | mask(pc.equal(texts(cells), NO_LABEL))).all())
 
 
 def selected(block: Block, rows: NDArray[np.bool_]) -> Block:
@@ -153,8 +180,8 @@ def read(parts: Sequence[Part], columns: Columns, labels: Labels, root: Path, *,
     label, or with the names of the columns. Raises Refusal if a file cannot be parsed or has no rows, and MissingColumn if it lacks a column
     or has no labels. Raises Refusal with the lines if texts, labels or splits are invalid, or if the labels do not fit each other.
     """
-    labelled, notes, empty = Labelled(root), list[str](), list[str]()
-    every = list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[Any]]]()
+    labelled, notes, num_empty, empty = Labelled(root), list[str](), 0, list[str]()
+    every = list[tuple[NDArray[np.int32], NDArray[np.int8], NDArray[Any]]]()
     for part in parts:
         reading = PartReading(part, columns, labels, skip=skip)
         try:
@@ -168,15 +195,21 @@ def read(parts: Sequence[Part], columns: Columns, labels: Labels, root: Path, *,
         every += found
         labelled.parts.append(part)
         labelled.ends.append(sum(len(lines) for lines, _, _ in every))
-        labelled.left_out.append(np.array(sorted(reading.left_out), np.int64))
-        empty += [f"{shown(part.path)}:{line}" for line in labelled.left_out[-1]]
+        labelled.left_out.append(np.concatenate(reading.left_out))
+        left_lines = np.concatenate(reading.left_lines)
+        num_empty += len(left_lines)
+        empty += [f"{shown(part.path)}:{line}" for line in left_lines[:MOST_EMPTY]]
     if empty:
+        more = f" and {num_empty - len(empty[:MOST_EMPTY])} more" if num_empty > len(empty[:MOST_EMPTY]) else ""
         what = "a text or a label" if columns.text is not None else "a label"
-        notes.append(f"{counted(len(empty), 'row')} without {what} left out (source.on_corrupt): {listed(empty, MOST_EMPTY)}")
+        notes.append(
+            f"{counted(num_empty, 'row')} without {what} left out (source.on_corrupt): {listed(empty[:MOST_EMPTY], MOST_EMPTY)}{more}"
+        )
     if not any(len(lines) for lines, _, _ in every):
         raise Refusal(f"source.root: {root}: has no row that can be used: {'; '.join(notes) or 'add some'}")
     lines, splits, values = (np.concatenate(several) for several in zip(*every, strict=True))
-    labelled.lines, labelled.splits = lines.astype(np.int32), splits
+    every.clear()
+    labelled.lines, labelled.splits = lines, splits
     task, targets, sentences = labels.of(values, labelled, parts[0].classes)
     labelled.task, labelled.notes = task, (*sentences, *notes)
     labelled.targets = {name: targets[splits == number].astype(task.dtype) for number, name in enumerate(SPLITS) if number in splits}
@@ -184,60 +217,78 @@ def read(parts: Sequence[Part], columns: Columns, labels: Labels, root: Path, *,
 
 
 class PartReading:
-    """The first pass over a part: finds the split and the label of each row. `left_out` are the lines of rows that are not used."""
+    """The first pass over a part: finds the split and the label of each row.
+
+    `left_out` has the numbers of the rows that are not used, counted from 0 in the part, and `left_lines` their lines.
+    """
 
     def __init__(self, part: Part, columns: Columns, labels: Labels, *, skip: bool) -> None:
         self.part, self.columns, self.labels, self.skip = part, columns, labels, skip
-        self.left_out = list[int]()
+        self.left_out, self.left_lines = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         self.faulty = FaultyRows(part.path)
 
-    def rows(self, watch: Watch | None) -> Generator[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[Any]]]:
+    def rows(self, watch: Watch | None) -> Generator[tuple[NDArray[np.int32], NDArray[np.int8], NDArray[Any]]]:
         """Yield the lines, the splits and the values of the labels of some rows at a time."""
         unlabelled = set(self.columns.labels)
         for block in self.part.read(self.columns.named):
-            self.faulty.num_rows += len(block.lines)
-            unlabelled -= {name for name in unlabelled if not mask(pc.is_in(pc.fill_null(texts(block.cells[name]), ""), NO_LABEL)).all()}
-            kept = self.with_text(block)
+            unlabelled -= {name for name in unlabelled if not without_labels(block.cells[name])}
+            left_out = self.without_text(block)
+            faulty = self.with_faulty_text(block) & ~left_out
+            texts_used = np.flatnonzero(~(left_out | faulty))
+            kept = selected(block, ~(left_out | faulty))
             values, problems = self.labels.read([kept.cells[name] for name in self.columns.labels], self.part.classes)
-            lines, usable = kept.lines, np.ones(len(kept.lines), bool)
-            for rows, refusal in problems:
+            usable = np.ones(len(kept.lines), bool)
+            for several, refusal in problems:
+                rows = several[usable[several]]
+                usable[rows] = False
                 if self.skip and isinstance(refusal, NoLabel):
-                    self.left_out += lines[rows & usable].tolist()
+                    left_out[texts_used[rows]] = True
                 else:
-                    self.faulty.add(lines[rows & usable], refusal)
-                usable &= ~rows
+                    self.faulty.add(kept.lines[rows], refusal)
+            self.left_out.append(self.faulty.num_rows + np.flatnonzero(left_out))
+            self.left_lines.append(block.lines[left_out])
+            self.faulty.num_rows += len(block.lines)
             kept, values = selected(kept, usable), values[usable]
             splits = self.splits_of(kept)
             if watch and not self.faulty.lines:
                 watch(kept, splits, values)
-            yield kept.lines, splits, values
+            yield kept.lines.astype(np.int32), splits, values
         if unlabelled and self.faulty.num_rows:
             label = next(name for name in self.columns.labels if name in unlabelled)
             problem = f"{self.faulty.place}: has no label in the column {shown(label)}: write the labels into it, or choose another column"
             raise MissingColumn(problem, label)
         self.faulty.refuse()
 
-    def with_text(self, block: Block) -> Block:
-        """Return the rows of a block whose text can be used."""
-        column = self.columns.text
-        if column is None:
-            return block
-        cells, remedy = texts(block.cells[column]), FILL_OR_SKIP.removeprefix("write a text, ")
-        empty, are_names = is_empty(cells), np.zeros(len(block.lines), bool)
-        if isinstance(column, str):
+    def without_text(self, block: Block) -> NDArray[np.bool_]:
+        """Return which rows of a block are left out, because they have no text, or the names of the columns. They are faulty if none is left out."""
+        found = np.zeros((2, len(block.lines)), bool)
+        if self.columns.text is not None:
+            found[0] = is_empty(block.cells[self.columns.text])
+            if isinstance(self.columns.text, str):
+                found[1] = np.logical_and.reduce([mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named])
+        return found[0] | found[1] if self.skip else np.zeros(len(block.lines), bool)
+
+    def with_faulty_text(self, block: Block) -> NDArray[np.bool_]:
+        """Return which rows of a block have a text that cannot be used."""
+        faulty = np.zeros(len(block.lines), bool)
+        if self.columns.text is None:
+            return faulty
+        cells, remedy = texts(block.cells[self.columns.text]), FILL_OR_SKIP.removeprefix("write a text, ")
+        questions = [
+            (is_empty(cells), Refusal("has an empty text", remedy=FILL_OR_SKIP)),
+            (mask(pc.match_substring(cells, "\0")), Refusal("has a NUL character, so it is no text", remedy="remove it")),
+            (
+                mask(pc.greater(pc.utf8_length(cells), LONGEST_FIELD)),
+                Refusal(f"has a text of more than {LONGEST_FIELD} characters", remedy="shorten or divide it"),
+            ),
+        ]
+        if isinstance(self.columns.text, str):
             are_names = np.logical_and.reduce([mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named])
-        if self.skip:
-            self.left_out += block.lines[empty | are_names].tolist()
-        else:
-            self.faulty.add(block.lines[are_names], Refusal("has the names of the columns in place of values", remedy=remedy))
-            self.faulty.add(block.lines[empty], Refusal("has an empty text", remedy=FILL_OR_SKIP))
-        with_nul = mask(pc.match_substring(cells, "\0"))
-        self.faulty.add(block.lines[with_nul], Refusal("has a NUL character, so it is no text", remedy="remove it"))
-        too_long = mask(pc.greater(pc.utf8_length(cells), LONGEST_FIELD))
-        self.faulty.add(
-            block.lines[too_long], Refusal(f"has a text of more than {LONGEST_FIELD} characters", remedy="shorten or divide it")
-        )
-        return selected(block, ~(empty | are_names | with_nul | too_long))
+            questions.insert(0, (are_names, Refusal("has the names of the columns in place of values", remedy=remedy)))
+        for rows, refusal in questions[2 if self.skip and len(questions) == 4 else int(self.skip) :]:
+            self.faulty.add(block.lines[rows & ~faulty], refusal)
+            faulty |= rows
+        return faulty
 
     def splits_of(self, block: Block) -> NDArray[np.int8]:
         """Return the numbers of the splits of the rows, those of a column if it has them."""
@@ -270,8 +321,30 @@ def find_line_files(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
         of_split = found.setdefault(split_in(str(path.with_suffix(""))) or TRAIN, {})
         of_split["_".join(words_left) or path.stem] = root / path
     of_train = found.get(TRAIN, {})
-    counts = {sum(1 for _ in lines_of(text_blocks(path, encoding))) for path in of_train.values()} if len(of_train) > 1 else set()
+    counts = (
+        {sum(1 for _ in lines_of(text_blocks(path, encoding, whole=True))) for path in of_train.values()} if len(of_train) > 1 else set()
+    )
     return {split: found[split] for split in SPLITS if split in found} if len(counts) == 1 else {}
+
+
+def find_parallel(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
+    """Return the files that have the same text in several languages, line by line: for each split, a dict from the suffix to the file.
+
+    Such are `train.en` and `train.de`. The result is empty if the files of train do not have equal numbers of lines, or are fewer than two.
+    """
+    found, stems = dict[str, dict[str, Path]](), dict[str, set[str]]()
+    for name in visible_files(root) if root.is_dir() else []:
+        path = PurePosixPath(unpacked_name(name))
+        if not path.suffix or path.suffix.lower() in NO_LANGUAGES or tables.suffix_of(Path(name)) or is_document(name):
+            continue
+        split = split_in(path.stem) or split_in(path.parent.name) or TRAIN
+        found.setdefault(split, {})[path.suffix[1:]] = root / name
+        stems.setdefault(split, set()).add(str(path.with_suffix("")))
+    of_train = found.get(TRAIN, {})
+    if len(of_train) < 2 or any(len(several) > 1 for several in stems.values()):
+        return {}
+    counts = {sum(1 for _ in lines_of(text_blocks(path, encoding, whole=True))) for path in of_train.values()}
+    return {split: found[split] for split in SPLITS if of_train.keys() <= found.get(split, {}).keys()} if len(counts) == 1 else {}
 
 
 def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> tuple[list[Part], list[str]]:
@@ -303,7 +376,9 @@ def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Pa
 def joined_lines(files: Mapping[str, Path], encoding: str, label: Column, names: Mapping[str, str], columns: Named) -> Generator[Block]:
     """Yield the lines of several files as rows. Raises Refusal if one has more or fewer lines than another."""
     chosen = [str(column) for _, column in columns]
-    for rows in json_rows.several(enumerate(zip_longest(*(lines_of(text_blocks(files[name], encoding)) for name in chosen)), 1)):
+    for rows in json_rows.several(
+        enumerate(zip_longest(*(lines_of(text_blocks(files[name], encoding, whole=True)) for name in chosen)), 1)
+    ):
         if any(None in fields for _, fields in rows):
             longer, other = (shown(files[name]) for name in (*chosen, *chosen)[:2])
             raise Refusal(f"source.root: {longer}: has another number of lines than {other}: make them equal")

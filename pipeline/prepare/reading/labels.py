@@ -22,7 +22,7 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
-from pipeline.prepare.reading.cells import Cells, Read, by_value, is_empty, mask, numbers, texts
+from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, mask, numbers, texts
 from pipeline.prepare.reading.class_names import ClassNames, joined
 from pipeline.prepare.reading.json_rows import is_nested
 
@@ -58,8 +58,8 @@ class NoLabel(Refusal):
         return cls(f"no label but {shown(json.dumps(cell, ensure_ascii=False), 60)}", column)
 
 
-Problems = list[tuple[NDArray[np.bool_], Refusal]]
-"""Which rows of a block cannot be used, (n,), and why."""
+Problems = list[tuple[NDArray[np.int64], Refusal]]
+"""The numbers of the rows of a block that cannot be used, and why."""
 
 
 class Labels:
@@ -97,16 +97,20 @@ class ClassLabels(Labels):
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         if self.columns[1:]:
             marks, problems = truths(cells, self.columns, may_be_empty=True)
-            faulty = np.logical_or.reduce([rows for rows, _ in problems] or [np.zeros(len(marks), bool)])
-            for chosen in np.unique(marks[(marks.sum(axis=1) != 1) & ~faulty], axis=0):
+            wrong = marks.sum(axis=1) != 1
+            for rows, _ in problems:
+                wrong[rows] = False
+            for chosen in np.unique(marks[wrong], axis=0):
                 ones = [name for name, is_one in zip(self.columns, chosen, strict=True) if is_one]
                 problem = f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})"
-                problems.append(((marks == chosen).all(axis=1), Refusal(problem, remedy="write one 1, or remove the row")))
+                problems.append(
+                    (np.flatnonzero(wrong & (marks == chosen).all(axis=1)), Refusal(problem, remedy="write one 1, or remove the row"))
+                )
             names = np.array([self.found.setdefault(name, len(self.found)) for name in self.columns])
             return names[marks.argmax(axis=1)], problems
         found = by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0]))
         numbers = [-1 if name is None else self.found.setdefault(name, len(self.found)) for name in found.values]
-        return np.array(numbers, np.int64)[found.numbers], problems_of(found)
+        return np.array(numbers, np.int64)[found.numbers], faulty_rows(found)
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         """Return the classes in the order of `stored`, if all their names are there. Raises Refusal if a label does not occur in train."""
@@ -130,12 +134,9 @@ class NumberLabels(Labels):
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
         values, problems = [numbers(column) for column in cells], Problems()
         for column, found, name in zip(cells, values, self.columns, strict=True):
-            if (wrong := np.isnan(found)).any():
-                faulty = by_value(column.filter(pa.array(wrong)), partial(refuse_number, name))
-                for rows, refusal in problems_of(faulty):
-                    every = wrong.copy()
-                    every[wrong] = rows
-                    problems.append((every, refusal))
+            if len(wrong := np.flatnonzero(np.isnan(found))):
+                read = by_value(column.take(pa.array(wrong)), partial(refuse_number, name))
+                problems += [(wrong[rows], refusal) for rows, refusal in faulty_rows(read)]
         return np.stack(values, axis=1), problems
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
@@ -164,7 +165,7 @@ class SeveralLabels(Labels):
 
         found = by_value(cells[0], labels_of)
         values = [-1 if labels is None else self.sets.setdefault(labels, len(self.sets)) for labels in found.values]
-        return np.array(values, np.int64)[found.numbers], problems_of(found)
+        return np.array(values, np.int64)[found.numbers], faulty_rows(found)
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
@@ -187,8 +188,8 @@ class TextLabels(Labels):
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
         empty = is_empty(cells[0])
-        problems: Problems = [(empty, NoLabel("an empty text", self.columns[0]))] if empty.any() else []
-        if (with_nul := mask(pc.match_substring(texts(cells[0]), "\0"))).any():
+        problems: Problems = [(np.flatnonzero(empty), NoLabel("an empty text", self.columns[0]))]
+        if len(with_nul := np.flatnonzero(mask(pc.match_substring(texts(cells[0]), "\0")))):
             problems.append((with_nul, Refusal("has a NUL character, so it is no text", remedy="remove it")))
         return np.zeros((len(empty), 0), SequenceTargets.dtype), problems
 
@@ -204,10 +205,6 @@ def named(found: set[str], stored: Sequence[str]) -> ClassNames:
     names = tuple(name for name in dict.fromkeys(map(canonical, stored)) if name in found)
     in_file = ClassNames(names, {name: number for number, name in enumerate(names)}, ())
     return in_file if found <= set(names) else joined(found)
-
-
-def problems_of(found: Read[Any]) -> Problems:
-    return [(found.numbers == number, refusal) for number, refusal in found.problems.items()]
 
 
 def named_by(cell: Any, names: Sequence[str]) -> Any:
@@ -247,7 +244,7 @@ def truths(cells: Sequence[Cells], columns: Sequence[str], *, may_be_empty: bool
     for column, name in zip(cells, columns, strict=True):  # noqa: B007  # `meant` reads the name
         found = by_value(column, meant)
         marks.append(np.array([bool(value) for value in found.values], bool)[found.numbers])
-        problems += problems_of(found)
+        problems += faulty_rows(found)
     return np.stack(marks, axis=1), problems
 
 

@@ -10,7 +10,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.delimited import Chunk, lines_of, of_rows
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
-from pipeline.prepare.reading.streams import TextBlock
+from pipeline.prepare.reading.streams import TextBlock, unpacked_name
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
 LABEL_WORD = re.compile(r"__label__\S+|-?\d+|[A-Z]+:\w+")
@@ -91,9 +91,9 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
     chosen = [name for name in matches if not is_document(name)]
     are_of_splits = all(part.lower() in SPLIT_NAMES for name in chosen for part in name.split("/")[:-1])
-    if not are_of_splits or any(name.lower().removesuffix(".gz").endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
+    if not are_of_splits or any(unpacked_name(name.lower()).endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
-    plain = {name: PurePosixPath(name.removesuffix(".gz")) for name in chosen}
+    plain = {name: PurePosixPath(unpacked_name(name)) for name in chosen}
     stems = {path.stem for path in plain.values()}
     found = {name: path.suffix[1:] if len(stems) == 1 else path.stem for name, path in plain.items()}
     is_unique = len({(path.parent, found[name]) for name, path in plain.items()}) == len(found)

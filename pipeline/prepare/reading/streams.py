@@ -56,13 +56,13 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if suffix == ".gz" else file
 
 
-def text_blocks(path: Path, encoding: str = encodings.UTF8) -> Iterator[TextBlock]:
+def text_blocks(path: Path, encoding: str = encodings.UTF8, *, whole: bool = False) -> Iterator[TextBlock]:
     """Yield the text of a file in blocks of whole lines, of some megabytes. An empty file has one empty block.
 
     A byte order mark counts more than `encoding`. Raises Refusal, with the line, if the file cannot be read, is not in the encoding, has a NUL
     character, or a line of more than LONGEST_LINE characters.
     """
-    if LOOK.get():
+    if LOOK.get() and not whole and path.is_file() and path.suffix.lower() not in (*PACKED, ".json"):
         yield from look(path, encoding)
         return
     place = f"source.root: {shown(path)}"
@@ -120,6 +120,11 @@ LOOKED_AT_BYTES = 2 * 2**20
 """Upper bound for each of the three pieces of a file that `look` reads."""
 
 
+def note_look(path: Path, size_bytes: int) -> None:
+    if (found := LOOK.get()) and path.is_file():
+        found.parts[path] = size_bytes, untrusted.size_bytes(path)
+
+
 def look(path: Path, encoding: str) -> list[TextBlock]:
     """Return the text of a file or, if it is large, whole lines of its beginning, middle and end; if it is packed, only of its beginning.
 
@@ -133,6 +138,7 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
             if len(start) <= 3 * LOOKED_AT_BYTES:
                 content = [start]
             elif "\n".encode(codec).removeprefix(codecs.BOM_UTF8) != b"\n":  # an end of a line cannot be found in the middle
+                note_look(path, len(start))
                 return [next(decoded_blocks(io.BytesIO(start), encoding, place)), TextBlock(0, "")]
             else:
                 content = [start[:LOOKED_AT_BYTES], b""]
@@ -144,11 +150,14 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
                 content = [piece[: piece.rfind(b"\n") + 1] for piece in content]
     except (OSError, EOFError, zlib.error) as error:
         raise Refusal(f"{place}: cannot be read ({getattr(error, 'strerror', '') or reason(error)}): make it a readable file") from None
-    if (found := LOOK.get()) and path.is_file():
-        found.parts[path] = sum(map(len, content)), untrusted.size_bytes(path)
+    note_look(path, sum(map(len, content)))
     first, *others = content
     blocks = list(decoded_blocks(io.BytesIO(first), codec, place))
-    blocks += [block._replace(line=0) for piece in others for block in decoded_blocks(io.BytesIO(piece), codec.removesuffix("-sig"), place)]
+    blocks += [
+        block._replace(line=0)
+        for piece in others
+        for block in decoded_blocks(io.BytesIO(piece), codec.removesuffix("-sig"), f"{place}, in the middle or at the end")
+    ]
     for block in blocks:
         refuse_nul(block, place)
     return blocks

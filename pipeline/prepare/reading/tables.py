@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ JSON = (*JSON_LINES, ".json")
 TEXT = (".tsv", ".csv", *JSON)
 FORMATS = (*TEXT, parquet.SUFFIX)
 """The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks, and the separator is found."""
+MOST_LOOKED_AT = 100_000
+"""How many rows of a packed file `look` returns."""
 NO_ROWS = "has no rows: add some, or remove the file"
 Named = Sequence[tuple[str, Column]]
 """Columns to read, each behind the key or option that names it in messages, such as `source.text_column`, or "" if none does."""
@@ -191,9 +193,10 @@ def look(path: Path, *, encoding: str = encodings.UTF8) -> list[Any]:
         return [fields for _, fields in json_of(partial(text_blocks, path, encoding), suffix, place)]
     with looking():
         if suffix in JSON_LINES:
-            return [fields for _, fields in json_of(partial(text_blocks, path, encoding), suffix, place)]
+            return [fields for _, fields in islice(json_of(partial(text_blocks, path, encoding), suffix, place), MOST_LOOKED_AT)]
         chunks = chunks_of(partial(text_blocks, path, encoding), suffix, place)
-        return [list(row) for chunk in chunks for row in zip(*(column.to_pylist() for column in chunk.columns), strict=True)]
+        rows = (list(row) for chunk in chunks for row in zip(*(column.to_pylist() for column in chunk.columns), strict=True))
+        return list(islice(rows, MOST_LOOKED_AT))
 
 
 def unread(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
@@ -237,7 +240,7 @@ class FaultyRows:
         """Add the rows in these lines. `refusal` says what is wrong with each."""
         problem = refusal.problems[0]
         if len(found):
-            self.first = self.first or Refusal(problem.text, remedy=problem.remedy, place=f"{self.place}:{found[0]}")
+            self.first = self.first or Refusal(problem.text, remedy=problem.remedy, place=f"{self.place}:{found[0] or '?'}")
             self.lines[problem.unplaced] += [int(line) for line in found]
 
     def refuse(self) -> None:
@@ -247,5 +250,5 @@ class FaultyRows:
             raise self.first
         if count:
             each = sorted(self.lines.items(), key=lambda entry: entry[1][0])
-            texts = [f"line {listed([*map(str, sorted(found))], MOST_NAMED)}: {text}" for text, found in each]
+            texts = [f"line {listed([str(line or '?') for line in sorted(found)], MOST_NAMED)}: {text}" for text, found in each]
             raise Refusal(f"{self.place}: {count} of {self.num_rows} rows cannot be used: {listed(texts, MOST_NAMED, separator='; ')}")

@@ -3,13 +3,14 @@
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, as_truth, is_missing, with_comma
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
-from pipeline.core.section import suggestion
+from pipeline.core.section import SIMILARITY
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.labels import labels_of_cell
@@ -280,7 +281,12 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
         column: Name = given[key]
         several = [*given[key]] if isinstance(given[key], list) else [column]
         if absent := [name for name in several if name not in names]:
-            remedy = suggestion(absent[0], tuple(map(str, names)))
+            close = get_close_matches(str(absent[0]), map(str, names), n=1, cutoff=SIMILARITY)
+            remedy = (
+                f"write {assignment(key, close[0])}"
+                if close
+                else f"choose one of {listed([shown(name, 40) for name in names], MOST_NUMBERED)}"
+            )
             raise Refusal(f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {remedy}")
         is_of_classes = key == LABELS and given.get(TASK, CLASSES) == CLASSES and several == [column]
         if is_of_classes and (value := fraction(table.columns.get(column, []))) is not None:

@@ -219,7 +219,8 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
     settings = params.source
     with looking() as seen:
         dataset, assigned = survey(params, workers=1, quick=True)
-        equal = equal_samples(dataset) if name in (ROWS, LABELLED, PAIRS) or len(dataset.targets[TRAIN]) <= MOST_COMPARED else []
+        is_compared = name in (ROWS, LABELLED, PAIRS) or len(dataset.targets[TRAIN]) <= MOST_COMPARED
+        equal = equal_samples(dataset) if is_compared and values.get("group_column") is None else []
         of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
     values = {**values, **of_inputs}
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}

@@ -64,7 +64,8 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
     inside, places = defaultdict[str, set[str]](set), dict[str, str]()
     for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
-        depth = layout.outer + (SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets)
+        is_split = len(folders) > layout.outer + 1 and SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets
+        depth = layout.outer + is_split
         inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
         places.setdefault(folders[depth], "/".join(folders[: depth + 1]))
     flat = [top for top, subfolders in inside.items() if subfolders == {""}]
@@ -351,13 +352,28 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
 
 def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of the only table of train."""
+    if files := labelled_tables.find_parallel(root, encoding_of(given)).get(TRAIN):
+        return columns.pair(root, Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()}), given)
     options, are_of_train = train_tables(root, given)
-    if not are_of_train and "name" in given:
+    if not are_of_train:
         of_lines = find_tables(root, given.get("table"), of_lines=True)
-        options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
+        if of_lines and have_pairs(path := of_lines[TRAIN][0], given):
+            rows = tables.look(path, encoding=encoding_of(given))
+            return columns.pair(path, Table({number: list(texts) for number, texts in enumerate(zip(*rows, strict=True), 1)}), given)
+        if "name" in given:
+            options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
     if not are_of_train or (len(options) > 1 and "name" not in given):  # as labelled texts, one of several is asked for
         return None
     return attempted(root, options, given, columns.pair, "have pairs of texts")
+
+
+def have_pairs(path: Path, given: Given) -> bool:
+    """Return True if each line of a file has two texts, with a tab between them."""
+    try:
+        rows = tables.look(path, encoding=encoding_of(given))
+    except Refusal:  # as other readings say that a file cannot be read
+        return False
+    return len(rows) > 1 and all(len(row) == 2 for row in rows) and all(map(cells.are_strings, zip(*rows, strict=True)))
 
 
 def of_line_files(root: Path, given: Given) -> Values | None:
@@ -399,9 +415,12 @@ def as_corpus(root: Path, given: Given) -> Values | None:
     if "name" in given:
         return {}
     names = visible_files(root)
-    if any(unnamed_tables(root, given)):
-        return None
-    if root.name.lower().endswith(archives.SUFFIXES) or not names or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names):
+    if (
+        any(unnamed_tables(root, given))
+        or root.name.lower().endswith(archives.SUFFIXES)
+        or not names
+        or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names)
+    ):
         return None
     if not lines.class_files(names, None):  # which may also be the parts of a text
         try:
@@ -411,6 +430,8 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if layout and len(layout.classes) > 1:
             return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
+        if have_pairs(path, given):
+            return None
         refuse_labelled_lines(path, encoding_of(given))
     return {}
 
@@ -455,7 +476,7 @@ READERS = {
     TABLE: Reader("images that a table lists", {"image", "table"}, as_image_table),
     ROWS: Reader("rows of numbers and categories", {"table"}, as_rows),
     LABELLED: Reader("labelled texts", {"table", "text"}, as_labelled_texts),
-    PAIRS: Reader("pairs of texts", {"table"}, as_text_pairs),
+    PAIRS: Reader("pairs of texts", {"table", "text"}, as_text_pairs),
     ARRAYS: Reader("NumPy arrays", {"array"}, as_arrays),
     CORPUS: Reader("texts without labels, for a language model", {"text"}, as_corpus),
 }

@@ -290,6 +290,15 @@ LAYOUTS: dict[str, Files] = {
     "`a.csv` with two columns of texts": {
         "a.csv": table("text,reply", *((text(number), f"reply {text(number)[::-1]}") for number in NUMBERS))
     },
+    "`train.en`, `train.de`, line by line": {
+        f"{split}.{word}": "".join(f"{word} {text(n)}\n" for n in numbers).encode()
+        for split, numbers in (("train", NUMBERS), ("test", range(3)))
+        for word in ("en", "de")
+    },
+    "`a.train.txt`, `a.test.txt` with two texts and a tab between them": {
+        f"a.{split}.txt": "".join(f"{text(n)}\treply {text(n)[::-1]}\n" for n in numbers).encode()
+        for split, numbers in (("train", NUMBERS), ("test", range(3)))
+    },
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {
         "train_text.txt": LINES,

@@ -35,6 +35,8 @@ COMMON = {
     "task": "classification",
     "label_delimiter": None,
     "positive_class": None,
+    "group_column": None,
+    "divide": "random",
     "duplicates": "keep",
     "table": None,
     "split_column": None,

@@ -124,5 +124,5 @@ class Reader:
 
 def plain(value: Any) -> Any:
     """Return a cell given in Python as a value that JSON has: a scalar of NumPy as one of Python, and others, such as a date, as a text."""
-    value = value.item() if isinstance(value, np.generic) else value
+    value = value.item() if isinstance(value, np.generic) and not isinstance(value, np.datetime64) else value
     return value if value is None or isinstance(value, str | bool | int | float | list | dict) else str(value)
