@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ import numpy as np
 import pandas
 import pytest
 
-from pipeline import load_model
+import pipeline
 from pipeline.__main__ import main
 from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.registry import MODELS
@@ -47,7 +48,7 @@ def load_logged(tracked: Tracked, path: Path) -> Any:
 
 
 def records(path: Path, inputs: Any) -> list[dict[str, Any]]:
-    return [{key: value for key, value in each.record().items() if key != "input"} for each in load_model(path).predict(inputs)]
+    return [{key: value for key, value in each.record().items() if key != "input"} for each in pipeline.load_model(path).predict(inputs)]
 
 
 @pytest.fixture
@@ -132,6 +133,19 @@ def test_images_are_predicted_as_by_load_model(tracked: Tracked, store: None) ->
         assert refused.value.error_code == "INVALID_PARAMETER_VALUE"
     with pytest.raises(MlflowException, match="top_k: is 0: write 1 or more"):
         model.predict(images, params={"top_k": 0})
+
+
+def test_elsewhere_the_model_brings_its_code_in_one_file(tracked: Tracked, store: None, tmp_path: Path) -> None:
+    import mlflow
+
+    folder = Path(mlflow.artifacts.download_artifacts(model_uri(tracked), dst_path=str(tmp_path / "model")))
+    program = "import mlflow, numpy, sys; model = mlflow.pyfunc.load_model(sys.argv[1]); images = numpy.zeros(eval(sys.argv[2]), int); "
+    program += "print(model.predict(images)[0]['class']); import pipeline; print(pipeline.__file__)"
+    words = [sys.executable, "-W", "ignore", "-c", program, str(folder), str(tiny.images(1).shape)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].endswith("pipeline.zip/pipeline/__init__.py")
+    assert len([path for path in folder.rglob("*") if path.is_file()]) < 20
 
 
 @pytest.mark.parametrize("kind", ["texts", "pairs", "table"])

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -258,6 +258,3 @@ def holds_numbers(text: str) -> bool:
     except (csv.Error, ValueError):  # rows of different lengths
         return False
     return len(found) > 1 and 2 * sum(map(sum, found)) > sum(map(len, found))
-
-
-Parser = Callable[[Iterable[TextBlock], str], Generator[Chunk]]

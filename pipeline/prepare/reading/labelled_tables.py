@@ -380,8 +380,8 @@ def joined_lines(files: Mapping[str, Path], encoding: str, label: Column, names:
         enumerate(zip_longest(*(lines_of(text_blocks(files[name], encoding, whole=True)) for name in chosen)), 1)
     ):
         if any(None in fields for _, fields in rows):
-            longer, other = (shown(files[name]) for name in (*chosen, *chosen)[:2])
-            raise Refusal(f"source.root: {longer}: has another number of lines than {other}: make them equal")
+            one, other = (shown(files[name]) for name in (*chosen, *chosen)[:2])
+            raise Refusal(f"source.root: {one}: has another number of lines than {other}: make them equal")
         every = {name: [fields[at][1] for _, fields in rows] for at, name in enumerate(chosen)}
         if label in every:
             every[str(label)] = [names.get(name.strip(), name) for name in every[str(label)]]

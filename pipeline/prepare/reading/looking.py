@@ -1,6 +1,6 @@
 """Lets the readers read only some pieces of large files, to look at the data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -12,10 +12,10 @@ class Look:
     def __init__(self) -> None:
         self.parts = dict[Path, tuple[int, int]]()
 
-    @property
-    def share(self) -> float:
-        """Return the share of what was read, at most 1."""
-        read, every = (sum(numbers) for numbers in zip(*self.parts.values(), strict=True)) if self.parts else (1, 1)
+    def share(self, paths: Iterable[Path] = ()) -> float:
+        """Return the share of these files that was read, at most 1; by default, that of all."""
+        parts = [self.parts[path] for path in paths if path in self.parts] or [*self.parts.values()]
+        read, every = (sum(numbers) for numbers in zip(*parts, strict=True)) if parts else (1, 1)
         return min(1.0, read / max(1, every))
 
 

@@ -171,7 +171,11 @@ def as_cells(values: Any) -> Any:
         return pa.array([None if value is None else json.dumps(value, default=str, ensure_ascii=False) for value in values.to_pylist()])
     try:
         written = values.cast(pa.string())
-        return pc.replace_substring_regex(written, r"\.0+(Z?)$", r"\1") if types.is_timestamp(kind) or types.is_time(kind) else written
+        return (
+            pc.replace_substring_regex(written, r"\.0+(Z|[+-]\d{4})?$", r"\1")
+            if types.is_timestamp(kind) or types.is_time(kind)
+            else written
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as durations, or bytes that are no text
         return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
 

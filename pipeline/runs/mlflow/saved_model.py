@@ -4,6 +4,7 @@ import math
 import re
 import tempfile
 import textwrap
+import zipfile
 from importlib import metadata
 from importlib.util import find_spec
 from itertools import islice
@@ -52,7 +53,7 @@ def expected(inputs: Inputs) -> str:
 
 
 def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -> None:
-    """Write an MLflow model to `folder/model`: the model file `path`, the package `pipeline`, and `served_model.py`, which predicts by both.
+    """Write an MLflow model to `folder/model`: the model file `path`, the package `pipeline` in one file, and `served_model.py`, which predicts by both.
 
     `model` is the logged model in MLflow to which the files will be uploaded.
     """
@@ -68,8 +69,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
     mlflow.pyfunc.save_model(
         folder / "model",
         python_model=served_model.__file__,
-        code_paths=[str(Path(__file__).parents[2])],
-        artifacts={MODEL: str(path)},
+        artifacts={MODEL: str(path), served_model.CODE: str(packed_code(folder / served_model.CODE))},
         mlflow_model=Model(model.artifact_location, run_id=model.source_run_id, model_uuid=model.model_id, model_id=model.model_id),
         signature=ModelSignature(
             params=ParamSchema([ParamSpec(name, "double" if isinstance(value, float) else "long", value) for name, value in params.items()])
@@ -78,6 +78,17 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
         pip_requirements=[f"{name}=={metadata.version(name)}" for name in needed if name not in HUB or find_spec(name)],
         metadata={"classes": list(spec.targets.output_names)},
     )
+
+
+def packed_code(path: Path) -> Path:
+    """Write the modules of the package `pipeline` to one zip file, from which Python imports them: a store gets one file, not hundreds."""
+    package = Path(__file__).parents[2]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for module in sorted(package.rglob("*.py")):
+            archive.writestr(zipfile.ZipInfo(module.relative_to(package.parent).as_posix()), module.read_bytes(), zipfile.ZIP_DEFLATED)
+        for folder in sorted({module.parent for module in package.rglob("*.py")}):  # some are packages by that alone
+            archive.writestr(zipfile.ZipInfo(f"{folder.relative_to(package.parent).as_posix()}/"), b"")
+    return path
 
 
 def given_example(inputs: Inputs) -> Any:

@@ -1,5 +1,6 @@
 """The Python code of a model in MLflow: it answers as `python -m pipeline predict` and `generate` do, from the model file and the code that were logged with it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.pyfunc.model import PythonModel
 
 MODEL = "model.safetensors"
-"""The name of the artifact."""
+CODE = "pipeline.zip"
+"""The names of the artifacts."""
 PARAMS = {"top_k": 3}
 GENERATION = {"temperature": 1.0, "length": 256, "seed": 1}
 """The parameters of a request, and those of a request to a language model, with their defaults."""
@@ -23,6 +25,7 @@ class ServedModel(PythonModel):
     """
 
     def load_context(self, context: Any) -> None:
+        sys.path.insert(0, context.artifacts[CODE])
         from pipeline import load_model  # late: MLflow runs this file before the code beside it can be imported
         from pipeline.inference import model_file
 

@@ -224,8 +224,9 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
         of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
     values = {**values, **of_inputs}
     targets = {split: dataset.targets[split] for split in SPLITS if split in dataset.targets}
-    counts = {split: round(len(numbers) / seen.share) for split, numbers in targets.items()}
-    looked = "" if seen.share == 1 else f" ({seen.share:.0%} was looked at: its beginning, middle and end)"
+    paths: Mapping[str, Sequence[Path]] = getattr(settings, "tables", dict)()
+    counts = {split: round(len(numbers) / seen.share(paths.get(split, ()))) for split, numbers in targets.items()}
+    looked = "" if seen.share() == 1 else f" ({seen.share():.0%} was looked at: its beginning, middle and end)"
     keys = (IMAGES, TEXTS, LABELS, DELIMITER, WRITTEN, questions.SPLITS)
     lines = [
         f"{root}: {READERS[name].title}: "
@@ -313,11 +314,11 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
     with looking() as seen:
         documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*"), encoding_of(values)))
         texts = ["".join(document.read()) for document in documents]
-    num_characters = round(sum(map(len, texts)) / seen.share)
+    num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
     lines = [
-        f"{settings.root}: {READERS[CORPUS].title}: {'about ' * (seen.share < 1)}{num_characters} characters in {len(documents)} files"
+        f"{settings.root}: {READERS[CORPUS].title}: {'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
     ]
     sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
