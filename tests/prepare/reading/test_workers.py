@@ -88,8 +88,9 @@ def slept(seconds: float) -> None:
 
 
 def working(parent: int | None = None) -> set[psutil.Process]:
-    """Return the processes of pools, without multiprocessing's resource tracker."""
-    return {child for child in psutil.Process(parent).children() if "spawn_main" in " ".join(child.cmdline())}
+    """Return the processes of pools, without multiprocessing's resource tracker, and without those that have ended."""
+    running = (child for child in psutil.Process(parent).children() if child.status() != psutil.STATUS_ZOMBIE)
+    return {child for child in running if "spawn_main" in " ".join(child.cmdline())}
 
 
 @contextmanager
