@@ -130,7 +130,10 @@ def killed(child: int, folder: Path, after_s: float, *, since_checkpoint: bool) 
 
 
 def has_checkpoint(folder: Path) -> bool:
-    return any(folder.glob(".pipeline/work/*/step-*"))
+    try:
+        return any(folder.glob(".pipeline/work/*/step-*"))
+    except FileNotFoundError:  # the training has ended, and removes the folder meanwhile
+        return False
 
 
 @dataclass
