@@ -115,7 +115,7 @@ FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
 
 
 class Survey:
-    """What the rows of train so far say about a column, in little memory: how many cells are numbers or dates, their range, and their texts."""
+    """Gathers what the rows of train say about a column, in little memory: how many cells are numbers or dates, their range, and their texts."""
 
     def __init__(self, name: Column) -> None:
         self.name, self.rows, self.known = name, 0, 0

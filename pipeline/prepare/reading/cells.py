@@ -1,4 +1,4 @@
-"""What cells mean, by whole columns: each different value of a block is read once, by one function a question.
+"""Finds what cells mean, by whole columns: each different value of a block is read once, by one function a question.
 
 A column is an Arrow array of strings, or of float64 where the file stores floating-point numbers. Null is a cell without a value.
 """

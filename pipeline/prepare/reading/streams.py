@@ -21,7 +21,7 @@ LONGEST_LINE = 64 * 2**20
 """Upper bound for the characters of a line, which is held in memory."""
 PACKED = (".gz", ".zst")
 WITHOUT_MARK = {"utf-16": "utf-16-le", "utf-32": "utf-32-le"}
-"""What Python reads a text without a byte order mark as. Its incremental decoders refuse such a text."""
+"""Python reads a text without a byte order mark as these. Its incremental decoders refuse such a text."""
 
 
 class TextBlock(NamedTuple):
