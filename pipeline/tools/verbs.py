@@ -84,6 +84,13 @@ VERBS = {
         value("--encoding", "the encoding of files of text, such as gbk (default: UTF-8, or that of a byte order mark)", "NAME"),
         OTHERS,
         value("--output", "write a table to this file, which ends in .csv or .parquet, instead of printing", "FILE"),
+        value(
+            "--keep",
+            "a column of the tables to write beside the predictions, such as a key; may be repeated",
+            "COLUMN",
+            action="append",
+            default=[],
+        ),
     ),
     "check": verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": verb(

@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -101,8 +103,28 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     Path("rows").write_text("area,city,built,code\n3,Orl\u00e9ans,,\n", encoding="cp1252")  # no suffix, as standard input
     assert main(["predict", str(Paths().model), "rows"]) == 1
     assert "rows:2: is not UTF-8 (byte 0xE9): name its encoding by `--encoding cp1252`" in capsys.readouterr().err
+    columns_to_keep_stand_beside_the_predictions(capsys, [large, small])
 
     assert main(["report"]) == 0
+
+
+def columns_to_keep_stand_beside_the_predictions(capsys: pytest.CaptureFixture[str], predicted: list[float]) -> None:
+    """Those of Parquet keep their type, one that is called like the prediction its name, and a row that cannot be read is named and left out."""
+    table = {"area": ["190", "wide", "35"], "city": ["Pune", "Oslo", "Rome"], "built": ["1990-01-01"] * 3, "code": ["01"] * 3}
+    pq.write_table(pa.table({**table, "home": [7, 8, 9], "price": ["n", "o", "p"]}), "given.parquet")
+    pacsv.write_csv(pq.read_table("given.parquet"), "given.csv")
+    for name, homes in (("given.parquet", [7, 9]), ("given.csv", ["7", "9"])):
+        assert main(["predict", str(Paths().model), name, "--output", "scored.parquet", "--keep", "home", "--keep", "price"]) == 1
+        line = "given.csv:3" if name == "given.csv" else "given.parquet:2"
+        assert f"{line}: has wide in the column area" in capsys.readouterr().err
+        scored = pq.read_table("scored.parquet").to_pydict()
+        assert list(scored) == ["input", "home", "price", "predicted price"]
+        assert (scored["home"], scored["price"]) == (homes, ["n", "p"])
+        assert scored["predicted price"] == pytest.approx(predicted)
+    assert main(["predict", str(Paths().model), "given.csv", "--output", "scored.csv", "--keep", "key"]) == 2
+    assert "--keep: is key, but given.csv:1 has the columns area, city," in capsys.readouterr().err
+    assert main(["predict", str(Paths().model), "given.csv", "--keep", "home"]) == 2
+    assert "--keep: is for a file: add --output FILE" in capsys.readouterr().err
 
 
 def prepared_rows(count: int = 120) -> Prepared:

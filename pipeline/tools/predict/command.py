@@ -3,21 +3,23 @@
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core import files
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.untrusted import shown
+from pipeline.core.untrusted import shown, storable
 from pipeline.prepare.progress import Advance, progress
 from pipeline.prepare.reading import encodings
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pipeline.tools.predict.model import LoadedModel
-    from pipeline.tools.predict.protocols import Prediction, Reader
+    from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader
 
 TABLE_ROWS = 64
 """Rows that are printed at once. A part has the widths of the parts before it, or wider columns, so that the parts form one table."""
@@ -38,11 +40,12 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     column: str | None,
     encoding: str | None,
     output: str | None,
+    keep: Sequence[str],
     others: Sequence[str],
 ) -> int:
     """Print one prediction for each sample of `inputs` to stdout: a table if stdout is a terminal, else one line of JSON per sample.
 
-    With `output`, they are written to this CSV or Parquet file instead. The probabilities of `others`, the names of further models, are averaged
+    With `output`, they are written to this CSV or Parquet file instead, beside the columns `keep` of tables. The probabilities of `others`, the names of further models, are averaged
     with those of `model`.
 
     Progress and problems go to stderr. `inputs` are paths, or `-` for standard input. `batch_size` is the number of samples per forward
@@ -53,6 +56,8 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     refuse_invalid({"--batch-size": 1 if batch_size is None else batch_size, "--top-k": top_k}, encoding)
     if target:
         refuse_unusable(target, inputs)
+    elif keep:
+        raise Refusal("--keep: is for a file: add --output FILE")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
     from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
 
@@ -63,20 +68,22 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
         problems.append(message)
         print(f"error: {message}", file=sys.stderr, flush=True)
 
-    with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers) as given:
+    with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers, keep=keep) as given:
         note_unused(given.unused, loaded.reader)
         # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
         is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
         shows_progress = not is_table and given.num_units > 1
         with progress("predict", given.num_units, "files") if shows_progress else nullcontext(Advance(lambda _: None)) as advance:
             readings = given.read(advance)
-            predictions = loaded.predictions(readings, loaded.predictor(top_k), batch_size=batch_size, on_problem=on_problem)
+            predictor = loaded.predictor(top_k)
             if target:
-                count = write_file(target, predictions)
-            elif is_table:
-                print_table(predictions)
+                count = write_file(target, loaded.scored(readings, batch_size=batch_size, on_problem=on_problem), predictor)
             else:
-                print_lines(predictions, lambda line: print(line, file=stdout, flush=True))
+                predictions = loaded.predictions(readings, predictor, batch_size=batch_size, on_problem=on_problem)
+                if is_table:
+                    print_table(predictions)
+                else:
+                    print_lines(predictions, lambda line: print(line, file=stdout, flush=True))
     if target:
         print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
     if note := loaded.reader.note():
@@ -155,25 +162,41 @@ def refuse_unusable(path: Path, inputs: Sequence[str]) -> None:
         raise Refusal(f"--output: {shown(path)}: is in a folder that is read, and would be replaced: write another path")
 
 
-def write_file(path: Path, predictions: "Iterable[Prediction]") -> int:
-    """Write a row for each prediction, as a whole file or not at all, and return their number. Raises Refusal if there are none."""
-    import pyarrow as pa  # late: it takes 0.2 s
+def write_file(path: Path, scored: "Iterable[tuple[Chunk, NDArray[Any]]]", predictor: "Predictor") -> int:
+    """Write a row for each input, as a whole file or not at all, and return their number. Raises Refusal if there are none.
+
+    The columns are the name of the input, those of a table that are kept, and those of the prediction; one that is called like a kept one becomes
+    `predicted NAME`.
+    """
     from pyarrow import csv, parquet
 
-    rows = (prediction.row() for prediction in predictions)
-    total, schema, writer = 0, None, None
+    total, writer = 0, None
     with files.replacing(path) as draft, draft.open("wb") as file:
         try:
-            while part := list(islice(rows, FILE_ROWS)):
-                table = pa.Table.from_pylist(part, schema=schema)
-                if writer is None:
-                    schema = table.schema
-                    writer = (csv.CSVWriter if path.suffix == ".csv" else parquet.ParquetWriter)(file, schema)
+            for table in tables_of(scored, predictor):
+                writer = writer or (csv.CSVWriter if path.suffix == ".csv" else parquet.ParquetWriter)(file, table.schema)
                 writer.write_table(table)
-                total += len(part)
+                total += len(table)
         finally:
             if writer:
                 writer.close()
         if not total:
             raise Refusal(f"--output: {shown(path)}: is not written, because there is no prediction")
     return total
+
+
+def tables_of(scored: "Iterable[tuple[Chunk, NDArray[Any]]]", predictor: "Predictor") -> "Iterator[Any]":
+    """Yield Arrow tables of at least FILE_ROWS rows, and the last ones, of inputs and their predictions."""
+    import pyarrow as pa  # late: it takes 0.2 s
+
+    held, schema = list[Any](), None
+    for chunk, outputs in scored:
+        predicted = predictor.columns(outputs)
+        columns = {f"predicted {name}" if name in chunk.kept else name: column for name, column in predicted.items()}
+        held.append(pa.table({"input": [storable(name) for name in chunk.names], **chunk.kept, **columns}, schema=schema))
+        schema = held[0].schema
+        if sum(map(len, held)) >= FILE_ROWS:
+            yield pa.concat_tables(held)
+            held.clear()
+    if held:
+        yield pa.concat_tables(held)

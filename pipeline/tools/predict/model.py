@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice, zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,7 +29,7 @@ from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
 from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.predict import raw_inputs
-from pipeline.tools.predict.protocols import Prediction, Predictor, Reader, Reading, RowReader, Sample
+from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader
 from pipeline.tools.predict.table_column import TableColumn
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
@@ -148,7 +148,7 @@ class LoadedModel:
         """Return the object that turns the model's outputs into predictions. `top_k` is the number of classes in a prediction."""
         return cast("Predictor", PREDICTORS.module(self.spec.targets.kind).Predictor(self.spec, top_k=top_k))
 
-    def readings(self, inputs: Iterable[Any]) -> Iterator[Reading]:
+    def readings(self, inputs: Iterable[Any]) -> Iterator[Reading | Chunk]:
         """Yield the name of each input, in order, and the input as a stored sample, or a Refusal if it cannot be read.
 
         The name of an input from a path begins with this path. The name of any other input, such as an array, is its position, such as
@@ -165,26 +165,30 @@ class LoadedModel:
                 yield f"[{position}]", refusal
 
     def predictions(
-        self, readings: Iterable[Reading], predictor: Predictor, *, batch_size: int | None, on_problem: Callable[[str], None]
+        self, readings: Iterable[Reading | Chunk], predictor: Predictor, *, batch_size: int | None, on_problem: Callable[[str], None]
     ) -> Iterator[Prediction]:
-        """Yield a prediction for each input that can be read, computed in batches. Call `on_problem` with a message for each other input.
+        """Yield a prediction for each input that can be read. `predictor` is the result of `self.predictor`; the others are those of `scored`."""
+        for chunk, outputs in self.scored(readings, batch_size=batch_size, on_problem=on_problem):
+            yield from predictor.predictions(chunk.names, outputs)
 
-        `readings` are the inputs, as `self.readings` yields them. `predictor` is the result of `self.predictor`. Raises Refusal if an output
-        is not finite.
+    def scored(
+        self, readings: Iterable[Reading | Chunk], *, batch_size: int | None, on_problem: Callable[[str], None]
+    ) -> Iterator[tuple[Chunk, NDArray[Any]]]:
+        """Yield the inputs that can be read, in batches, and the outputs for them. Call `on_problem` with a message for each other input.
+
+        `readings` are the inputs, as `self.readings` yields them. Raises Refusal if an output is not finite.
         """
-        samples = readable(readings, on_problem)
         batch_size = batch_size or (ROWS_BATCH_SIZE if isinstance(self.reader, RowReader) else BATCH_SIZE)
-        while batch := list(islice(samples, batch_size)):
-            names, rows = zip(*batch, strict=True)
-            outputs = self.outputs(rows)
-            for name, row in zip(names, outputs, strict=True):
-                if not np.isfinite(row).all():
-                    raise Refusal(
-                        f"{shown(name)}: the model's outputs are not finite: its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-                    )
-            yield from predictor.predictions(names, outputs)
+        for batch in batches(readings, batch_size, on_problem):
+            outputs = self.outputs(batch.samples)
+            if not (finite := np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)).all():
+                name = batch.names[int(np.argmin(finite))]
+                raise Refusal(
+                    f"{shown(name)}: the model's outputs are not finite: its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                )
+            yield batch, outputs
 
-    def outputs(self, rows: tuple[Any, ...]) -> NDArray[Any]:
+    def outputs(self, rows: Sequence[Any]) -> NDArray[Any]:
         """Return the model's outputs for one batch, a float32 array, or float64 for numbers; of a model that writes texts, their tokens (n, length).
 
         `rows` are stored samples, the form in which `prepare` stores inputs.
@@ -202,12 +206,21 @@ class LoadedModel:
         return outputs.cpu().numpy()
 
 
-def readable(readings: Iterable[Reading], on_problem: Callable[[str], None]) -> Iterator[Sample]:
-    for name, row in readings:
-        if isinstance(row, Refusal):
-            on_problem(row.named(shown(name)))
+def batches(readings: Iterable[Reading | Chunk], size: int, on_problem: Callable[[str], None]) -> Iterator[Chunk]:
+    """Yield the inputs that can be read, at most `size` at a time; rows of a table are not mixed with others."""
+    names, samples = list[str](), list[Any]()
+    for reading in chain(readings, [Chunk([], [], {})]):
+        if isinstance(reading, Chunk):
+            yield from (*Chunk(names, samples, {}).parts(size), *reading.parts(size))
+            names, samples = [], []
+        elif isinstance(reading[1], Refusal):
+            on_problem(reading[1].named(shown(reading[0])))
         else:
-            yield name, row
+            names.append(reading[0])
+            samples.append(reading[1])
+            if len(names) == size:
+                yield Chunk(names, samples, {})
+                names, samples = [], []
 
 
 def refuse(message: str) -> None:

@@ -1,19 +1,32 @@
 """The interfaces that a prediction needs from a kind of inputs and from a task."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
 from pipeline.inference.batch import Batch
+from pipeline.prepare.reading.cells import Cells
 from pipeline.prepare.reading.file_tree import Member
-from pipeline.prepare.reading.tables import Block
+from pipeline.prepare.reading.tables import Block, Named
 
-Sample = tuple[str, Any]
-"""The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs."""
 Reading = tuple[str, Any | Refusal]
-"""The name of an input, and the input as a stored sample, or the reason why it cannot be read."""
+"""The name of an input, and the input as a stored sample, the form in which `prepare` stores inputs, or the reason why it cannot be read."""
+
+
+class Chunk(NamedTuple):
+    """Rows of a table that are read together: their names (n,), their inputs as stored samples (n,), and the cells (n,) of columns to keep."""
+
+    names: Sequence[str]
+    samples: Sequence[Any]
+    kept: Mapping[str, Cells]
+
+    def parts(self, size: int) -> Iterator["Chunk"]:
+        """Yield the rows, at most `size` at a time."""
+        for start in range(0, len(self.names), size):
+            chosen = slice(start, start + size)
+            yield Chunk(self.names[chosen], self.samples[chosen], {name: cells[chosen] for name, cells in self.kept.items()})
 
 
 class Reader(Protocol):
@@ -24,14 +37,6 @@ class Reader(Protocol):
 
     strings_are_paths: ClassVar[bool]
     """True if a string that is given in Python is a path; False if it is an input itself, such as a text."""
-
-    def read(self, file: Member, /) -> Iterable[Reading]:
-        """Yield the inputs of one file, each with a name. Several threads may call this at once.
-
-        If a single input cannot be read, a Refusal is yielded in its place. If nothing in the file can be read, Refusal is raised. The
-        message of a Refusal contains the reason only, because the caller adds the name. Exceptions of `file.read()` are not caught.
-        """
-        ...
 
     def row(self, value: Any, /) -> Any:
         """Convert an input given in Python, or one row of an `.npy` file, to a stored sample, the form in which `prepare` stores inputs.
@@ -50,7 +55,20 @@ class Reader(Protocol):
 
 
 @runtime_checkable
-class LineReader(Reader, Protocol):
+class FileReader(Reader, Protocol):
+    """Reads inputs of which a file has one or several."""
+
+    def read(self, file: Member, /) -> Iterable[Reading]:
+        """Yield the inputs of one file, each with a name. Several threads may call this at once.
+
+        If a single input cannot be read, a Refusal is yielded in its place. If nothing in the file can be read, Refusal is raised. The
+        message of a Refusal contains the reason only, because the caller adds the name. Exceptions of `file.read()` are not caught.
+        """
+        ...
+
+
+@runtime_checkable
+class LineReader(FileReader, Protocol):
     """Reads inputs of which each is a line, or a field of a table. Files and standard input are read line by line, on one thread, so they may
     have any size.
     """
@@ -59,8 +77,11 @@ class LineReader(Reader, Protocol):
         """Yield the input of each line, called `name:LINE`, or the reason why it cannot be read."""
         ...
 
-    def field(self, place: str, value: Any, /) -> Any | Refusal:
-        """Return a field of a table as a stored sample, or the reason why it cannot be read. `place` is its name."""
+    def stored(self, places: Sequence[str], cells: Sequence[Cells], /) -> tuple[Sequence[Any], dict[int, Refusal]]:
+        """Return the stored samples (n,) of the cells of a table, and the reason why by the number of each that cannot be read.
+
+        `cells` has one column. `places` are the names of the rows.
+        """
         ...
 
 
@@ -73,8 +94,19 @@ class RowReader(Reader, Protocol):
         """Return the columns that the model reads, by name or by number."""
         ...
 
-    def rows(self, name: str, blocks: Iterable[Block], /) -> Iterator[Reading]:
-        """Yield the rows in `blocks`, those of a table, called `name:LINE`."""
+    def blocks(self, file: Member, columns: Named, /) -> Iterator[Block]:
+        """Yield the rows of a file whose name does not say its format, with their cells in `columns`."""
+        ...
+
+    def lacking(self, column: object, /) -> Refusal:
+        """Return what is said of a table without a column that the model reads."""
+        ...
+
+    def stored(self, places: Sequence[str], cells: Sequence[Cells], /) -> tuple[Sequence[Any], dict[int, Refusal]]:
+        """Return the stored samples (n,) of rows with these cells of `columns`, and the reason why by the number of each that cannot be read.
+
+        `places` are the names of the rows.
+        """
         ...
 
 
@@ -88,10 +120,6 @@ class Prediction(Protocol):
 
     def record(self) -> dict[str, Any]:
         """Return the prediction as a dict, to be written as one line of JSON."""
-        ...
-
-    def row(self) -> dict[str, Any]:
-        """Return the prediction as a row of a CSV or Parquet file: the same columns for all, each with a text (valid as UTF-8) or a number."""
         ...
 
     def cells(self) -> dict[str, str]:
@@ -110,4 +138,8 @@ class Predictor(Protocol):
 
         `names` are the names of the inputs. `outputs` are the model's outputs for them, such as logits (n, classes), which are finite.
         """
+        ...
+
+    def columns(self, outputs: NDArray[Any], /) -> dict[str, Any]:
+        """Return the columns of a CSV or Parquet file for such outputs: arrays of texts (valid as UTF-8) or numbers, one for each input."""
         ...

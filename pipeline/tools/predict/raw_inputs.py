@@ -4,29 +4,34 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.core import untrusted
 from pipeline.core.refusal import Refusal
+from pipeline.core.section import Column
 from pipeline.core.untrusted import reason
 from pipeline.prepare.reading import archives, encodings, parquet, tables
 from pipeline.prepare.reading.arrayfile import ArrayFile
+from pipeline.prepare.reading.cells import Cells
 from pipeline.prepare.reading.class_folders import visible_parts
 from pipeline.prepare.reading.file_tree import MAX_MEMBER_BYTES, READ_ERRORS, Member, Tree
 from pipeline.prepare.reading.listed_images import ListedImage, located
-from pipeline.prepare.reading.parquet import ParquetImages
+from pipeline.prepare.reading.parquet import MissingColumn, ParquetImages
+from pipeline.prepare.reading.tables import Block, Named
 from pipeline.prepare.reading.workers import on_threads
-from pipeline.tools.predict.protocols import LineReader, Reader, Reading, RowReader
-from pipeline.tools.predict.table_column import TableColumn
+from pipeline.tools.predict.protocols import Chunk, FileReader, LineReader, Reader, Reading, RowReader
+from pipeline.tools.predict.table_column import OPTION, TableColumn
 
-STANDARD_INPUT = "-"
+STANDARD_INPUT, KEEP = "-", "--keep"
 STREAM = Path("/dev/stdin")
 """Stands for standard input that is read as it arrives."""
 BLOCK_BYTES = 1 << 20
@@ -44,18 +49,19 @@ class Source(NamedTuple):
     """
 
     num_units: int
-    read: Callable[[Advance], Iterator[Reading]]
+    read: Callable[[Advance], Iterator[Reading | Chunk]]
 
 
 class RawInputs:
     """All inputs that a user named, for a model whose inputs `reader` reads. `sources` read them.
 
-    `column` is the column of the inputs in tables, and `workers` the number of threads that decode files. `problems` are the names that
-    could not be opened, each with a Refusal. `unused` are the names of files that are no inputs.
+    `column` is the column of the inputs in tables, and `workers` the number of threads that decode files. `keep` are columns of tables whose
+    cells are kept beside the inputs. `problems` are the names that could not be opened, each with a Refusal. `unused` are the names of
+    files that are no inputs.
     """
 
-    def __init__(self, reader: Reader, column: TableColumn, workers: int) -> None:
-        self.reader, self.column, self.workers = reader, column, workers
+    def __init__(self, reader: Reader, column: TableColumn, workers: int, keep: Sequence[str] = ()) -> None:
+        self.reader, self.column, self.workers, self.keep = reader, column, workers, keep
         self.sources: list[Source] = []
         self.problems: list[Reading] = []
         self.unused: list[str] = []
@@ -65,29 +71,35 @@ class RawInputs:
         """Return the number of files and of array rows."""
         return sum(source.num_units for source in self.sources)
 
-    def read(self, advance: Advance = lambda _: None) -> Iterator[Reading]:
-        """Yield every input with its name, as a stored sample or as a Refusal that says why it cannot be read."""
+    def read(self, advance: Advance = lambda _: None) -> Iterator[Reading | Chunk]:
+        """Yield every input with its name, as a stored sample or as a Refusal that says why it cannot be read; rows of tables in chunks."""
         yield from self.problems
         for source in self.sources:
             yield from source.read(advance)
 
     def add_files(self, named: Sequence[tuple[str, Path]]) -> None:
         """Add neighbouring files. They are one source, so that they are decoded side by side, unless they are read line by line."""
+        if self.keep and not isinstance(self.reader, RowReader):
+            self.problems += [(name, Refusal(f"is no table, so it has no column to keep: leave {KEEP} out")) for name, _ in named]
+            return
         if isinstance(self.reader, LineReader):
             self.sources.extend(Source(1, partial(read_lines, name, path, self.reader)) for name, path in named)
             return
         members = [Member(name, Content(partial(untrusted.read, path, MAX_MEMBER_BYTES))) for name, path in named]
         self.sources.append(Source(len(members), partial(self.read_files, members)))
 
-    def read_files(self, members: Iterable[Member], advance: Advance) -> Iterator[Reading]:
+    def read_files(self, members: Iterable[Member], advance: Advance) -> Iterator[Reading | Chunk]:
         """Yield the inputs of all files, in order. They are decoded on threads, except lines: all those of a file would be held in memory."""
 
-        def readings_of(member: Member) -> Iterator[Reading]:
-            return without_failure(member.name, partial(self.reader.read, member))
+        def readings_of(member: Member) -> Iterator[Reading | Chunk]:
+            if isinstance(reader := self.reader, RowReader):
+                return without_failure(member.name, partial(self.chunks, member.name, partial(reader.blocks, member), reader.columns))
+            assert isinstance(reader, FileReader)
+            return without_failure(member.name, partial(reader.read, member))
 
         read_all = (
             map(readings_of, members)
-            if isinstance(self.reader, LineReader)
+            if isinstance(self.reader, LineReader | RowReader)
             else (found for _, found in on_threads(lambda member: list(readings_of(member)), members, workers=self.workers))
         )
         for readings in read_all:
@@ -97,22 +109,56 @@ class RawInputs:
     def add_table(self, name: str, path: Path) -> None:
         self.sources.append(Source(1, partial(self.read_table, name, path)))
 
-    def read_table(self, name: str, path: Path, advance: Advance) -> Iterator[Reading]:
+    def read_table(self, name: str, path: Path, advance: Advance) -> Iterator[Reading | Chunk]:
         """Yield the rows of a table, its fields in the column, or the files that they list or hold, as the reader needs."""
-        if isinstance(self.reader, RowReader):
-            read = partial(rows, name, path, self.reader, self.column.encoding)
-        else:
-            read = partial(self.fields if isinstance(self.reader, LineReader) else self.listed_files, name, path)
+
+        def read() -> Iterator[Reading | Chunk]:
+            if isinstance(self.reader, RowReader):
+                blocks = partial(tables.blocks, path, encoding=self.column.encoding)
+                yield from self.chunks(name, blocks, self.reader.columns, stored_types(path, self.keep))
+            elif isinstance(self.reader, LineReader):
+                yield from self.chunks(name, partial(self.column.blocks, path), [self.column.chosen(path)], stored_types(path, self.keep))
+            else:
+                yield from self.listed_files(name, path)
+
         yield from without_failure(name, read)
         advance(1)
 
-    def fields(self, name: str, path: Path) -> Iterator[Reading]:
-        """Yield the field of each row in the column, called `name:LINE`."""
-        assert isinstance(self.reader, LineReader)
-        for line, value in self.column.values(path):
-            yield f"{name}:{line}", self.reader.field(f"{name}:{line}", value)
+    def chunks(
+        self,
+        name: str,
+        blocks: Callable[[Named], Iterable[Block]],
+        columns: Sequence[Column],
+        types: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Iterator[Reading | Chunk]:
+        """Yield the rows of a table, called `name:LINE`, and before those of a block the ones that cannot be read.
 
-    def listed_files(self, name: str, path: Path) -> Iterator[Reading]:
+        `blocks` reads some columns of the table. `columns` are those of the inputs, and `types` the Arrow types of those to keep, if they are known.
+        """
+        assert isinstance(self.reader, LineReader | RowReader)
+        key = "" if isinstance(self.reader, RowReader) else OPTION
+        keep: dict[str, Column] = {
+            column: int(column) if isinstance(columns[0], int) and column.isdigit() else column for column in self.keep
+        }
+        try:
+            for block in blocks([*((key, column) for column in columns), *((KEEP, column) for column in keep.values())]):
+                places = [f"{name}:{line}" for line in block.lines.tolist()]
+                samples, refused = self.reader.stored(places, [block.cells[column] for column in columns])
+                kept = {title: as_stored(block.cells[column], types.get(title)) for title, column in keep.items()}
+                if refused:
+                    yield from ((places[at], refusal) for at, refusal in sorted(refused.items()))
+                    usable = [at for at in range(len(places)) if at not in refused]
+                    places, samples = [places[at] for at in usable], [samples[at] for at in usable]
+                    kept = {title: cells.take(usable) for title, cells in kept.items()}
+                yield Chunk(places, samples, kept)
+        except encodings.NotDecoded as error:
+            raise Refusal(error.advising("--encoding ")) from None
+        except MissingColumn as error:
+            if isinstance(self.reader, RowReader) and error.column in columns:
+                raise self.reader.lacking(error.column) from None
+            raise
+
+    def listed_files(self, name: str, path: Path) -> Iterator[Reading | Chunk]:
         """Yield the inputs in the files that a table lists in the column, by their paths, or holds, called `name:ROW`."""
         tree: Tree
         if tables.suffix_of(path) == parquet.SUFFIX and parquet.holds_images(path, str(self.column.chosen(path))):
@@ -141,7 +187,7 @@ class RawInputs:
             raise Refusal("has no files")
         prefix = f"{name.rstrip('/')}/"
 
-        def read(files: list[str], advance: Advance) -> Iterator[Reading]:
+        def read(files: list[str], advance: Advance) -> Iterator[Reading | Chunk]:
             try:
                 with tree.contents(files) as members:
                     yield from self.read_files(renamed(members, prefix), advance)
@@ -191,13 +237,15 @@ class RawInputs:
 
 
 @contextmanager
-def opened(names: Iterable[str | Path], reader: Reader, column: TableColumn, *, workers: int) -> Iterator[RawInputs]:
+def opened(
+    names: Iterable[str | Path], reader: Reader, column: TableColumn, *, workers: int, keep: Sequence[str] = ()
+) -> Iterator[RawInputs]:
     """Within this context, give one RawInputs with the inputs that `names` name: paths, or `-` for standard input.
 
     The files in folders and archives are listed, but no file is decoded yet. A folder, archive or array that cannot be opened is added to
     `RawInputs.problems`.
     """
-    inputs = RawInputs(reader, column, workers)
+    inputs = RawInputs(reader, column, workers, keep)
     with ExitStack() as stack:
         located = [(str(name), stack.enter_context(standard_input(reader)) if name == STANDARD_INPUT else Path(name)) for name in names]
         for kind, group in groupby(located, key=lambda each: kind_of(each[1])):
@@ -267,15 +315,23 @@ def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
     return (Member(prefix + member.name, Content(member.read)) for member in members)
 
 
-def rows(name: str, path: Path, reader: RowReader, encoding: str) -> Iterator[Reading]:
-    """Yield each row of a table, called `name:LINE`."""
+def stored_types(path: Path, columns: Sequence[str]) -> dict[str, Any]:
+    """Return the Arrow types of some columns of a Parquet file; none for columns that are not there, and for other tables, which store texts."""
+    if not columns or tables.suffix_of(path) != parquet.SUFFIX:
+        return {}
+    with parquet.opened(path) as file:
+        return {field.name: field.type for field in file.schema_arrow if field.name in columns}
+
+
+def as_stored(cells: Cells, stored: Any) -> Cells:
+    """Return cells that were read as texts in the type in which they are stored, if it is one of single values."""
     try:
-        yield from reader.rows(name, tables.blocks(path, [("", column) for column in reader.columns], encoding=encoding))
-    except encodings.NotDecoded as error:
-        raise Refusal(error.advising("--encoding ")) from None
+        return cells if stored is None else cells.cast(stored)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return cells
 
 
-def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading]:
+def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> Iterator[Reading | Chunk]:
     """Yield the input of each line of a file of any size, or of standard input."""
 
     def lines() -> Iterator[Reading]:
@@ -292,7 +348,7 @@ def read_lines(name: str, path: Path, reader: LineReader, advance: Advance) -> I
     advance(1)
 
 
-def without_failure(name: str, read: Callable[[], Iterable[Reading]]) -> Iterator[Reading]:
+def without_failure(name: str, read: Callable[[], Iterable[Reading | Chunk]]) -> Iterator[Reading | Chunk]:
     """Yield what `read()` yields, and at its end, if it raised an exception, the reason why the rest of the file `name` cannot be read."""
     try:
         yield from read()

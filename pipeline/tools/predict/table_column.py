@@ -1,5 +1,6 @@
 """The column of a table that holds the inputs of a model: that of its training, or another one that the user names."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,6 +8,8 @@ from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, tables
+from pipeline.prepare.reading.parquet import MissingColumn
+from pipeline.prepare.reading.tables import Block, Named
 from pipeline.tools.params.table import Table
 
 OPTION = "--column"
@@ -23,31 +26,35 @@ class TableColumn(NamedTuple):
     given: Column | None
     encoding: str = encodings.UTF8
 
-    def values(self, path: Path) -> list[tuple[int, Any]]:
-        """Return the number of the line of each row of a table, and its value in the column, read as `prepare` reads it.
+    def values(self, path: Path) -> Iterator[tuple[int, Any]]:
+        """Yield the number of the line of each row of a table, and its value in the column. Raises Refusal as `blocks` does."""
+        column = self.chosen(path)
+        return ((line, fields[column]) for line, fields in tables.records(self.blocks(path, [(OPTION, column)])))
+
+    def blocks(self, path: Path, columns: Named) -> Iterator[Block]:
+        """Yield the rows of a table with their cells in some columns, read as `prepare` reads them. The first is that of the inputs.
 
         Raises Refusal if no column is known, if the table cannot be read or lacks it, or if the first line may have the names of columns
         where the column is known by its number only.
         """
-        column = self.chosen(path)
+        column = columns[0][1]
         try:
-            found = [
-                (line, fields[column]) for line, fields in tables.records(tables.blocks(path, [(OPTION, column)], encoding=self.encoding))
-            ]
-        except encodings.NotDecoded as error:
-            raise Refusal(error.advising("--encoding ")) from None
-        except Refusal as refusal:
-            if self.given is not None:
+            for at, block in enumerate(tables.blocks(path, columns, encoding=self.encoding)):
+                if at == 0 and isinstance(column, int):
+                    self.refuse_names(path, column, block.cells[column][0].as_py())
+                yield block
+        except MissingColumn as refusal:
+            if self.given is not None or refusal.column != column:
                 raise
             raise Refusal(f"{refusal} (the model reads the column {shown(column, 60)}; {OPTION} reads another one)") from None
-        if isinstance(column, int) and (
-            found[0][1] == self.trained or (self.given is None and first_line_may_be_names(path, self.encoding))
-        ):
+
+    def refuse_names(self, path: Path, column: int, first: object) -> None:
+        """Raise Refusal if the first line, which has the cell `first` in the column, may have the names of the columns."""
+        if first == self.trained or (self.given is None and first_line_may_be_names(path, self.encoding)):
             raise Refusal(
                 f"its first line may have the names of the columns, and the column is known by its number, {column}: if it has, add {OPTION} NAME; "
                 f"if it is an input, too, add {OPTION} {column}"
             )
-        return found
 
     def chosen(self, path: Path) -> Column:
         """Return the column. Raises Refusal with the columns of the table if neither the model file nor the user names one."""

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.inputs import image, text
+from pipeline.tools.predict.protocols import Chunk, Reading
 from pipeline.tools.predict.table_column import TableColumn
 from tests.sources.pictures import picture, write_folder, write_tar
 from tests.sources.test_text_classification import FILES, NAMED, WORD
@@ -63,7 +64,12 @@ def predicted(spec: Spec, *paths: Path, prefix: str, column: Any = None) -> Samp
     """Return each sample that `predict` reads by its name, without `prefix`."""
     reader = text.Reader(spec.inputs) if isinstance(spec.inputs, TextInputs) else image.Reader(spec.inputs)  # type: ignore[arg-type]
     with raw_inputs.opened(paths, reader, TableColumn(spec.inputs.column, column), workers=2) as given:
-        return {name.removeprefix(prefix): np.asarray(row).tolist() for name, row in given.read()}
+        return {name.removeprefix(prefix): np.asarray(row).tolist() for name, row in inputs_of(given)}
+
+
+def inputs_of(given: raw_inputs.RawInputs) -> Iterator[Reading]:
+    for reading in given.read():
+        yield from zip(reading.names, reading.samples, strict=True) if isinstance(reading, Chunk) else [reading]
 
 
 def csv(rows: Iterable[dict[str, Any]], sign: str = ",") -> bytes:
@@ -116,7 +122,7 @@ def test_each_table_of_images(tmp_path: Path) -> None:
     assert len(expected) == 8
     assert predicted(spec, root / "list.csv", prefix=f"{root}/") == expected
     with raw_inputs.opened([root], image.Reader(spec.inputs), TableColumn("file", None), workers=1) as given:  # type: ignore[arg-type]
-        assert len([name for name, _ in given.read()]) == 16, "each image, and each that a Parquet file holds"
+        assert len([name for name, _ in inputs_of(given)]) == 16, "each image, and each that a Parquet file holds"
         assert given.unused == [f"{root}/list.csv"]
     spec, expected = prepared(tmp_path / "top", {**section, "root": str(root / "parts"), "table": None})
     assert len(expected) == 8
@@ -126,7 +132,7 @@ def test_each_table_of_images(tmp_path: Path) -> None:
 def refusals(spec: Spec, path: Path, column: Any = None) -> list[str]:
     reader = text.Reader(spec.inputs)  # type: ignore[arg-type]
     with raw_inputs.opened([path], reader, TableColumn(spec.inputs.column, column), workers=1) as given:
-        return [str(row) if isinstance(row, Refusal) else "read" for _, row in given.read()]
+        return [str(row) if isinstance(row, Refusal) else "read" for _, row in inputs_of(given)]
 
 
 def test_a_line_of_names_is_never_a_text(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Turns the rows of tables, and rows that are given in Python, into stored samples, to use a model with nothing but its model file."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any, ClassVar
 
@@ -16,8 +16,7 @@ from pipeline.prepare.reading import encodings, streams, tables
 from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.json_rows import cell_text
-from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.tables import Block
+from pipeline.prepare.reading.tables import Block, Named
 
 MOST_NAMED = 3
 
@@ -34,27 +33,17 @@ class Reader:
         self.far = dict[str | int, str]()
         """The first number far outside of those of train in each column that has one, as a text."""
 
-    def read(self, file: Member) -> Iterator[tuple[str, Floats | Refusal]]:
+    def blocks(self, file: Member, columns: Named) -> Iterator[Block]:
         """Yield the rows of a file whose name does not say that it is a table, such as standard input: JSON lines, or else CSV."""
-        try:
-            blocks = list(streams.decoded_blocks(BytesIO(file.read()), self.encoding, f"source.root: {shown(file.name)}"))
-        except encodings.NotDecoded as error:
-            raise Refusal(error.advising("--encoding ")) from None
-        suffix = ".jsonl" if blocks[0].text.lstrip().startswith("{") else ".csv"
-        yield from self.rows(file.name, tables.blocks_of(lambda: blocks, suffix, "", [("", column) for column in self.columns]))
+        found = list(streams.decoded_blocks(BytesIO(file.read()), self.encoding, f"source.root: {shown(file.name)}"))
+        yield from tables.blocks_of(lambda: found, ".jsonl" if found[0].text.lstrip().startswith("{") else ".csv", "", columns)
 
-    def rows(self, name: str, blocks: Iterable[Block]) -> Iterator[tuple[str, Floats | Refusal]]:
-        """Yield the rows in `blocks`, called `name:LINE`. Raises Refusal if the table lacks a column that the model reads."""
-        try:
-            for block in blocks:
-                places = [f"{name}:{line}" for line in block.lines.tolist()]
-                rows, refused = self.stored(places, [block.cells[column] for column in self.columns])
-                yield from ((place, refused.get(at, row)) for at, (place, row) in enumerate(zip(places, rows, strict=True)))
-        except MissingColumn as error:
-            column, known = shown(error.column, 60), shown(", ".join(map(str, self.columns)))
-            raise Refusal(
-                f"has no column {column}, or several, but the model reads {known}: write it once, with empty cells if it has no values"
-            ) from None
+    def lacking(self, column: object) -> Refusal:
+        """Return what is said of a table without a column that the model reads."""
+        known = shown(", ".join(map(str, self.columns)))
+        return Refusal(
+            f"has no column {shown(column, 60)}, or several, but the model reads {known}: write it once, with empty cells if it has no values"
+        )
 
     def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[Floats, dict[int, Refusal]]:
         """Return the stored rows (n, columns) for the cells of the columns, and the reason why by the number of each row that cannot be read.
@@ -106,7 +95,7 @@ class Reader:
         raise Refusal(f"is of type {type(value).__name__}: give a dict with columns {shown(', '.join(map(str, self.columns)))}, or a path")
 
     def batch(self, rows: Sequence[Floats]) -> Batch:
-        return Batch(torch.from_numpy(np.stack(rows)))
+        return Batch(torch.from_numpy(np.asarray(rows)))
 
     def note(self) -> str:
         """Say how many cells had a category that train does not have, and which columns had numbers far outside of those of train; "" if none had."""

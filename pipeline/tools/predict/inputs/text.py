@@ -18,12 +18,14 @@ from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.prepare.reading import delimited, encodings, lines, tables
+from pipeline.prepare.reading.cells import Cells, texts
 from pipeline.prepare.reading.file_tree import Member
 
 Row = NDArray[np.int32]
 SAMPLED_LINES = 1000
 MOST_BYTES = 256 * 2**20
 """Upper bound for a file that is read into memory."""
+NO_TOKENS = "has no tokens: write a text"
 MOST_LINE_BYTES = 4 * 2**20
 """A longer line is refused. As many bytes are read at once."""
 
@@ -50,7 +52,7 @@ class Reader:
         they arrive.
         """
         if self.inputs.whole_files:
-            yield name, self.field(name, text_of(stream.read(MOST_BYTES), self.encoding))
+            yield name, self.line(tables.checked_text(text_of(stream.read(MOST_BYTES), self.encoding), ""), name)
             return
         encoding = self.encoding
         if stream.seekable():
@@ -63,48 +65,63 @@ class Reader:
                 text = decoded(line, encoding)
                 if number == 1:
                     refuse_header(text, self.inputs.column)
-                yield place, self.tokenized(text, place)
+                yield place, self.line(text, place)
             except NamesOfColumns:
                 raise
             except Refusal as refusal:
                 yield place, refusal
 
-    def field(self, place: str, value: Any) -> Row | Refusal:
-        """Return the row of a field of a table, or the reason why it cannot be read. `place` is its name."""
-        try:
-            return self.tokenized(tables.checked_text(value, ""), place)
-        except Refusal as refusal:
-            return refusal
+    def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[NDArray[np.int32], dict[int, Refusal]]:
+        """Return the rows (n, length) of the texts of a column, and the reason why by the number of each that cannot be read.
+
+        `cells` has this column, and `places` the names of the texts.
+        """
+        given, refused = texts(cells[0]).to_pylist(), dict[int, Refusal]()
+        for at, text in enumerate(given):
+            try:
+                tables.checked_text(text, "")
+            except Refusal as refusal:
+                given[at], refused[at] = "", refusal
+        rows, lengths = self.tokenized(given, places)
+        for at in np.flatnonzero(lengths == 0).tolist():
+            refused.setdefault(at, Refusal(NO_TOKENS))
+        return rows, refused
 
     def row(self, value: Any) -> Row:
         """Return a text as a stored sample. Raises Refusal for anything else, and for a text without tokens."""
         if not isinstance(value, str):
             raise Refusal(f"is of type {type(value).__name__}: give a text (str), or the path of a text file (pathlib.Path)")
-        return self.tokenized(value, repr(value[:40]))
+        return self.line(value, repr(value[:40]))
 
-    def tokenized(self, text: str, place: str) -> Row:
-        """Return the row of a text as `prepare` stores it. Count it if it is truncated. `place` is its name for the note."""
+    def line(self, text: str, place: str) -> Row:
+        """Return the row of one text, called `place`. Raises Refusal if it has a NUL or no tokens."""
         encodings.refuse_nul(text)
-        rows, lengths = self.tokenizer.rows([text], self.inputs.length)
+        rows, lengths = self.tokenized([text], [place])
         if not lengths[0]:
-            raise Refusal("has no tokens: write a text" if text else "is empty: write a text")
-        if lengths[0] > self.inputs.length:
-            self.first_truncated = self.first_truncated or place
-            self.num_truncated += 1
+            raise Refusal(NO_TOKENS if text else "is empty: write a text")
         row: Row = rows[0]
         return row
 
+    def tokenized(self, given: Sequence[str], places: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the rows (n, length) of texts as `prepare` stores them, and their numbers of tokens. Count those that are truncated."""
+        rows, lengths = self.tokenizer.rows(given, self.inputs.length)
+        truncated = np.flatnonzero(lengths > self.inputs.length)
+        if len(truncated):
+            self.first_truncated = self.first_truncated or places[truncated[0]]
+            self.num_truncated += len(truncated)
+        return rows, lengths
+
     def batch(self, rows: Sequence[Row]) -> Batch:
         """Return the samples as the input of a forward pass, (n, length), cut to the longest one as in training."""
-        stacked = np.stack(rows)
+        stacked = np.asarray(rows)
         return Batch(without_padding(torch.from_numpy(stacked), torch.from_numpy(self.inputs.lengths(stacked))))
 
     def note(self) -> str:
         """Say how many texts were truncated so far; "" if none was."""
         if not self.num_truncated:
             return ""
-        texts = "1 text has" if self.num_truncated == 1 else f"{self.num_truncated} texts have"
-        return f"{texts} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
+        several = "1 text has" if self.num_truncated == 1 else f"{self.num_truncated} texts have"
+        return f"{several} more than the {self.inputs.length} tokens that the model reads, and the rest was left out: first {self.first_truncated}"
 
 
 class NamesOfColumns(Refusal):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.untrusted import shown, storable
+from pipeline.core.untrusted import shown
 
 WIDEST_CLASS = 30
 DIGITS = 7
@@ -27,16 +27,8 @@ class Prediction:
 
     def record(self) -> dict[str, Any]:
         """Return the prediction for a line of JSON."""
-        top = [{"class": label, "probability": rounded(probability)} for label, probability in self.top]
-        return {"input": self.input, "class": self.label, "probability": rounded(self.probability), "top": top}
-
-    def row(self) -> dict[str, Any]:
-        """Return the prediction for a row of a file. The next classes have columns of their own, such as `class_2` and `probability_2`."""
-        row: dict[str, Any] = {"input": storable(self.input)}
-        for place, (label, probability) in enumerate(self.top, start=1):
-            ending = f"_{place}" if place > 1 else ""
-            row |= {f"class{ending}": label, f"probability{ending}": rounded(probability)}
-        return row
+        top = [{"class": label, "probability": probability} for label, probability in self.top]
+        return {"input": self.input, "class": self.label, "probability": self.probability, "top": top}
 
     def cells(self) -> dict[str, str]:
         """Return the prediction for a row of a table on the terminal."""
@@ -53,23 +45,43 @@ class Predictor:
         self.top_k = min(top_k, len(self.classes))
 
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:
-        """Yield the prediction for each input. `names` has the name of each input, and `logits` (n, classes) has its logits.
+        """Yield the prediction for each input. `names` has the name of each input, and `logits` (n, classes) has its logits."""
+        best, probabilities = self.ranked(logits)
+        for name, numbers, likely in zip(names, best.tolist(), probabilities.tolist(), strict=True):
+            top = tuple((self.classes[number], probability) for number, probability in zip(numbers, likely, strict=True))
+            yield Prediction(name, *top[0], top)
+
+    def columns(self, logits: NDArray[np.float32]) -> dict[str, Any]:
+        """Return the columns of a file. The next classes have columns of their own, such as `class_2` and `probability_2`."""
+        return columns_of("class", self.classes, *self.ranked(logits))
+
+    def ranked(self, logits: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the numbers of the most likely classes (n, top_k), most likely first, and their probabilities.
 
         Of two classes with equal logits, the one with the lower number counts as more likely.
         """
         rows = logits.astype(np.float64)
         exponentials = np.exp(rows - rows.max(axis=1, keepdims=True))
-        probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
         best = np.argsort(-rows, axis=1, kind="stable")[:, : self.top_k]
-        ranked = np.take_along_axis(probabilities, best, axis=1).tolist()
-        for name, numbers, likely in zip(names, best.tolist(), ranked, strict=True):
-            top = tuple((self.classes[number], probability) for number, probability in zip(numbers, likely, strict=True))
-            yield Prediction(name, *top[0], top)
+        return best, rounded(np.take_along_axis(exponentials, best, axis=1) / exponentials.sum(axis=1, keepdims=True))
+
+
+def columns_of(
+    title: str, names: Sequence[str], best: NDArray[np.int64], probabilities: NDArray[np.float64], first: str = ""
+) -> dict[str, Any]:
+    """Return columns with the `names` of `best` (n, top_k), and their probabilities. The titles of the first end in `first`, of others in `_2` and so on."""
+    columns, known = dict[str, Any](), np.array(names, object)
+    for place in range(best.shape[1]):
+        ending = f"_{place + 1}" if place else first
+        columns |= {f"{title}{ending}": known[best[:, place]], f"probability{ending}": probabilities[:, place]}
+    return columns
 
 
 def listed(top: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{shown(label, WIDEST_CLASS)} {probability:.4f}" for label, probability in top)
 
 
-def rounded(probability: float) -> float:
-    return float(f"{probability:.{DIGITS}g}")
+def rounded(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return probabilities with DIGITS significant digits."""
+    digits = DIGITS - 1 - np.floor(np.log10(probabilities, out=np.zeros_like(probabilities), where=probabilities > 0))
+    return np.rint(probabilities * 10.0**digits) / 10.0**digits

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.untrusted import shown, storable
-from pipeline.tools.predict.tasks.classification import listed, rounded
+from pipeline.core.untrusted import shown
+from pipeline.tools.predict.tasks.classification import columns_of, listed, rounded
 
 DELIMITER = ";"
 """Separates labels in a table."""
@@ -26,15 +26,8 @@ class Prediction:
 
     def record(self) -> dict[str, Any]:
         """Return the prediction for a line of JSON."""
-        top = [{"label": label, "probability": rounded(probability)} for label, probability in self.top]
+        top = [{"label": label, "probability": probability} for label, probability in self.top]
         return {"input": self.input, "labels": list(self.labels), "top": top}
-
-    def row(self) -> dict[str, Any]:
-        """Return the prediction for a row of a file. The most likely labels have columns of their own, such as `label_1` and `probability_1`."""
-        row: dict[str, Any] = {"input": storable(self.input), "labels": DELIMITER.join(self.labels)}
-        for place, (label, probability) in enumerate(self.top, start=1):
-            row |= {f"label_{place}": label, f"probability_{place}": rounded(probability)}
-        return row
 
     def cells(self) -> dict[str, str]:
         """Return the prediction for a row of a table on the terminal."""
@@ -50,7 +43,24 @@ class Predictor:
 
     def predictions(self, names: Sequence[str], outputs: NDArray[np.float32]) -> Iterator[Prediction]:
         """Yield the prediction for each input. `names` has the name of each input, and `outputs` (n, labels) has its probabilities."""
-        for name, row in zip(names, outputs, strict=True):
-            order, chosen = np.argsort(-row, kind="stable"), self.targets.predicted(row)
-            top = tuple((self.labels[number], float(row[number])) for number in order[: self.top_k])
-            yield Prediction(name, tuple(self.labels[number] for number in order if chosen[number]), top)
+        order, probabilities = self.ranked(outputs)
+        for name, labels, best, likely in zip(names, self.predicted(outputs, order), order.tolist(), probabilities.tolist(), strict=True):
+            top = tuple((self.labels[number], probability) for number, probability in zip(best[: self.top_k], likely, strict=True))
+            yield Prediction(name, labels, top)
+
+    def columns(self, outputs: NDArray[np.float32]) -> dict[str, Any]:
+        """Return the columns of a file. The most likely labels have columns of their own, such as `label_1` and `probability_1`."""
+        order, probabilities = self.ranked(outputs)
+        labels = [DELIMITER.join(each) for each in self.predicted(outputs, order)]
+        return {"labels": labels, **columns_of("label", self.labels, order[:, : self.top_k], probabilities, first="_1")}
+
+    def ranked(self, outputs: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the numbers of all labels (n, labels), most likely first, and the probabilities of the `top_k` most likely ones."""
+        order = np.argsort(-outputs, axis=1, kind="stable")
+        return order, rounded(np.take_along_axis(outputs, order[:, : self.top_k], axis=1).astype(np.float64))
+
+    def predicted(self, outputs: NDArray[np.float32], order: NDArray[np.int64]) -> Iterator[tuple[str, ...]]:
+        """Yield the labels of each input, the most likely first."""
+        for numbers, row in zip(order, outputs, strict=True):
+            chosen = self.targets.predicted(row)
+            yield tuple(self.labels[number] for number in numbers if chosen[number])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.spec import Spec
 from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.untrusted import shown, storable
+from pipeline.core.untrusted import shown
 
 DIGITS, DIGITS_OF_SPREAD = 7, 4
 """A number on the terminal has the significant digits of float32, and more if the standard deviation of the targets needs them for so many of its own."""
@@ -28,10 +28,6 @@ class Prediction:
     def record(self) -> dict[str, Any]:
         """Return the prediction for a line of JSON."""
         return {"input": self.input, **self.numbers}
-
-    def row(self) -> dict[str, Any]:
-        """Return the prediction for a row of a file."""
-        return {"input": storable(self.input), **self.numbers}
 
     def cells(self) -> dict[str, str]:
         """Return the prediction for a row of a table on the terminal."""
@@ -52,6 +48,10 @@ class Predictor:
         for name, row in zip(names, outputs.tolist(), strict=True):
             printed = map(rounded, row, self.std)
             yield Prediction(name, *(dict(zip(self.names, several, strict=True)) for several in (row, printed)))
+
+    def columns(self, outputs: NDArray[np.float64]) -> dict[str, Any]:
+        """Return the columns of a file."""
+        return dict(zip(self.names, outputs.T, strict=True))
 
 
 def rounded(number: float, std: float) -> str:

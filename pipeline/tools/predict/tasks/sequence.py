@@ -24,10 +24,6 @@ class Prediction:
         """Return the prediction for a line of JSON."""
         return {"input": self.input, "text": self.text}
 
-    def row(self) -> dict[str, Any]:
-        """Return the prediction for a row of a file."""
-        return {"input": storable(self.input), "text": storable(self.text)}
-
     def cells(self) -> dict[str, str]:
         """Return the prediction for a row of a table on the terminal."""
         return {"input": shown(self.input), "text": shown(self.text)}
@@ -44,3 +40,7 @@ class Predictor:
         """Yield the prediction for each input. `outputs` (n, length) are the tokens of the texts, filled with special tokens."""
         for name, tokens in zip(names, outputs, strict=True):
             yield Prediction(name, self.tokenizer.decode(tokens))
+
+    def columns(self, outputs: NDArray[np.int64]) -> dict[str, Any]:
+        """Return the column of a file."""
+        return {"text": [storable(self.tokenizer.decode(tokens)) for tokens in outputs]}
