@@ -409,7 +409,7 @@ PRETRAINED = {
 }
 
 
-QUICK = ("test_resnet", "language model: llama, updates")
+QUICK = ("test_resnet",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PRETRAINED])

@@ -138,6 +138,7 @@ def table(name: str = "tiny") -> list[dict[str, str]]:
         return [{key: value for key, value in row.items() if key != "run"} for row in csv.DictReader(file)]
 
 
+@pytest.mark.slow
 def test_a_killed_repetition_ends_with_the_same_table(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     projects.write(projects.SEEDS)
     search()
@@ -499,6 +500,7 @@ def stop_search(ready: Path) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_a_real_trial_is_stopped_and_resumed_and_its_model_is_that_of_a_training_with_its_parameters(real: Path, monkeypatch) -> None:
     projects.write({"trials": 1})
     project.write_params(real, {"train.steps": 160})
