@@ -57,12 +57,12 @@ PIECE = re.compile(r" ?[^\W\d_]{1,999}| ?\d{1,999}| ?(?:[^\w\s]|_){1,999}|\s{1,9
 are bounded, because `bpe` needs 150 bytes of memory for each byte of a piece."""
 
 
-def words(text: str) -> Iterator[str]:
-    return map(re.Match.group, WORD.finditer(text))
+def words(text: str) -> list[str]:
+    return WORD.findall(text)
 
 
-def pieces(text: str) -> Iterator[str]:
-    return map(re.Match.group, PIECE.finditer(text))
+def pieces(text: str) -> list[str]:
+    return PIECE.findall(text)
 
 
 PART_CHARACTERS, LONGEST_PART = 2**16, 2**18

@@ -199,7 +199,7 @@ class WordTokenizer(FittedTokenizer):
 
     def encode_normalized(self, text: str) -> Tokens:
         find = self.numbers.get
-        return np.fromiter((find(word, UNKNOWN) for word in words(text)), np.int32)
+        return np.array([find(word, UNKNOWN) for word in words(text)], np.int32)
 
     @cached_property
     def words(self) -> Container[int]:

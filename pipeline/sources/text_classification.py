@@ -266,8 +266,7 @@ def texts_of(labelled: Labelled, column: Column) -> Iterator[TextSamples]:
         found = texts(samples.cells[column]).to_pylist()
         for start in range(0, len(found), BLOCK_SAMPLES):
             chosen = slice(start, start + BLOCK_SAMPLES)
-            places = [f"{shown(samples.path)}:{line}" for line in samples.lines[chosen]]
-            yield TextSamples(samples.split, samples.positions[chosen], found[chosen], places)
+            yield TextSamples(samples.split, samples.positions[chosen], found[chosen], samples.places(chosen))
 
 
 def read_files(tree: Tree, layout: ClassFolders, root: Path, encoding: str) -> Iterator[TextSamples]:

@@ -10,7 +10,6 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.core.untrusted import shown
 from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
 from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.cells import texts
@@ -98,8 +97,7 @@ class Settings(PairSettings):
             sources, targets = (texts(samples.cells[column]).to_pylist() for column in (self.text_column, self.target_column))
             for start in range(0, len(sources), BLOCK_PAIRS):
                 chosen = slice(start, start + BLOCK_PAIRS)
-                places = [f"{shown(samples.path)}:{line}" for line in samples.lines[chosen]]
-                yield Pairs(samples.split, samples.positions[chosen], sources[chosen], targets[chosen], places)
+                yield Pairs(samples.split, samples.positions[chosen], sources[chosen], targets[chosen], samples.places(chosen))
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with several fields in each line."""

@@ -1,6 +1,7 @@
 """Finds what the columns of a table hold, and computes what their description needs from the train split."""
 
 import hashlib
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -297,7 +298,12 @@ class Statistics:
         """Return the values (columns, rows): numbers, days, numbers of texts, or NaN."""
         with tempfile.TemporaryFile(prefix="table-") as file:
             os.posix_fallocate(file.fileno(), 0, max(1, len(self.parts) * self.num_rows * 8))  # else a full disk would end the process
-            return np.memmap(file, np.float64, "r+", shape=(len(self.parts), self.num_rows))
+            self.mapped = mmap.mmap(file.fileno(), 0)
+        return np.frombuffer(self.mapped, np.float64).reshape(len(self.parts), self.num_rows)
+
+    def release(self) -> None:
+        """Give back the memory of the values that were read or written: they are in the file."""
+        self.mapped.madvise(mmap.MADV_DONTNEED)
 
     def add_rows(self, split: str, first: int, columns: Sequence[Cells], faulty: Faulty = lambda rows, refusal: None) -> Floats:  # noqa: ARG005
         """Add the cells of consecutive rows of a split, and return their values (rows, columns). `first` is the position of the first in the split.
@@ -307,6 +313,7 @@ class Statistics:
         found = np.stack([self.read(part, at, cells, faulty) for at, (part, cells) in enumerate(zip(self.parts, columns, strict=True))])
         start = self.starts[split] + first
         self.values[:, start : start + found.shape[1]] = found
+        self.release()
         self.filled += found.shape[1]
         return found.T
 
@@ -339,13 +346,11 @@ class Statistics:
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
         """Describe the columns by the rows that go to train. `assigned` has the final split of each row of each split of the source."""
-        in_train = np.concatenate([assigned[split] == TRAIN for split in self.counts])
-        self.described = TableInputs(
-            columns=tuple(
-                described(part, [*known], column[in_train], self.scale)
-                for part, known, column in zip(self.parts, self.categories, self.values, strict=True)
-            )
-        )
+        in_train, columns = np.concatenate([assigned[split] == TRAIN for split in self.counts]), list[NumberColumn | CategoryColumn]()
+        for part, known, values in zip(self.parts, self.categories, self.values, strict=True):
+            columns.append(described(part, [*known], values[in_train], self.scale))
+            self.release()
+        self.described = TableInputs(columns=tuple(columns))
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all rows in the form in which they are stored. `fit` must be called before."""
@@ -357,6 +362,7 @@ class Statistics:
             for first in range(0, count, BLOCK_ROWS):
                 start, size = self.starts[split] + first, min(BLOCK_ROWS, count - first)
                 found = np.array(self.values[:, start : start + size])
+                self.release()
                 for at, stored in enumerate(columns):
                     if stored is not None:
                         known = ~np.isnan(found[at])

@@ -59,8 +59,10 @@ class Samples(NamedTuple):
     lines: NDArray[np.int64]
     cells: Mapping[Column, Any]
 
-    def place(self, at: int) -> str:
-        return f"{shown(self.path)}:{self.lines[at]}"
+    def places(self, rows: slice) -> list[str]:
+        """Return the name of the file and the line of each of some rows."""
+        file = shown(self.path)
+        return [f"{file}:{line}" for line in self.lines[rows].tolist()]
 
 
 @dataclass
