@@ -36,6 +36,9 @@ class Tokenizer:
         self.description = description
         self.num_tokens = description.num_tokens
 
+    def __reduce__(self) -> Any:
+        return Tokenizer, (self.description,)
+
     def encode(self, text: str) -> Tokens:
         """Normalize the text, and return its token numbers, (n,) int32. No special token is added.
 

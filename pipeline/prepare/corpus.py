@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import islice, tee
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,10 +17,10 @@ from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.reading.workers import on_processes
 
 BLOCK_TOKENS = 2**20
-
-
+MOST_FITTED, MANY_CHARACTERS = 2**28, 2**25
 PIECE_CHARACTERS = 2**21
 """A longer document is read, and tokenized, in pieces of about so many characters."""
 
@@ -98,8 +98,9 @@ class CorpusSettings(TextSettings):
     divides: ClassVar[bool] = True
     TASK: ClassVar[str] = "language_modeling"
 
-    def dataset(self, documents: Divided) -> RawDataset:
-        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train. The tokens wait in a temporary file.
+    def dataset(self, documents: Divided, *, workers: int) -> RawDataset:
+        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train, or to every n-th piece of them if they
+        have more than MOST_FITTED characters. `workers` processes tokenize a corpus of MANY_CHARACTERS. The tokens wait in a temporary file.
 
         Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
         documents of valid or of test.
@@ -109,11 +110,15 @@ class CorpusSettings(TextSettings):
         for split, sample in sampled.items():
             for span in documents.get(split, ()):
                 sample.add(next(span.pieces()))
-        tokenizer = self.fit_tokenizer(piece for span in documents[TRAIN] for piece in span.pieces())
-        rows = {split: self.rows(tokenizer, found, split) for split, found in documents.items()}
+        step = max(1, -(-sum(span.end - span.start for span in documents[TRAIN]) // MOST_FITTED))
+        tokenizer = self.fit_tokenizer(islice((piece for span in documents[TRAIN] for piece in span.pieces()), 0, None, step))
+        num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
+        processes = workers if num_characters >= MANY_CHARACTERS else 1
+        rows = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
 
         def report(_: object) -> None:
-            print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens")
+            of_part = f", fitted to one of {step} pieces of train" if step > 1 else ""
+            print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens{of_part}")
             for split, array in rows.items():
                 print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
             if warning := token_counts.warning(self, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
@@ -124,7 +129,7 @@ class CorpusSettings(TextSettings):
         blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
         return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 
-    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str) -> NDArray[np.int32]:
+    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str, workers: int) -> NDArray[np.int32]:
         """Return the tokens of the split called `split` in rows, (n, max_length), in a temporary file. `spans` are the documents of this split.
 
         Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
@@ -133,9 +138,10 @@ class CorpusSettings(TextSettings):
         assert tokenizer.description.end is not None
         start, length = np.array([tokenizer.description.end], np.int32), self.max_length
         with tempfile.TemporaryFile(prefix="corpus-") as file:
-            count = 0
-            for span in spans:
-                for tokens in chain([start], map(tokenizer.encode, span.pieces())):
+            count, (pieces, ahead) = 0, tee((number, piece) for span in spans for number, piece in enumerate(span.pieces()))
+            encoded = encoded_pieces(tokenizer, (piece for _, piece in ahead), workers)
+            for (number, _), found in zip(pieces, encoded, strict=True):
+                for tokens in (found,) if number else (start, found):
                     file.write(tokens.astype(np.int32).data)
                     count += len(tokens)
             if split == TRAIN and count < length:
@@ -148,6 +154,17 @@ class CorpusSettings(TextSettings):
                 count += len(padding)
             file.flush()
             return np.memmap(file, np.int32, "r", shape=(count // length, length))
+
+
+def encoded_pieces(tokenizer: Tokenizer, pieces: Iterable[str], workers: int) -> Iterator[NDArray[np.int32]]:
+    """Yield the tokens of each piece, in their order."""
+    if workers == 1:
+        return map(tokenizer.encode, pieces)
+    return (tokens for _, tokens in on_processes(tokenizer.encode, pieces, workers=workers, prepare=nothing))
+
+
+def nothing() -> None:
+    """Prepare a process for which there is nothing to prepare."""
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:

@@ -55,7 +55,7 @@ class Settings(CorpusSettings):
                 f"source.pattern: {self.package} has no Python file whose path matches `{untrusted.shown(self.pattern)}`: "
                 "write `*` for all its files"
             )
-        return self.dataset(corpus.divide_by_name(documents, valid=self.valid, test=self.test))
+        return self.dataset(corpus.divide_by_name(documents, valid=self.valid, test=self.test), workers=workers)
 
 
 def locked(name: str) -> Distribution:

@@ -56,7 +56,7 @@ class Settings(CorpusSettings):
                 f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change source.pattern, or add files"
             )
         divide = corpus.divide_by_position if self.divide == "position" else corpus.divide_by_name
-        return self.dataset(divide(documents, valid=self.valid, test=self.test))
+        return self.dataset(divide(documents, valid=self.valid, test=self.test), workers=workers)
 
 
 def read(root: Path, pattern: str, encoding: str) -> Iterator[Document]:

@@ -117,6 +117,23 @@ def test_a_long_document_is_read_in_pieces_without_another_token(tmp_path, monke
     assert len(list(Document.of("a", "ab\ncd" * 20).pieces())) > 1
 
 
+def test_a_large_corpus_is_tokenized_in_processes_and_its_tokenizer_fitted_to_a_part(tmp_path, monkeypatch, capsys):
+    draw = random.Random(5)
+    for name in "abc":
+        write(tmp_path / "a" / f"{name}.txt", "".join(draw.choice(("ab", "word", "9")) + draw.choice((" ", "\n")) for _ in range(400)))
+    monkeypatch.setattr(corpus, "PIECE_CHARACTERS", 20)
+    bpe = {"tokenizer": "bpe", "vocabulary": 300, "min_count": 1}
+    alone = run(tmp_path / "a", tmp_path, **bpe)
+    monkeypatch.setattr(corpus, "MANY_CHARACTERS", 1)
+    prepare(params(tmp_path / "a", **bpe), Paths(tmp_path), Environment(PIPELINE_WORKERS=2))
+    beside = Prepared.open(Paths(tmp_path).prepared)
+    assert beside.digest == alone.digest
+    monkeypatch.setattr(corpus, "MOST_FITTED", 500)
+    monkeypatch.setattr(corpus, "MANY_CHARACTERS", 2**25)
+    run(tmp_path / "a", tmp_path, **bpe)
+    assert "tokens, fitted to one of 4 pieces of train" in capsys.readouterr().out
+
+
 def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
     prepared = run(write(tmp_path / "a", "ab" * 10 + "xbxb"), tmp_path, **CHARACTER, valid=0.0, max_length=4)
     assert prepared.spec.inputs.tokenizer.vocabulary == ("a", "b")
