@@ -131,7 +131,7 @@ def test_a_large_corpus_is_tokenized_in_processes_and_its_tokenizer_fitted_to_a_
     monkeypatch.setattr(corpus, "MOST_FITTED", 500)
     monkeypatch.setattr(corpus, "MANY_CHARACTERS", 2**25)
     run(tmp_path / "a", tmp_path, **bpe)
-    assert "tokens, fitted to one of 4 pieces of train" in capsys.readouterr().out
+    assert "tokens, fitted to one of 5 pieces of train" in capsys.readouterr().out
 
 
 def test_characters_that_train_lacks_are_unknown_and_counted(tmp_path, capsys):
