@@ -20,8 +20,8 @@ Duplicates = Annotated[
     Literal["keep", "together"],
     Field(
         description="How splits are drawn if the bytes of several image files, several texts or the values of several arrays are equal. "
-        "`keep`: without regard to it, so that equal samples may stand in train and in test; `together`: equal samples go to the same split. "
-        "Splits that the source has are not changed. `prepare` says how many samples stand in two splits."
+        "`keep`: without regard to it, so that equal samples may be in train and in test; `together`: equal samples go to the same split. "
+        "Splits that the source has are not changed. `prepare` says how many samples are in two splits."
     ),
 ]
 

@@ -82,7 +82,7 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     if shared := shared_samples(record.splits):
         kept = getattr(params.source, "duplicates", "") == "keep" and record.splits.keys() - raw_dataset.targets.keys()
         remedy = ": `source.duplicates: together` draws equal samples for one split" if kept else ""
-        print(f"prepare: samples with equal inputs stand in two splits ({', '.join(shared)}){remedy}")
+        print(f"prepare: samples with equal inputs are in two splits ({', '.join(shared)}){remedy}")
     return record
 
 

@@ -158,7 +158,7 @@ def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, c
         (root / "cat" / f"copy{number}.png").write_bytes(picture(number))
     run(root, tmp_path)
     assert re.search(
-        r"prepare: samples with equal inputs stand in two splits \(.*[1-9] of 6 samples of test in train.*\): "
+        r"prepare: samples with equal inputs are in two splits \(.*[1-9] of 6 samples of test in train.*\): "
         r"`source.duplicates: together` draws equal samples for one split\n",
         capsys.readouterr().out,
     )

@@ -129,7 +129,7 @@ def tables(model: ComparedModel, scores: Mapping[str, Any], paths: Paths) -> Ite
     record = read_record(paths.prepared) if (paths.prepared / "spec.json").is_file() else None
     if record and record.digest == manifest.inputs.get("data"):
         shared = ", ".join(shared_samples(record.splits))
-        note = f" (samples with equal inputs stand in two splits: {shared})" if shared else ""
+        note = f" (samples with equal inputs are in two splits: {shared})" if shared else ""
         counts = [(name, text(split.samples), text(split.left_out)) for name, split in record.splits.items()]
         yield Table(f"Data{note}", ("split", "samples", "left out"), counts)
     if run and (cost := run.cost):

@@ -108,9 +108,9 @@ def test_the_same_files_give_the_same_bytes_and_each_page_has_its_own_card(check
 
 
 def test_samples_that_stand_in_two_splits_are_counted(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "stand in two splits" not in report().text
+    assert "are in two splits" not in report().text
     monkeypatch.setattr(content, "shared_samples", lambda _: ["113 of 359 samples of test in train"])
-    assert "stand in two splits: 113 of 359 samples of test in train)" in report().text
+    assert "are in two splits: 113 of 359 samples of test in train)" in report().text
 
 
 def test_the_scores_of_another_model_or_of_a_killed_evaluation_are_refused(checkout: Path, refused: Callable[..., list[str]]) -> None:
