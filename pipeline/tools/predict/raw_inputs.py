@@ -35,6 +35,8 @@ STANDARD_INPUT, KEEP = "-", "--keep"
 STREAM = Path("/dev/stdin")
 """Stands for standard input that is read as it arrives."""
 BLOCK_BYTES = 1 << 20
+MOST_ROWS, MOST_TEXTS = 65_536, 1024
+"""Rows of a table that are read at once: a text may take 65,536 tokens."""
 NUMPY_START, ZIP_STARTS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 TAR_MARK = slice(257, 262)
 """The bytes of a tar archive that contain the word `ustar`."""
@@ -141,7 +143,8 @@ class RawInputs:
             column: int(column) if isinstance(columns[0], int) and column.isdigit() else column for column in self.keep
         }
         try:
-            for block in blocks([*((key, column) for column in columns), *((KEEP, column) for column in keep.values())]):
+            named = [*((key, column) for column in columns), *((KEEP, column) for column in keep.values())]
+            for block in parts(blocks(named), MOST_ROWS if isinstance(self.reader, RowReader) else MOST_TEXTS):
                 places = [f"{name}:{line}" for line in block.lines.tolist()]
                 samples, refused = self.reader.stored(places, [block.cells[column] for column in columns])
                 kept = {title: as_stored(block.cells[column], types.get(title)) for title, column in keep.items()}
@@ -313,6 +316,14 @@ class Content(NamedTuple):
 def renamed(members: Iterable[Member], prefix: str) -> Iterator[Member]:
     """Yield each file with `prefix` before its name."""
     return (Member(prefix + member.name, Content(member.read)) for member in members)
+
+
+def parts(blocks: Iterable[Block], size: int) -> Iterator[Block]:
+    """Yield the rows of the blocks, at most `size` at a time."""
+    for block in blocks:
+        for start in range(0, len(block.lines), size):
+            chosen = slice(start, start + size)
+            yield Block(block.lines[chosen], {column: cells[chosen] for column, cells in block.cells.items()})
 
 
 def stored_types(path: Path, columns: Sequence[str]) -> dict[str, Any]:
