@@ -16,7 +16,18 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.prepare.inputs.table import KINDS, OF_KIND, LeftOut, Part, Statistics, Survey, TableSettings
+from pipeline.prepare.inputs.table import (
+    KINDS,
+    OF_KIND,
+    Doubt,
+    LeftOut,
+    Part,
+    Statistics,
+    Survey,
+    TableSettings,
+    marks_added,
+    unclear,
+)
 from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import labelled_tables, tables
@@ -24,7 +35,7 @@ from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled, Samples
-from pipeline.prepare.reading.labels import ClassLabels
+from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.tables import Block, FaultyRows
 
@@ -35,7 +46,7 @@ class Settings(LabelSettings, TableSettings):
     """Reads the rows of tables of any size. `root` is a table, or a folder or archive with a table for each split, as for labelled
     texts. All columns are inputs, except those of the label and the split, and those that are left out, which `prepare` names.
 
-    A cell has no value if it is empty, or one of `?`, `NA`, `N/A`, `NaN`, `null` and `None`.
+    A cell has no value if it is empty, or one of `?`, `NA`, `N/A`, `NaN`, `null` and `None`, or of `missing`.
     """
 
     untrusted: ClassVar[bool] = True
@@ -86,12 +97,31 @@ class Settings(LabelSettings, TableSettings):
             notes=(*notes, *rows.labelled.notes),
         )
 
+    @property
+    def labels(self) -> Labels:
+        found = super().labels
+        if isinstance(found, NumberLabels):
+            found.formats = {str(name): written for name, written in self.formats if name in self.label_columns}
+        return found
+
     def rows(self) -> tuple["TableRows", list[str]]:
-        """Return the rows, of which the first pass has found what the columns hold, and sentences about these."""
+        """Return the rows, of which the first pass has found what the columns hold, and sentences about these.
+
+        Labels that are no plain numbers are read once more in their format, if it is certain.
+        """
+        labels = self.labels
+        try:
+            return self.rows_of(labels)
+        except Refusal:
+            if not isinstance(labels, NumberLabels) or not (found := self.formats_of(labels)):
+                raise
+            return self.model_copy(update={"formats": (*self.formats, *found)}).rows()
+
+    def rows_of(self, labels: Labels) -> tuple["TableRows", list[str]]:
         paths = self.tables()
         names = self.input_names(tables.names(paths[TRAIN][0], encoding=self.encoding))
         columns = tables.Columns(self.label_columns, split=self.split_column, cells=tuple(names))
-        surveys, labels = [Survey(name) for name in names], self.labels
+        surveys = [Survey(name, dict(self.formats).get(name, "")) for name in names]
 
         def watch(block: Block, splits: NDArray[np.int8], values: NDArray[Any]) -> None:
             of_train = splits == SPLITS.index(TRAIN)
@@ -99,7 +129,7 @@ class Settings(LabelSettings, TableSettings):
             for survey in surveys:
                 survey.add(rows.cells[survey.name], values[of_train] if self.task == "classification" else None)
 
-        parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0])
+        parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0], self.missing)
         try:
             labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip", watch=watch)
         except MissingColumn as error:
@@ -117,12 +147,26 @@ class Settings(LabelSettings, TableSettings):
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
             notes.append(f"columns not read, because they have images or nested values, or the first row lacks them: {several}")
+        if isinstance(labels, NumberLabels):
+            notes += [f"{shown(name, 40)} is read as {shown(written, 60)}" for name, written in labels.formats.items()]
         counts = {split: len(targets) for split, targets in labelled.targets.items()}
-        return TableRows(labelled, names, Statistics(inputs, counts, self.numbers)), notes
+        return TableRows(labelled, names, Statistics(inputs, counts, self.numbers, self.missing)), notes
+
+    def formats_of(self, labels: NumberLabels) -> list[tuple[Column, str]]:
+        """Return the format of each column of labels in which it is certain, of those that were read as plain numbers. Raises Unclear if one has several."""
+        found = {name: labels.seen[str(name)] for name in self.label_columns if labels.seen[str(name)].found()}
+        doubts = [
+            Doubt(name, "has numbers that can be read in several ways", seen.found())
+            for name, seen in found.items()
+            if seen.is_mixed or seen.found()[1:]
+        ]
+        if doubts:
+            raise unclear(f"source.root: {self.root}", doubts, self)
+        return [(name, seen.found()[0]) for name, seen in found.items()]
 
     def refuse_damaged(self, *, workers: int, within_s: float) -> None:  # one thread reads rows
         """Convert the rows as `prepare` does, for at most `within_s` seconds. Raise Refusal if a row has no number or date where one belongs."""
-        said = any(getattr(self, key) for key in OF_KIND)
+        said = self.formats or any(getattr(self, key) for key in OF_KIND)
         if said or self.split_column is not None or len(self.tables()) > 1:  # else, all cells were seen when the kinds were found
             until_s = time.monotonic() + within_s
             rows, _ = self.rows()
@@ -139,8 +183,8 @@ class Settings(LabelSettings, TableSettings):
             raise Refusal(f"source.label_column: is null: write the column to predict, one of {shown(', '.join(names))}")
         labels = self.label_columns
         known: list[Column] = [*range(1, len(names) + 1)] if isinstance(labels[0], int) else [name for name in names if name]
-        for key in ("number_columns", "category_columns", "date_columns", "ignored_columns"):
-            if unknown := [name for name in getattr(self, key) if name not in known]:
+        for key in (*OF_KIND, "ignored_columns", "formats"):
+            if unknown := [name for name in (dict(self.formats) if key == "formats" else getattr(self, key)) if name not in known]:
                 raise Refusal(
                     f"source.{key}: {self.root} has no column {shown(unknown[0], 60)}: its columns are {shown(', '.join(map(str, known)))}"
                 )
@@ -154,14 +198,23 @@ class Settings(LabelSettings, TableSettings):
         `classes` are the names of the classes, by the numbers that the surveys saw.
         """
         parts, kinds, left_out, warnings = list[Part](), dict[Kind, list[str]]({kind: [] for kind in KINDS}), list[str](), list[str]()
+        place, outliers = f"source.root: {self.root}", list[tuple[str, str]]()
+        if doubts := [doubt for survey in surveys if not self.said_kind(survey.name) and (doubt := survey.doubt())]:
+            raise unclear(place, doubts, self)
         for survey in surveys:
-            kind = survey.kind(f"source.root: {self.root}", self.said_kind(survey.name))
+            kind = survey.kind(place, self.said_kind(survey.name))
             if isinstance(kind, LeftOut):
                 left_out.append(f"{shown(survey.name, 40)} ({kind.reason})")
             else:
-                kinds[kind].append(shown(survey.name, 40))
-                parts.append(Part(survey.name, kind))
+                kinds[kind].append(survey.described(kind))
+                parts.append(Part(survey.name, kind, survey.written))
                 warnings += survey.warnings(classes)
+                outliers += survey.outliers() if kind == "number" else []
+        if outliers:
+            marks = [*dict.fromkeys(mark for mark, _ in outliers)]
+            warnings.append(
+                f"warning: {'; '.join(sentence for _, sentence in outliers)}: if it means no value, add {marks_added(marks, self)}"
+            )
         sentences = [f"columns of the kind {kind}: {listed(several, MOST_NAMED)}" for kind, several in kinds.items() if several]
         if left_out:
             sentences.append(

@@ -62,8 +62,8 @@ def test_the_way_from_a_table_to_a_model(folder: Path, monkeypatch: pytest.Monke
     assert main(["set", "data=data/homes.csv", answer, "source.category_columns=[code]", "train.epochs=10"]) == 0
     said = capsys.readouterr().out
     for sentence in (
-        "columns of the kind number: area\n",
-        "columns of the kind date: built\n",
+        "columns of the kind number: area (30 to 199)\n",
+        "columns of the kind date: built (1950-05-0",
         "columns of the kind category: city, code\n",
         "columns not used: home (it numbers the rows), owner (400 different texts in 400 rows); ",
     ):

@@ -1,6 +1,7 @@
 """Rows of tables as a source: what a column is, cells without a value, splits and mistakes."""
 
 import json
+import re
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference.inputs.table import Preprocessing
 from pipeline.prepare.inputs import table as columns
 from pipeline.sources import scikit_learn, table
+from pipeline.tools.predict.inputs.table import Reader
 
+from . import rows as rows_of
 from .settings import source
 
 
@@ -28,6 +31,7 @@ def settings(root: Path, **changes: object) -> table.Settings:
 def kind_of(name: str, *cells: str) -> columns.Kind | columns.LeftOut:
     survey = columns.Survey(name)
     survey.add(pa.array(cells), None)
+    assert survey.doubt() is None
     return survey.kind("a.csv", None)
 
 
@@ -167,10 +171,8 @@ def test_a_cell_is_read_in_the_same_way_from_any_format(cell: object, value: obj
 def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> None:
     rows = [f"{number * number / 3},{'ab'[number % 2]}" for number in range(20)]
     path = write(tmp_path / "a.csv", "size,label", *rows, "unknown,a")
-    with pytest.raises(
-        Refusal, match=r"has numbers in the column size, but in 1 of 21 rows something else, such as unknown: write numbers there"
-    ):
-        settings(path).open(workers=1)
+    with pytest.raises(Refusal, match="column size, but in 1 of 21 rows something else, such as 3: write dates there"):
+        kind_of("size", *["2024-01-02"] * 20, "3")
     for use in (opened, lambda source: source.refuse_damaged(workers=1, within_s=9)):
         with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number"):
             use(settings(path, number_columns=("size",)))
@@ -200,11 +202,81 @@ def labelled(*cells: str) -> list[str]:
     return [f"{cell},{'ab'[number % 2]}" for number, cell in enumerate(cells)]
 
 
-def test_decimal_commas_are_refused_and_not_categories(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.csv", "size;label", *["345,67;a", "1;b", "NA;a"] * 5)
-    with pytest.raises(Refusal, match="has numbers with a comma in the column size, such as 345,67: write a point"):
-        settings(path).open(workers=1)
-    assert opened(settings(path, category_columns=("size",)))[1].columns[0].kind == "category"
+WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([f"{number}%" for number in range(3, 20)], ("1234.5%", 3.0)),
+        ([f"${number}" for number in WRITTEN], ("$1,234.5", 1050.0)),
+        ([f"{number.translate({44: 46, 46: 44})} EUR" for number in WRITTEN], ("1.234,5 EUR", 1050.0)),
+        ([f"{number:02}/{number - 12:02}/2021" for number in range(13, 25)], ("%d/%m/%Y", 18640.0)),
+        ([f"{number % 3 + 1} month{'s' * (number % 3 > 0)}" for number in range(12)], ("1234.5 month", 1.0)),
+        (["4,705", "8,583"], 'to read 1,234.5, add \'source.formats=[["c", "1,234.5"]]\'; to read 1234,5, add'),
+        (["03/04/2021", "04/05/2021"], 'to read %d/%m/%Y, add \'source.formats=[["c", "%d/%m/%Y"]]\'; to read %m/%d/%Y, add'),
+        (["12 kg", "700"], "has numbers with and without kg: to read 1234.5 kg, add"),
+        ([*SIZES, "unknown", "n/a"], 'if unknown and n/a means no value, add \'source.missing=["unknown", "n/a"]\''),
+        (
+            [*(f"${size}" for size in SIZES), "unknown"],
+            "has numbers, but in 1 of 13 rows unknown: if unknown means no value, add 'source.missing=[\"unknown\"]'",
+        ),
+        (["4GB", "512MB"], "c, numbers with the units GB and MB"),
+        (["02134", "10115"], "columns of the kind category: c"),
+        ([f"0{number}" for number in range(10, 22)], "c (12 different codes with leading zeros, such as 010, in 12 rows)"),
+        (["A11", "A40"], "columns of the kind category: c"),
+        (["10+ years", "< 1 year"], "columns of the kind category: c"),
+        (["12a", "13b"], "columns of the kind category: c"),
+        (["-999"] * 3 + SIZES, "c has -999 in 3 of 15 rows, far from all others: if it means no value, add 'source.missing=[\"-999\"]'"),
+    ],
+)
+def test_a_format_is_found_or_asked_for(tmp_path: Path, cells: list[str], expected: str | tuple[str, float]) -> None:
+    """Each answer that a question has is one that reads the column."""
+    rows = [{"c": cell, "other": at * at, "label": "ab"[at % 2]} for at, cell in enumerate(cells * (1 + 10 // len(cells)))]
+    path = rows_of.write(tmp_path / "a.csv", rows)
+    try:
+        dataset, inputs = opened(settings(path))
+        said = "\n".join(dataset.notes)
+    except Refusal as error:
+        said = str(error)
+        assert [key for key, _ in answers(said)][-1] == "ignored_columns"
+        for key, value in answers(said):
+            opened(settings(path, **{key: value}))
+    if isinstance(expected, str):
+        assert expected in said
+        return
+    assert (getattr(inputs.columns[0], "format", ""), gathered(dataset)[TRAIN][0, 0]) == expected
+    again = Reader(TableInputs.model_validate_json(inputs.model_dump_json()))
+    plain = "2021-01-13" if inputs.columns[0].kind == "date" else expected[1]  # a number of Python is one in every format
+    assert [again.row({"c": cell, "other": 1})[0] for cell in (cells[0], plain)] == [expected[1]] * 2
+
+
+def answers(said: str) -> list[tuple[str, object]]:
+    return [(key, json.loads(value)) for key, value in re.findall(r"'source\.(\w+)=([^']*)'", said)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_formats_are_the_same_for_blocks_of_any_size(size: int) -> None:
+    cells = ["1.234", "900", "1.234.567", "-2.500", "n/a"] * 3 + [str(number) for number in range(20)]
+    survey = columns.Survey("c")
+    for first in range(0, len(cells), size):
+        survey.add(pa.array(cells[first : first + size]), None)
+    doubt = survey.doubt()
+    assert doubt == columns.Doubt("c", "has numbers, but in 3 of 35 rows n/a", (), ["n/a"])
+    assert survey.formats.found() == ["1.234,5"]
+
+
+def test_targets_are_read_in_their_format(tmp_path: Path) -> None:
+    lines = [f'"{at * 150:,} EUR",{at % 4}.5,{at}' for at in range(20)]
+    path = write(tmp_path / "a.csv", "price,size,other", *lines)
+    dataset, _ = opened(settings(path, label_column="price", task="regression"))
+    np.testing.assert_array_equal(dataset.targets[TRAIN][:, 0], np.arange(20) * 150)
+    assert '"price" is read as 1,234.5 EUR' in dataset.notes[-1].replace("price is", '"price" is')
+    write(path, "price,size,other", *lines[10:])
+    with pytest.raises(Refusal, match="can be read in several ways") as caught:
+        settings(path, label_column="price", task="regression").open(workers=1)
+    for key, value in answers(str(caught.value))[:2]:
+        opened(settings(path, label_column="price", task="regression", **{key: value}))
 
 
 def test_a_label_that_means_no_value_is_no_class(tmp_path: Path) -> None:

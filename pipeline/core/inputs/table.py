@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pipeline.core import spec
 from pipeline.core.refusal import Refusal
@@ -37,10 +37,39 @@ ROUNDING, SMALLEST = 1e-14, 1e-300
 DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
 LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
-COMMA = re.compile(r"-?\d+(,\d+)?|-?\d{1,3}(,\d{3})+(\.\d+)?|-?\d{1,3}(\.\d{3})+,\d+|-?\d+\.\d+")
-"""A whole number, one with a decimal comma or point, with commas between thousands, or with a decimal comma and points between thousands."""
-WITHOUT_COMMA = "write a point for a decimal comma, and nothing between thousands"
+NUMBER_FORMAT = re.compile(r"(?P<prefix>[^\d%()+\n-]{0,12})1(?P<thousands>[,.' ]?)234(?P<decimal>[.,])5(?P<suffix>[^\d()+\n-]{0,14})")
+DIRECTIVE = re.compile(r"%(.)")
 Floats = NDArray[np.float64]
+
+
+def kind_of_format(written: str) -> Literal["number", "date"]:
+    """Return what is written in a format. Raises ValueError if it is none."""
+    number, names = NUMBER_FORMAT.fullmatch(written), DIRECTIVE.findall(written)
+    if number and number["thousands"] != number["decimal"]:
+        return "number"
+    has_all = all(len({*several} & {*names}) == 1 for several in ("d", "mbB", "yY"))
+    if (
+        not has_all
+        or not {*names} <= {*"dmbByYHIMSp"}
+        or len({*names}) < len(names)
+        or ("I" in names) != ("p" in names)
+        or {"H", "I"} <= {*names}
+    ):
+        example = (
+            "write the number 1234.5 as the column writes it, such as $1,234.5 or 1.234,5 EUR, or the parts of a date, such as %d/%m/%Y"
+        )
+        raise ValueError(f"{shown(written, 40)} is no format: {example}")
+    return "date"
+
+
+def checked_format(written: str) -> str:
+    kind_of_format(written)
+    return written
+
+
+Format = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(checked_format)]
+"""How a column writes numbers or dates: the number 1234.5 as it is written there, such as `$1,234.5`, or a date as for `strptime`, such as `%d/%m/%Y`."""
+Mark = Annotated[str, Field(min_length=1, max_length=LONGEST_VALUE)]
 
 
 class Column(BaseModel):
@@ -62,7 +91,7 @@ class NumberColumn(Column):
 
     `knots` are numbers of train, ascending, each with the number of a standard normal distribution that has the same rank. The model reads them
     instead of standardised numbers, with straight lines between two knots. They are empty if the numbers are standardised. `extremes` are the
-    least and the largest number of train; None in the files of earlier versions.
+    least and the largest number of train; None in the files of earlier versions. `format` is that of the cells, "" for plain numbers and dates.
     """
 
     kind: Literal["number", "date"]
@@ -70,6 +99,13 @@ class NumberColumn(Column):
     std: Annotated[float, Field(gt=0)]
     knots: Annotated[tuple[tuple[float, float], ...], Field(max_length=MOST_KNOTS)] = Field(default=(), exclude_if=lambda knots: not knots)
     extremes: tuple[float, float] | None = Field(default=None, exclude_if=lambda extremes: extremes is None)
+    format: Format | Literal[""] = Field(default="", exclude_if=lambda written: not written)
+
+    @property
+    def unit(self) -> str:
+        """Return what stands before and after the numbers; "" for dates, which mean the same in each format."""
+        found = NUMBER_FORMAT.fullmatch(self.format)
+        return f"{found['prefix']}{found['suffix']}".strip() if found else ""
 
     def are_far(self, stored: Floats) -> NDArray[np.bool_]:
         """Return True for each number that is outside of those of train, by more than train spans."""
@@ -131,6 +167,8 @@ class TableInputs(spec.Inputs):
     columns: Annotated[
         tuple[Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")], ...], Field(min_length=1, max_length=MOST_COLUMNS)
     ]
+    marks: tuple[Mark, ...] = Field(default=(), exclude_if=lambda marks: not marks)
+    """Texts of cells without a value, beside MISSING."""
 
     @classmethod
     def example(cls) -> Self:
@@ -180,29 +218,28 @@ class TableInputs(spec.Inputs):
         if isinstance(self.columns[0].name, int) and "0" in map(str, names):
             raise Refusal("has a column 0, but the columns of this model are numbered from 1", remedy="add 1 to the number of each column")
 
-    def row(self, cells: Sequence[Any]) -> Floats:
-        """Return the stored row for the cells of all columns. Raises Refusal if a cell is no number or date, but should be."""
-        return np.array(
-            [column.stored(read(column.kind, cell, column.name)) for column, cell in zip(self.columns, cells, strict=True)], self.dtype
-        )
-
 
 def meaning(inputs: TableInputs) -> list[Any]:
-    return [(column.kind, column.name, getattr(column, "values", ())) for column in inputs.columns]
+    return [(column.kind, column.name, getattr(column, "values", getattr(column, "unit", ""))) for column in inputs.columns]
 
 
-def read(kind: Kind, cell: Any, name: str | int) -> float | str | None:
+def read(kind: Kind, cell: Any, name: str | int, written: str = "") -> float | str | None:
     """Return the value of a cell of a column of this kind: a number, the days of a date since 1970, or the text of a category.
 
-    Return None if the cell has no value. Raises Refusal if it is no number or date. `name` is that of the column, for the message.
+    Return None if the cell has no value. Raises Refusal if it is no number or date. `name` and `written`, the format, are those of the column, for the message.
     """
     if is_missing(cell):
         return None
     value = {"number": as_number, "date": as_date, "category": as_category}[kind](cell)
     if value is None:
         problem = f"has {shown(cell, 60)} in the column {shown(name, 60)}"
-        raise Refusal(problem, remedy=f"write a {kind}, or leave the cell empty")
+        raise Refusal(problem, remedy=wanted(kind, written))
     return value
+
+
+def wanted(kind: Kind, written: str) -> str:
+    """Say how to write a value of this kind, in the format `written` if the column has one."""
+    return f"write a {kind}{f' as in {written}' * bool(written)}, or leave the cell empty"
 
 
 def is_constant(numbers: Floats) -> bool:
@@ -258,12 +295,6 @@ def as_category(cell: Any) -> str:
     """Return the text of a category. The truth values of Python and those in the texts of tables are `true` and `false`."""
     text = canonical(str(cell))
     return text.lower() if text.lower() in ("true", "false") else text
-
-
-def with_comma(cells: Sequence[Any]) -> str:
-    """Return the first number with a comma if all cells with a value are such numbers or whole ones, or else ""."""
-    texts = [str(cell).strip() for cell in cells if not is_missing(cell)]
-    return next((text for text in texts if "," in text), "") if all(map(COMMA.fullmatch, texts)) else ""
 
 
 Inputs = TableInputs

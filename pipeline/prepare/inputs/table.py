@@ -1,8 +1,10 @@
 """Finds what the columns of a table hold, and computes what their description needs from the train split."""
 
 import hashlib
+import json
 import mmap
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cached_property
@@ -17,21 +19,23 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.core.inputs.table import (
-    COMMA,
     LARGEST,
     LONGEST_VALUE,
     MOST_COLUMNS,
     MOST_KNOTS,
     MOST_VALUES,
-    WITHOUT_COMMA,
+    NUMBER_FORMAT,
     CategoryColumn,
     Floats,
+    Format,
     Kind,
+    Mark,
     NumberColumn,
     TableInputs,
     as_category,
     is_constant,
     is_too_large,
+    kind_of_format,
 )
 from pipeline.core.inputs.table import read as read_cell
 from pipeline.core.raw_dataset import TRAIN, SampleBlock
@@ -39,7 +43,9 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.prepare.params import SourceSettings
-from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers, plain_numbers, texts
+from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers, texts
+from pipeline.prepare.reading.formats import Extremes, Formats
+from pipeline.prepare.reading.formats import read as read_cells
 from pipeline.prepare.reading.json_rows import is_nested
 
 Scale = Literal["standardized", "ranks"]
@@ -49,6 +55,7 @@ MOSTLY = 0.9
 MOST_DIFFERENT = 0.5
 """A column of texts of which more are different, such as names, is no column of categories."""
 FEWEST_COUNTED = 10
+OFTEN_PADDED, MOST_UNITS = 0.01, 3
 BLOCK_ROWS = 65_536
 
 
@@ -71,6 +78,11 @@ class TableSettings(SourceSettings):
     """Columns of dates, beside those in which all cells with a value are dates in the form of ISO 8601; `[]` for no others."""
     ignored_columns: Columns
     """Columns that are not used, beside those in which more than half of the rows have different texts, all have the same value, or the rows are numbered."""
+    formats: tuple[tuple[Column, Format], ...]
+    """Columns, each with the format of its numbers or dates, beside those whose format is found; `[]` for no others. A format of numbers is the number 1234.5 as
+    the column writes it, such as `[price, "$1,234.5"]` or `[weight, 1234.5 kg]`; one of dates is that of `strptime`, such as `[opened, "%d/%m/%Y"]`."""
+    missing: tuple[Mark, ...]
+    """Texts of cells without a value in any column, such as `["-999", unknown]`, beside those that always mean it; `[]` for no others."""
     numbers: Scale
     """How a model reads numbers and dates: `standardized` by their mean and standard deviation in train, or by their `ranks` in train, mapped to a standard
     normal distribution, which suits numbers of which few are far larger than the others."""
@@ -80,9 +92,22 @@ class TableSettings(SourceSettings):
         "category_columns": [],
         "date_columns": [],
         "ignored_columns": [],
+        "formats": [],
+        "missing": [],
         "numbers": "standardized",
     }
-    ADDED: ClassVar = {"numbers": "standardized"}
+    ADDED: ClassVar = {"numbers": "standardized", "formats": [], "missing": []}
+
+    @field_validator("formats")
+    @classmethod
+    def refuse_unfit_formats(cls, formats: tuple[tuple[Column, Format], ...], info: ValidationInfo) -> tuple[tuple[Column, Format], ...]:
+        for name, written in formats:
+            others = [key for key, kind in OF_KIND.items() if name in info.data.get(key, ()) and kind != kind_of_format(written)]
+            if others or [each for each, _ in formats].count(name) > 1:
+                raise ValueError(
+                    f"has {shown(name, 60)} twice, or source.{(*others, 'formats')[0]} has it, too: remove it from one of them"
+                )
+        return formats
 
     @field_validator("category_columns", "date_columns", "ignored_columns")
     @classmethod
@@ -94,6 +119,8 @@ class TableSettings(SourceSettings):
 
     def said_kind(self, name: Column) -> Kind | None:
         """Return what the settings say that a column holds, if they do."""
+        if written := dict(self.formats).get(name):
+            return kind_of_format(written)
         return next((kind for key, kind in OF_KIND.items() if name in getattr(self, key)), None)
 
 
@@ -103,7 +130,7 @@ OF_KIND: dict[str, Kind] = {
     "date_columns": "date",
 }
 KINDS: tuple[Kind, ...] = ("number", "date", "category")
-VALUES: tuple[Kind, ...] = ("number", "date")
+VALUES: tuple[Literal["number", "date"], ...] = ("number", "date")
 
 
 INDICES = ("Unnamed: 0", "__index_level_0__")
@@ -115,26 +142,66 @@ FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
 """The first and the last date, written as a number."""
 
 
+class Doubt(NamedTuple):
+    """What only the user can say about a column: which of `formats` it has, or whether `marks`, texts of some cells, mean no value."""
+
+    name: Column
+    problem: str
+    formats: Sequence[str] = ()
+    marks: Sequence[str] = ()
+
+
+class Unclear(Refusal):
+    """Raised if doubts about columns must be settled by keys of the section `source`."""
+
+
+def unclear(place: str, doubts: Sequence[Doubt], settings: TableSettings) -> Unclear:
+    """Return the refusal that says how each answer is written into the `settings`."""
+    marks = [mark for mark in dict.fromkeys(mark for doubt in doubts for mark in doubt.marks) if mark not in settings.missing]
+    ways = [f"if {' and '.join(shown(mark, 30) for mark in marks)} means no value, add {marks_added(marks, settings)}"] if marks else []
+    unsure = [doubt for doubt in doubts if doubt.formats]
+    for at in range(max((len(doubt.formats) for doubt in unsure), default=0)):
+        chosen = [(doubt.name, doubt.formats[min(at, len(doubt.formats) - 1)]) for doubt in unsure]
+        ways.append(f"to read {' and '.join(written for _, written in chosen)}, add {assignment('formats', [*settings.formats, *chosen])}")
+    ignored = assignment("ignored_columns", [*settings.ignored_columns, *(doubt.name for doubt in doubts)])
+    problem = "; ".join(f"the column {shown(doubt.name, 60)} {doubt.problem}" for doubt in doubts)
+    return Unclear(problem, remedy=f"{'; '.join(ways)}; to leave out such columns, add {ignored}", place=place)
+
+
+def assignment(key: str, value: Sequence[Any]) -> str:
+    """Return the word of a command that gives a list to a key of the section `source`, in the quotes that YAML and the shell need."""
+    return shlex.quote(f"source.{key}={json.dumps(value, ensure_ascii=False)}")
+
+
+def marks_added(marks: Sequence[str], settings: TableSettings) -> str:
+    return assignment("missing", [*settings.missing, *marks])
+
+
 class Survey:
     """Gathers what the rows of train say about a column, in little memory: how many cells are numbers or dates, their range, and their texts."""
 
-    def __init__(self, name: Column) -> None:
-        self.name, self.rows, self.known = name, 0, 0
-        self.counts = {"number": 0, "date": 0, "large": 0, "comma": 0}
+    def __init__(self, name: Column, written: str = "") -> None:
+        """`written` is the format of the numbers or dates, if the settings have it; else `kind` may find one."""
+        self.name, self.written, self.rows, self.known = name, written, 0, 0
+        self.counts = {"number": 0, "date": 0, "large": 0}
         self.examples = dict[str, str]()
-        """The first cell that is no number, that is no date, that is a large number, and that has a comma."""
-        self.low, self.high = dict.fromkeys(KINDS, np.inf), dict.fromkeys(KINDS, -np.inf)
+        """The first cell that is no number, that is no date, that is a large number, and that is a number with a leading zero."""
+        self.extremes = {kind: Extremes() for kind in VALUES}
+        self.formats = Formats()
         self.texts: Cells | None = pa.array([], pa.string())
         """The different texts, while they are at most MOST_DIFFERENT_TEXTS."""
         self.whole: list[Floats] | None = []
         """All numbers, while they are whole and different: they may number the rows."""
+        self.padded, self.lengths = 0, set[int]()
+        """The number of cells that are digits after a leading zero, and the lengths of all cells, while all are whole numbers."""
         self.labels: dict[Any, int] | None = {}
         """The label of each text, while each has its own."""
         self.known_of_label = np.zeros(0, np.int64)
 
     def add(self, cells: Cells, labels: NDArray[np.int64] | None) -> None:
         """Add the cells of some rows. `labels` are the numbers of their classes; None if the labels are no classes."""
-        found = plain_numbers(cells)
+        written = {kind_of_format(self.written): self.written} if self.written else {}
+        found = None if written else plain_numbers(cells)
         known = ~is_missing(cells) if found is None else np.ones(len(cells), bool)
         self.rows, self.known = self.rows + len(known), self.known + int(known.sum())
         if labels is not None:
@@ -142,38 +209,51 @@ class Survey:
         if not known.any():
             return
         cells = cells if known.all() else cells.filter(pa.array(known))
-        found = numbers(cells) if found is None else found
+        found = read_cells(cells, "number", written.get("number", "")) if found is None else found
         self.add_values("number", found, cells)
         if self.whole is not None:
             are_whole = bool((found == np.floor(found)).all()) and len(np.unique(found)) == len(found)
             self.whole = [*self.whole, found] if are_whole else None
+        self.add_lengths(found, cells)
         if len(others := cells.filter(pa.array(np.isnan(found)))):
-            self.add_others(others)
+            self.add_large(others)
         may_be_dates = np.isnan(found) | ((found >= FIRST_WRITTEN) & (found <= LAST_WRITTEN))  # of the numbers, only those such as 20240105
         days = np.full(len(found), np.nan)
         if may_be_dates.any():
-            days[may_be_dates] = dates(cells.filter(pa.array(may_be_dates)))
+            days[may_be_dates] = read_cells(cells.filter(pa.array(may_be_dates)), "date", written.get("date", ""))
         self.add_values("date", days, cells)
+        if not written:
+            self.formats.add(cells, found, days)
         if self.texts is not None:
             several = pc.unique(pa.concat_arrays([self.texts, texts(pc.unique(cells))]))
             self.texts = several if len(several) <= MOST_DIFFERENT_TEXTS and several.nbytes <= MOST_DIFFERENT_BYTES else None
         self.labels = None if labels is None else self.with_labels(texts(cells), labels[known])
 
-    def add_values(self, kind: Kind, found: Floats, cells: Cells) -> None:
+    def add_values(self, kind: Literal["number", "date"], found: Floats, cells: Cells) -> None:
         are_values = ~np.isnan(found)
         self.counts[kind] += int(are_values.sum())
         if are_values.any():
-            self.low[kind], self.high[kind] = min(self.low[kind], np.nanmin(found)), max(self.high[kind], np.nanmax(found))
+            self.extremes[kind].add(found, cells)
         if not are_values.all():
             self.examples.setdefault(kind, str(cells[int(np.argmin(are_values))].as_py()))
 
-    def add_others(self, cells: Cells) -> None:
-        """Count numbers that are too large, and those with commas, among cells that are no numbers."""
-        for name, question in {"large": is_too_large, "comma": lambda text: bool(COMMA.fullmatch(text.strip()))}.items():
-            found = by_value(cells, question)
-            self.counts[name] += int(np.array(found.values, bool)[found.numbers].sum())
-            if name not in self.examples and any(found.values):
-                self.examples[name] = str(cells[int(np.argmax(found.numbers == found.values.index(True)))].as_py())
+    def add_lengths(self, found: Floats, cells: Cells) -> None:
+        """Find codes such as 02134, a number with a leading zero, among whole numbers."""
+        if self.padded < 0 or pa.types.is_floating(cells.type) or not (found == np.floor(found)).all():
+            self.padded = -1
+            return
+        self.lengths.update(pc.unique(pc.binary_length(cells)).to_pylist())
+        zeros = cells.filter(pc.starts_with(cells, "0"))
+        if len(zeros) and len(codes := zeros.filter(pc.match_substring_regex(zeros, r"^0\d+$"))):
+            self.padded += len(codes)
+            self.examples.setdefault("code", codes[0].as_py())
+
+    def add_large(self, cells: Cells) -> None:
+        """Count numbers that are too large among cells that are no numbers."""
+        found = by_value(cells, is_too_large)
+        self.counts["large"] += int(np.array(found.values, bool)[found.numbers].sum())
+        if any(found.values):
+            self.examples.setdefault("large", str(cells[int(np.argmax(found.numbers == found.values.index(True)))].as_py()))
 
     def with_labels(self, cells: Cells, labels: NDArray[np.int64]) -> dict[Any, int] | None:
         """Return the label of each text so far, or None if one has two."""
@@ -189,8 +269,29 @@ class Survey:
         is_same = all(self.labels.get(value, label) == label for value, label in known.items()) if self.labels is not None else False
         return {**(self.labels or {}), **known} if is_same and len({*known.values()}) == len(known) else None
 
+    def doubt(self) -> Doubt | None:
+        """Return what is not certain about the format of the cells, or about texts among numbers, if anything is. Set `written` to a certain format."""
+        formats, marks = self.formats, [*self.formats.words]
+        found, num_marks, num_texts = formats.found(), formats.num_words, MOST_DIFFERENT_TEXTS if self.texts is None else len(self.texts)
+        num_values = self.known - num_marks
+        if num_texts < 2 or not (found or (marks and num_values in self.counts.values())):
+            return None
+        if num_marks > (1 - MOSTLY) * self.known and (num_marks > num_values or num_texts < FEWEST_COUNTED):  # which may be categories
+            return None
+        example = "" if self.texts is None else next((text for text in self.texts.to_pylist() if text.strip() not in marks), "")
+        kind = kind_of_format(found[0]) if found else next(kind for kind in VALUES if self.counts[kind] == num_values)
+        words = " and ".join(shown(mark, 30) for mark in marks)
+        problems = [f"has {kind}s, but in {num_marks} of {self.known} rows {words}"] if marks else []
+        if formats.is_mixed:
+            problems.append(f"has numbers with and without {formats.unit}")
+        elif len(found) > 1:
+            problems.append(f"has cells such as {shown(example, 30)}, which can be read in {len(found)} ways")
+        elif found:
+            self.written = found[0]
+        return Doubt(self.name, " and ".join(problems), found if formats.is_mixed or found[1:] else (), marks) if problems else None
+
     def kind(self, place: str, said: Kind | None) -> Kind | LeftOut:
-        """Return what the column holds, or the reason not to use it: see `TableSettings.kind_of`."""
+        """Return what the column holds, or the reason not to use it: see `TableSettings.kind_of`. `doubt` must be called before."""
         if said:
             return said
         if self.texts is not None and self.known and all(map(is_nested, self.texts.slice(0, FEW_ROWS).to_pylist())):
@@ -201,22 +302,31 @@ class Survey:
         if different + (self.known < self.rows) < 2:
             return LeftOut("the same value in all rows" if self.known else "no value in any row")
         self.refuse_mistakes(place)
-        for kind in VALUES:
-            if self.counts[kind] == self.known:
+        for kind in [kind_of_format(self.written)] if self.written else VALUES:
+            if self.written or (self.counts[kind] == self.known and not self.has_codes):
                 return self.usable(kind)
         if different > MOST_DIFFERENT * self.known or self.texts is None:
             many = f"more than {MOST_DIFFERENT_TEXTS} or long" if self.texts is None else different
-            return LeftOut(f"{many} different texts in {self.known} rows")
+            what = f"codes with leading zeros, such as {self.examples['code']}," if self.has_codes else "texts"
+            return LeftOut(f"{many} different {what} in {self.known} rows{self.units}")
         return "category"
+
+    @property
+    def has_codes(self) -> bool:
+        """Return True for whole numbers with leading zeros, such as 02134: all of one length, or not only a few with a zero."""
+        return self.padded > 0 and (len(self.lengths) == 1 or self.padded >= OFTEN_PADDED * self.known)
+
+    @property
+    def units(self) -> str:
+        """Say that numbers have several units, which is why they are not read; else ""."""
+        units = self.formats.unit if self.formats and self.formats.rows + self.formats.plain == self.known else ""
+        return f", numbers with the units {units}" if 1 < len(self.formats.units) <= MOST_UNITS and units else ""
 
     def refuse_mistakes(self, place: str) -> None:
         """Raise Refusal if most cells are numbers or dates, and others are not."""
-        if self.counts["number"] == self.known:
+        if self.counts["number"] == self.known or self.written:
             return
         name, ways = shown(self.name, 60), "or add the column to source.category_columns or source.ignored_columns"
-        if self.counts["comma"] and self.counts["number"] + self.counts["comma"] == self.known:
-            problem = f"has numbers with a comma in the column {name}, such as {shown(self.examples['comma'], 40)}"
-            raise Refusal(problem, remedy=f"{WITHOUT_COMMA}, {ways}", place=place)
         if self.counts["large"] and self.counts["number"] + self.counts["large"] > MOSTLY * self.known:
             # a text such as 5636e188, among other codes, is no number
             problem = f"has numbers above {LARGEST:g} in the column {name}, such as {shown(self.examples['large'], 40)}"
@@ -226,11 +336,39 @@ class Survey:
                 problem = f"has {kind}s in the column {name}, but in {wrong} of {self.known} rows something else, such as {shown(self.examples[kind], 40)}"
                 raise Refusal(problem, remedy=f"write {kind}s there, or nothing, {ways}", place=place)
 
-    def usable(self, kind: Kind) -> Kind | LeftOut:
-        extremes = np.array([self.low[kind], self.high[kind]])
-        if is_constant(extremes) and self.known == self.rows:
+    def bounds(self, kind: Literal["number", "date"]) -> tuple[float, float]:
+        """Return the smallest and the largest number, or day since 1970; infinite ones if there are none."""
+        lows, highs = zip(*(extremes.bounds for extremes in self.every(kind)), strict=True)
+        return min(lows), max(highs)
+
+    def every(self, kind: Literal["number", "date"]) -> list[Extremes]:
+        """Return the extremes of plain cells, and of those in the format that was found."""
+        found = NUMBER_FORMAT.fullmatch(self.written)
+        ranges = self.formats.ranges.get(found["decimal"] if found else self.written)
+        return [self.extremes[kind], *([ranges] if ranges else [])]
+
+    def described(self, kind: Kind) -> str:
+        """Return the name, and for numbers and dates their format and range."""
+        low, high = (np.inf, -np.inf) if kind == "category" else self.bounds(kind)
+        if kind == "category" or low > high:
+            return f"{shown(self.name, 40)}{self.units}"
+        ends = (f"{end:.10g}" if kind == "number" else str(np.datetime64("1970-01-01") + int(end // 1)) for end in (low, high))
+        return f"{shown(self.name, 40)} ({f'{self.written}: ' * bool(self.written)}{' to '.join(ends)})"
+
+    def outliers(self) -> list[tuple[str, str]]:
+        """Return the text of each number that occurs again and again, far outside of all others, and a sentence about it."""
+        if self.texts is not None and len(self.texts) < FEWEST_COUNTED:
+            return []
+        return [
+            (text, f"the column {shown(self.name, 40)} has {shown(text, 30)} in {count} of {self.rows} rows, far from all others")
+            for extremes in self.every("number")
+            for count, text in extremes.outliers()
+        ]
+
+    def usable(self, kind: Literal["number", "date"]) -> Kind | LeftOut:
+        if is_constant(np.array(self.bounds(kind))) and self.known == self.rows:
             return LeftOut("the same value in all rows, apart from rounding")
-        if kind == "number" and self.whole is not None:
+        if kind == "number" and self.whole is not None and not self.written:
             if self.name in INDICES:
                 return LeftOut("the index that pandas adds")
             if count_rows(np.concatenate(self.whole)):
@@ -265,10 +403,11 @@ def count_rows(found: Floats) -> bool:
 
 
 class Part(NamedTuple):
-    """A column that is an input."""
+    """A column that is an input. `written` is the format of numbers or dates."""
 
     name: Column
     kind: Kind
+    written: str = ""
 
 
 Faulty = Callable[[NDArray[np.bool_], Refusal], None]
@@ -283,9 +422,11 @@ class Statistics:
 
     dtype: ClassVar[type[np.generic]] = TableInputs.dtype
 
-    def __init__(self, parts: Sequence[Part], counts: Mapping[str, int], scale: Scale = "standardized") -> None:
-        """`counts` has the number of rows of each split of the source."""
-        self.parts, self.counts, self.scale, self.row_shape = parts, counts, scale, (len(parts),)
+    def __init__(
+        self, parts: Sequence[Part], counts: Mapping[str, int], scale: Scale = "standardized", marks: tuple[str, ...] = ()
+    ) -> None:
+        """`counts` has the number of rows of each split of the source, and `marks` the texts of cells without a value, which are null here."""
+        self.parts, self.counts, self.scale, self.marks, self.row_shape = parts, counts, scale, marks, (len(parts),)
         self.num_rows = sum(counts.values())
         self.starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
         """Where the values of each split begin."""
@@ -318,16 +459,16 @@ class Statistics:
         return found.T
 
     def read(self, part: Part, at: int, cells: Cells, faulty: Faulty) -> Floats:
-        if part.kind == "number" and (plain := plain_numbers(cells)) is not None:
+        if part.kind == "number" and not part.written and (plain := plain_numbers(cells)) is not None:
             return plain
         missing = is_missing(cells)
         if part.kind == "category":
             read, numbers_of = by_value(cells, as_category), self.categories[at]
             known = np.array([numbers_of.setdefault(str(value), len(numbers_of)) for value in read.values], np.float64)
             return np.where(missing, np.nan, known[read.numbers])
-        found = (numbers if part.kind == "number" else dates)(cells)
+        found = read_cells(cells, part.kind, part.written)
         if (wrong := np.isnan(found) & ~missing).any():
-            read = by_value(cells.filter(pa.array(wrong)), lambda cell: read_cell(part.kind, cell, part.name))
+            read = by_value(cells.filter(pa.array(wrong)), lambda cell: read_cell(part.kind, cell, part.name, part.written))
             for number, refusal in read.problems.items():
                 rows = wrong.copy()
                 rows[wrong] = read.numbers == number
@@ -350,7 +491,7 @@ class Statistics:
         for part, known, values in zip(self.parts, self.categories, self.values, strict=True):
             columns.append(described(part, [*known], values[in_train], self.scale))
             self.release()
-        self.described = TableInputs(columns=tuple(columns))
+        self.described = TableInputs(columns=tuple(columns), marks=self.marks)
 
     def blocks(self) -> Generator[SampleBlock]:
         """Yield all rows in the form in which they are stored. `fit` must be called before."""
@@ -400,7 +541,9 @@ def described(part: Part, categories: Sequence[str], values: Floats, scale: Scal
         mean, std = float(found.mean()), float((found / unit).std() * unit)
     knots = knots_of(found) if scale == "ranks" else ()
     extremes = float(found.min()), float(found.max())
-    return NumberColumn(kind=part.kind, name=part.name, missing=missing, mean=mean, std=std, knots=knots, extremes=extremes)
+    return NumberColumn(
+        kind=part.kind, name=part.name, missing=missing, mean=mean, std=std, knots=knots, extremes=extremes, format=part.written
+    )
 
 
 def knots_of(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:

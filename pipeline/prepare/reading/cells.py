@@ -3,7 +3,7 @@
 A column is an Arrow array of strings, or of float64 where the file stores floating-point numbers. Null is a cell without a value.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -71,6 +71,16 @@ def is_missing(cells: Cells) -> NDArray[np.bool_]:
 def is_empty(cells: Cells) -> NDArray[np.bool_]:
     """Return True for each cell that is null or has blanks alone."""
     return mask(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts(cells)), ""), fill_value=True))
+
+
+def without(cells: Cells, marks: Sequence[str]) -> Cells:
+    """Return the cells with null in place of `marks`, texts that mean no value. A mark that is a number stands for this number, too, where the file stores numbers."""
+    if not marks:
+        return cells
+    if pa.types.is_floating(cells.type):
+        numbers = [number for mark in marks if (number := as_number(mark)) is not None]
+        return pc.if_else(pc.is_in(cells, pa.array(numbers, pa.float64())), None, cells)
+    return pc.if_else(pc.is_in(pc.utf8_trim_whitespace(cells), pa.array([mark.strip() for mark in marks])), None, cells)
 
 
 def mask(found: Cells) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import json_rows, parquet, tables
-from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts
+from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts, without
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.delimited import LONGEST_FIELD, lines_of
 from pipeline.prepare.reading.find_tables import Tables, visible_files
@@ -165,13 +165,18 @@ def selected(block: Block, rows: NDArray[np.bool_]) -> Block:
     return Block(block.lines[rows], {column: cells.filter(chosen) for column, cells in block.cells.items()})
 
 
-def of_tables(found: Tables, encoding: str, label: Column) -> list[Part]:
-    """Return the tables of each split as parts. `label` is the column for which Parquet may store names of classes."""
+def of_tables(found: Tables, encoding: str, label: Column, missing: Sequence[str] = ()) -> list[Part]:
+    """Return the tables of each split as parts. `label` is the column for which Parquet may store names of classes. `missing` are texts without a value."""
+
+    def blocks(path: Path, columns: Named) -> Generator[Block]:
+        for block in tables.blocks(path, columns, encoding=encoding):
+            yield block._replace(cells={column: without(cells, missing) for column, cells in block.cells.items()})
+
     parts = []
     for split, paths in found.items():
         for path in paths:
             classes = parquet.class_names(path, label) if tables.suffix_of(path) == parquet.SUFFIX else ()
-            parts.append(Part(path, split, partial(tables.blocks, path, encoding=encoding), classes))
+            parts.append(Part(path, split, partial(blocks, path), classes))
     return parts
 
 

@@ -22,8 +22,10 @@ from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.core.tasks.regression import NumberTargets
 from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
-from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, mask, numbers, texts
+from pipeline.prepare.reading import formats
+from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, is_missing, mask, texts
 from pipeline.prepare.reading.class_names import ClassNames, joined
+from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested
 
 LONGEST_LABEL = 255
@@ -129,11 +131,21 @@ class ClassLabels(Labels):
 
 
 class NumberLabels(Labels):
-    """Labels that are numbers, one in each of the columns."""
+    """Labels that are numbers, one in each of the columns. `formats` has those of columns that write no plain numbers, by name."""
+
+    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(columns, delimiter)
+        self.formats = dict[str, str]()
+        self.seen = {name: Formats() for name in self.columns}
+        """What the cells say about the format of each column that has none in `formats`."""
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
-        values, problems = [numbers(column) for column in cells], Problems()
+        values = [formats.read(column, "number", self.formats.get(name, "")) for column, name in zip(cells, self.columns, strict=True)]
+        problems = Problems()
         for column, found, name in zip(cells, values, self.columns, strict=True):
+            if name not in self.formats:
+                known = ~is_missing(column)
+                self.seen[name].add(column.filter(pa.array(known)), found[known], np.full(int(known.sum()), np.nan))
             if len(wrong := np.flatnonzero(np.isnan(found))):
                 read = by_value(column.take(pa.array(wrong)), partial(refuse_number, name))
                 problems += [(wrong[rows], refusal) for rows, refusal in faulty_rows(read)]

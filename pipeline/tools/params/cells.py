@@ -4,8 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pipeline.core.inputs.table import as_date, as_number, as_truth, is_missing
+import pyarrow as pa
+
+from pipeline.core.inputs.table import as_date, as_number, as_truth, is_missing, kind_of_format
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.formats import Formats
+from pipeline.prepare.reading.formats import read as read_cells
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.tools.params.texts import num_words
 
@@ -31,11 +35,11 @@ def sampled(rows: list[Any], most: int = MOST_ROWS) -> list[Any]:
 
 
 def is_text(values: Sequence[Any]) -> bool:
-    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files, dates or numbers."""
+    """Return True for texts: strings of two words or more on average, most of them different, and no names of image files, dates or numbers, in whatever format."""
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     if len(texts) <= len(values) / 2 or are_image_names(texts) or not have_words(texts):
         return False
-    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3
+    return sum(map(num_words, texts)) >= 2 * len(texts) and len(set(texts)) > len(texts) / 3 and not format_of(texts)
 
 
 def have_words(texts: Sequence[str]) -> bool:
@@ -53,9 +57,21 @@ def is_label(values: Sequence[Any]) -> bool:
 
 
 def numbers(values: Sequence[Any]) -> list[float] | None:
-    """Return the numbers in the cells that have a value, or None if one of them has something else."""
+    """Return the numbers in the cells that have a value, plain or in a format that fits all; None if one of them has something else."""
     found = [as_number(value) for value in values if not is_missing(value)]
-    return None if None in found else cast("list[float]", found)
+    if None not in found:
+        return cast("list[float]", found)
+    written = format_of(values)
+    if not written or kind_of_format(written) != "number":
+        return None
+    return read_cells(pa.array([str(value) for value in values if not is_missing(value)]), "number", written).tolist()  # type: ignore[no-any-return]
+
+
+def format_of(values: Sequence[Any]) -> str:
+    """Return a format of numbers or dates that fits all cells that have a value, or "" if none does, or if they are plain."""
+    known = [str(value) for value in values if not is_missing(value)]
+    formats = Formats.of(pa.array(known, pa.string())) if known and known[0] and any(map(str.isdigit, known[0])) else Formats()
+    return next(iter(formats.found()), "") if not formats.words else ""
 
 
 def fraction(values: Sequence[Any]) -> float | None:

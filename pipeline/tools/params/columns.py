@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, as_truth, is_missing, with_comma
+from pipeline.core.inputs.table import as_number, as_truth, is_missing
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import SIMILARITY
@@ -170,10 +170,8 @@ def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) 
         return
     values, way = filled(table.columns[named[0]]), assignment(LABELS, named[0])
     mistaken = [value for value in values if as_number(value) is None and not is_missing(value)]
-    if are_numbers(values):
+    if are_numbers(values) and not mistaken:
         remedy = f"to predict them, add {assignment(TASK, REGRESSION)} {way}"
-    elif with_comma(values):
-        remedy = f"to predict them, {WITHOUT_COMMA}"
     else:
         remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
     has = f"the column {shown(named[0], 60)} has {kind(table, named[0])}"
@@ -339,8 +337,6 @@ def kind(table: Table, name: Name) -> str:
         return "images"
     if (value := fraction(values)) is not None:
         return f"numbers with fractions, such as {shown(value, 20)}"
-    if comma := with_comma(values):
-        return f"numbers with a comma, such as {shown(comma, 20)}"
     num_values = len(set(map(str, filled(values))))
     if num_values > 2 and numbers(values) is not None:
         return "numbers" if are_numbers(values) else "numbers that count the rows"

@@ -19,6 +19,7 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
+from pipeline.prepare.inputs.table import Unclear
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
@@ -125,6 +126,8 @@ def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Re
         try:
             if (values := READERS[name].values(root, given)) is not None:
                 found[name] = describe({"name": name, "root": root, **values, **given}, given)
+        except Unclear as error:
+            refusals[name] = Question(root, *(problem.unplaced for problem in error.problems))
         except Refusal as error:
             refusals[name] = error
     return found, refusals

@@ -111,12 +111,12 @@ def values(field: dict[str, Any]) -> str:
         return " or ".join(values(option) for option in field["anyOf"])
     if "$ref" in field or field.get("type") == "object":
         return "section"
-    if field.get("type") == "array" and field["items"].keys() & {"$ref", "oneOf"}:
+    if field.get("type") == "array" and field.get("items", {}).keys() & {"$ref", "oneOf"}:
         return "list of sections"
     if "enum" in field or "const" in field:
         return ", ".join(f"`{formatted(value)}`" for value in field.get("enum", [field.get("const")]))
     if field["type"] == "array":
-        return f"list, each: {values(field['items'])}"
+        return f"list, each: {values(field['items'])}" if "items" in field else f"({'; '.join(map(values, field['prefixItems']))})"
     kinds = {"string": "text", "number": "number", "integer": "whole number", "boolean": "`true` or `false`", "null": "`null`"}
     signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
     bounds = [f"{sign} {field[name]:g}" for name, sign in signs.items() if name in field]

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
-from pipeline.core.refusal import Refusal
+from pipeline.core.inputs.table import as_number, is_missing
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.columns import MOST_NUMBERED
@@ -19,7 +18,6 @@ from pipeline.tools.params.questions import (
     Given,
     Name,
     Question,
-    assignment,
 )
 from pipeline.tools.params.table import Table
 
@@ -32,6 +30,10 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
 
     Raises Refusal and Question if it has texts beside other columns, or if the column to predict, or what it holds, is not clear.
     """
+    marks = {str(mark) for mark in given.get("missing") or ()}
+    table = table._replace(
+        columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in table.columns.items()}
+    )
     texts = columns.texts(table)
     usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
     if "name" not in given:
@@ -76,14 +78,12 @@ def task(path: Path, table: Table, label: Name) -> str:
     """Return the task of a column to predict. Texts, two numbers, and whole numbers without gaps from 0 or 1 are classes; fractions, and numbers that seldom
     repeat, are numbers.
 
-    Raises Question for other whole numbers, and Refusal for numbers with a comma.
+    Raises Question for other whole numbers, and for more than MOST_NUMBERED with a unit.
     """
-    if comma := with_comma(table.columns[label]):
-        commas = f"has numbers with a comma in the column {shown(label, 60)}, such as {comma}"
-        raise Refusal(f"source.root: {shown(path)}: {commas}: {WITHOUT_COMMA}, or, if they are classes, add {assignment(TASK, CLASSES)}")
-    numbers = [as_number(cell) for cell in table.columns[label] if not is_missing(cell)]
-    known = sorted({number for number in numbers if number is not None})
-    if None in numbers or len(known) <= 2:
+    values = table.columns[label]
+    known = sorted({*(cells.numbers(values) or ())})
+    has_unit = any(as_number(value) is None for value in values if not is_missing(value))
+    if len(known) <= 2 or (has_unit and len(known) <= MOST_NUMBERED and cells.is_label(values)):
         return CLASSES
     if not all(number.is_integer() for number in known) or not cells.is_label(table.columns[label]):
         return REGRESSION

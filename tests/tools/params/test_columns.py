@@ -9,7 +9,7 @@ import pytest
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.questions import Question, assignment
+from pipeline.tools.params.questions import REGRESSION, Question, assignment
 from pipeline.tools.params.table import Table, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
@@ -102,10 +102,11 @@ def test_the_label_column_of_a_table_of_rows_may_hold_several_labels_a_sample() 
     assert rows.values(Path("a.csv"), Table({**table.columns, "tags": [], "label": longer}), {})["label_delimiter"] == ";"
 
 
-def test_a_target_with_decimal_commas_is_refused_and_not_classes() -> None:
-    table = Table({"price": ["0,5", "2,25", "1"]})
-    with pytest.raises(Refusal, match=r"has numbers with a comma in the column price, such as 0,5: write a point .*, or, .*classification"):
-        rows.task(Path("a.csv"), table, "price")
+@pytest.mark.parametrize("cells", [["0,5", "2,25", "1"], [f"${number * 25}" for number in range(1, 9)]])
+def test_a_target_in_another_format_has_numbers_and_not_classes(cells: list[str]) -> None:
+    assert rows.task(Path("a.csv"), Table({"price": cells}), "price") == REGRESSION
+    with pytest.raises(Question, match=r"60 different whole numbers .*source.task=regression; .*source.task=classification"):
+        rows.task(Path("a.csv"), Table({"price": [f"${number * 25 % 1500}" for number in range(240)]}), "price")
 
 
 TEXT_ROWS = [[f"a film, number {number}", ("spam", "ham")[number % 3 > 0]] for number in range(30)]
@@ -204,7 +205,5 @@ def test_a_column_called_target_that_cannot_be_one_is_not_passed_over() -> None:
     ):
         columns.labels(Path("a.csv"), scores, {}, ["text"])
     texts = Table({**scores.columns, "label": [f"{number},500" for number in range(30)]})
-    with pytest.raises(
-        Question, match=r"label has numbers with a comma, such as 0,500: to predict them, write a point for a decimal comma, and nothing"
-    ):
+    with pytest.raises(Question, match=r"label has numbers with fractions, such as 0.5: correct cells such as 0,500; to predict another"):
         columns.labels(Path("a.csv"), texts, {}, ["text"])

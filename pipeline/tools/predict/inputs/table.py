@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs, as_category
+from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs, as_category, as_number, wanted
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
-from pipeline.prepare.reading import encodings, streams, tables
-from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers
+from pipeline.prepare.reading import encodings, formats, streams, tables
+from pipeline.prepare.reading.cells import Cells, by_value, is_missing, without
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.json_rows import cell_text
 from pipeline.prepare.reading.tables import Block, Named
@@ -52,6 +52,7 @@ class Reader:
         """
         rows, refused = np.empty((len(places), len(self.columns)), self.inputs.dtype), dict[int, Refusal]()
         for at, (column, of_column) in enumerate(zip(self.inputs.columns, cells, strict=True)):
+            of_column = without(of_column, self.inputs.marks)  # noqa: PLW2901  # as prepare reads it
             if isinstance(column, CategoryColumn):
                 found = by_value(of_column, as_category)
                 stored = np.where(is_missing(of_column), np.nan, column.stored_numbers(found.values)[found.numbers])
@@ -63,10 +64,10 @@ class Reader:
                     )
                     self.first_unknown = self.first_unknown or first
             else:
-                stored = numbers(of_column) if column.kind == "number" else dates(of_column)
+                stored = formats.read(of_column, column.kind, column.format)
                 for row in np.flatnonzero(np.isnan(stored) & ~is_missing(of_column)) if np.isnan(stored).any() else ():
                     problem = f"has {shown(of_column[int(row)].as_py(), 60)} in the column {shown(column.name, 60)}"
-                    refused.setdefault(int(row), Refusal(problem, remedy=f"write a {column.kind}, or leave the cell empty"))
+                    refused.setdefault(int(row), Refusal(problem, remedy=wanted(column.kind, column.format)))
                 self.note_far(column, stored, of_column, places)
             rows[:, at] = stored
         return rows, refused
@@ -84,7 +85,7 @@ class Reader:
             self.inputs.refuse_zero(value)
             if lacking := [name for name in self.columns if name not in value]:
                 raise Refusal(f"has no column {shown(lacking[0], 60)}: add it, with None if it has no value")
-            cells = [pa.array([cell_text(plain(value[name]))], pa.string()) for name in self.columns]
+            cells = [cell_of(column, plain(value[column.name])) for column in self.inputs.columns]
             rows, refused = self.stored(["this row"], cells)
             if refused:
                 raise refused[0]
@@ -109,6 +110,12 @@ class Reader:
                 f"{counted(self.num_unknown, 'cell')} with a category that train does not have, which tells the model nothing: first {self.first_unknown}"
             )
         return "; ".join(notes)
+
+
+def cell_of(column: NumberColumn | CategoryColumn, value: Any) -> Cells:
+    """Return a cell given in Python. A number is one in each format: in `1.234,5`, its text 1.234 would be 1234."""
+    is_number = isinstance(column, NumberColumn) and column.format and isinstance(value, int | float) and as_number(value) is not None
+    return pa.array([float(value)], pa.float64()) if is_number else pa.array([cell_text(value)], pa.string())
 
 
 def plain(value: Any) -> Any:

@@ -1,0 +1,319 @@
+"""Finds in which format a column writes numbers or dates, such as `$1,234.5` or `%d/%m/%Y`, and reads its cells."""
+
+import re
+from collections import defaultdict
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.core.inputs.table import LARGEST, NUMBER_FORMAT, Floats, kind_of_format
+from pipeline.prepare.reading.cells import Cells, dates, is_missing, mask, numbers, texts
+
+CODES = "AED|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|NOK|NZD|PLN|RON|RUB|SEK|SGD|THB|TRY|USD|ZAR"
+PREFIX = rf"[A-Z]{{0,2}}\p{{Sc}}|{CODES}|Rs|kr"
+SUFFIX = r"[%‰]|\p{Sc}|[\p{L}°µ][\p{L}²³°/ ]{0,11}"
+WITH_COMMA = ("$", "£", "¥", "₹", "USD", "GBP", "JPY", "INR")
+"""Currencies in which a comma stands between thousands."""
+PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS = (
+    ("", "."),
+    (",", "."),
+    ("", ","),
+    (".", ","),
+    (" ", ","),
+    (" ", "."),
+    ("'", "."),
+)
+"""The signs between thousands and before decimals, the simplest first."""
+STYLES = (PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS)
+FIELDS = {
+    "%d": r"(?P<d>\d{1,2})",
+    "%m": r"(?P<m>\d{1,2})",
+    "%b": r"(?P<b>[A-Za-z]{3,9})",
+    "%B": r"(?P<b>[A-Za-z]{3,9})",
+    "%Y": r"(?P<Y>\d{4})",
+    "%y": r"(?P<y>\d{2})",
+    "%H": r"(?P<H>\d{1,2})",
+    "%I": r"(?P<H>\d{1,2})",
+    "%M": r"(?P<M>\d{2})",
+    "%S": r"(?P<S>\d{2})",
+    "%p": r"(?P<p>[AaPp])\.?[Mm]\.?",
+}
+NAMES = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december")
+MONTHS = pa.array([*NAMES, *(name[:3] for name in NAMES)])
+DAYS = [sign.join(order) for sign in "/-" for order in (("%d", "%m", "%Y"), ("%m", "%d", "%Y"), ("%d", "%m", "%y"), ("%m", "%d", "%y"))]
+DAYS += ["%d.%m.%Y", "%d.%m.%y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%y/%m/%d", "%y-%m-%d", "%b %d, %Y", "%b %d %Y", "%d. %b %Y"]
+DAYS += [sign.join(("%d", "%b", year)) for sign in "- " for year in ("%Y", "%y")]
+DATES = tuple(day + time for day in DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"))
+"""The formats of dates that are found. Month and day are never in this order with points between them."""
+FEW, MOST_UNITS, MOST_WORDS, FEWEST = 100, 5, 2, 10
+OFTEN, FAR = 3, 3
+
+
+def read(cells: Cells, kind: str, written: str = "") -> Floats:
+    """Return the number, or the days since 1970, in each cell: in the format `written`, or else plain; NaN where there is none."""
+    plain = numbers if kind == "number" else dates
+    if not written or pa.types.is_floating(cells.type):
+        return plain(cells)
+    encoded = texts(cells).dictionary_encode()
+    values = encoded.dictionary
+    found = (as_numbers if kind_of_format(written) == "number" else as_dates)(tidy(values), written)
+    if (others := np.isnan(found)).any():
+        found[others] = plain(values.filter(pa.array(others)))
+    every: Floats = np.append(found, np.nan)[pc.fill_null(encoded.indices, len(values)).to_numpy(zero_copy_only=False)]
+    return every
+
+
+def tidy(values: Cells) -> Cells:
+    """Return the texts without blanks around them, and with the blank, the apostrophe and the minus sign of ASCII."""
+    values = pc.utf8_trim_whitespace(values)
+    for sign, others in {" ": "[\u00a0\u2009\u202f]", "'": "\u2019", "-": "\u2212"}.items():
+        if matches(values, others).any():
+            values = pc.replace_substring_regex(values, others, sign)
+    return values
+
+
+def matches(values: Cells, pattern: str) -> NDArray[np.bool_]:
+    return mask(pc.match_substring_regex(values, pattern))
+
+
+def number_pattern(style: tuple[str, str], prefix: str, suffix: str) -> str:
+    """Return the pattern of texts with one number between a prefix and a suffix, which are patterns, too."""
+    thousands, decimal = (re.escape(sign) for sign in style)
+    grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if thousands else ""
+    grouped += r"[1-9]\d?(?:,\d{2})+,\d{3}|" if thousands == "," else ""  # as in India
+    number = rf"(?:(?:{grouped}\d+)(?:{decimal}\d+)?|{decimal}\d+)"
+    return rf"^(?:[-+]? ?(?:{prefix})? ?[-+]? ?{number} ?(?:{suffix})?|\((?:{prefix})? ?{number} ?(?:{suffix})?\))$"
+
+
+def stem(suffix: str) -> str:
+    """Return the unit in the form that equal ones share: in lower case and singular, such as `month` for `Months`."""
+    return suffix if len(suffix) < 2 else suffix.casefold().removesuffix("s") if len(suffix) > 2 else suffix.casefold()
+
+
+def as_numbers(values: Cells, written: str) -> Floats:
+    found = NUMBER_FORMAT.fullmatch(written)
+    assert found
+    prefix, suffix = found["prefix"].strip(), found["suffix"].strip()
+    unit = rf"(?i:{re.escape(stem(suffix))}s?)" if len(suffix) > 2 else rf"(?i:{re.escape(suffix)})" if suffix[1:] else re.escape(suffix)
+    fits = matches(values, number_pattern((found["thousands"], found["decimal"]), re.escape(prefix), unit))
+    values = pc.replace_substring(values, prefix, "", max_replacements=1) if prefix else values
+    return np.where(fits, converted(pc.if_else(pa.array(fits), values, "0"), found["decimal"], "", suffix), np.nan)
+
+
+def converted(values: Cells, decimal: str, prefix: str, suffix: str) -> Floats:
+    """Return the number in each text, in which only one is. `prefix` and `suffix` have the signs that may stand before and after it."""
+    negative = matches(values, r"^\(|-")
+    values = pc.utf8_ltrim(pc.utf8_rtrim(values, f" ){suffix}{suffix.swapcase()}sS"), f" (+-{prefix}")
+    for sign in {*".,' "} - {decimal}:
+        values = pc.replace_substring(values, sign, "")
+    found = pc.cast(pc.replace_substring(values, decimal, "."), pa.float64()).to_numpy(zero_copy_only=False)
+    return np.where(np.abs(found) <= LARGEST, np.where(negative, -found, found), np.nan)
+
+
+@lru_cache(len(DATES))
+def date_pattern(written: str) -> str:
+    parts = (FIELDS.get(part) or re.escape(part) for part in re.split(r"(%.)", written))
+    return f"^{''.join(parts)}$"
+
+
+def as_dates(values: Cells, written: str) -> Floats:
+    fields = pc.extract_regex(values, date_pattern(written))
+    known = ~mask(fields.is_null())
+
+    def field(name: str) -> NDArray[np.int64]:
+        if f"%{name}" not in written.replace("%I", "%H"):
+            return np.zeros(len(values), np.int64)
+        found = pc.cast(pc.if_else(pa.array(known), pc.struct_field(fields, name), "0"), pa.int64())
+        return np.array(found.to_numpy(zero_copy_only=False))
+
+    year, month, day, hour = field("Y") + field("y"), field("m"), field("d"), field("H")
+    if "%y" in written:
+        year += np.where(year < 69, 2000, 1900)  # as strptime does
+    if "%m" not in written:
+        month = pc.fill_null(pc.index_in(pc.utf8_lower(pc.struct_field(fields, "b")), MONTHS), -1).to_numpy(zero_copy_only=False) % 12 + 1
+        known &= mask(pc.is_in(pc.utf8_lower(pc.struct_field(fields, "b")), MONTHS))
+    if "%p" in written:
+        known &= (hour >= 1) & (hour <= 12)
+        hour = hour % 12 + 12 * mask(pc.is_in(pc.struct_field(fields, "p"), pa.array(["P", "p"])))
+    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
+    days = months.astype("datetime64[D]") + (day - 1)
+    known &= (year > 0) & (month >= 1) & (month <= 12) & (days.astype("datetime64[M]") == months)
+    known &= (hour < 24) & (field("M") < 60) & (field("S") < 60)
+    return np.where(known, (days.astype(np.int64) * 86400 + hour * 3600 + field("M") * 60 + field("S")) / 86400, np.nan)
+
+
+class Extremes:
+    """The two smallest and the two largest different numbers of a column, with how often they occur and as which text."""
+
+    def __init__(self) -> None:
+        self.low, self.high = dict[float, tuple[int, str]](), dict[float, tuple[int, str]]()
+
+    def add(self, found: Floats, cells: Cells, counts: NDArray[np.int64] | None = None) -> None:
+        """Add numbers, and the cells in which they are; NaN is none. `counts` says how often each occurs, else once."""
+        for ends, extreme in ((self.low, np.fmin), (self.high, np.fmax)):
+            rest = found
+            for _ in range(2):
+                value = float(extreme.reduce(rest, initial=np.nan))
+                if np.isnan(value):
+                    break
+                are_equal = found == value
+                count, text = ends.get(value, (0, ""))
+                count += int(are_equal.sum() if counts is None else counts[are_equal].sum())
+                ends[value] = count, text or str(cells[int(are_equal.argmax())].as_py()).strip()
+                rest = np.where(are_equal, np.nan, rest)
+            for value in sorted(ends, reverse=ends is self.high)[2:]:
+                del ends[value]
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return min(self.low, default=np.inf), max(self.high, default=-np.inf)
+
+    def outliers(self) -> list[tuple[int, str]]:
+        """Return how often each number occurs that is far outside of all others, again and again, such as -999, and its text."""
+        found = []
+        for near, far in ((sorted(self.low), max(self.high, default=0)), (sorted(self.high, reverse=True), min(self.low, default=0))):
+            count, text = (self.low | self.high)[near[0]] if near else (0, "")
+            if count >= OFTEN and len(near) > 1 and abs(near[1] - near[0]) > FAR * abs(far - near[1]) > 0:
+                found.append((count, text))
+        return found
+
+
+class Formats:
+    """Gathers in which formats all cells of a column can be written that are neither plain numbers nor dates of ISO 8601.
+
+    `known` counts all cells, `rows` these, apart from `words`, the few texts without a digit, with their counts. `plain` counts plain numbers, and `iso`
+    dates. Empty `styles` and `dates` mean that no format fits. What is gathered does not depend on how the rows are divided into blocks.
+    """
+
+    def __init__(self) -> None:
+        self.known = self.rows = self.plain = self.iso = self.separated = 0
+        self.has_fractions = self.has_points = self.has_others_than_zero = self.has_long = self.has_several_widths = False
+        self.words, self.units = dict[str, int](), dict[tuple[str, str], tuple[str, str]]()
+        self.styles, self.dates = [*STYLES], [*DATES]
+        self.ranges = defaultdict[str, Extremes](Extremes)
+        """The extremes by the decimal sign, or by the format of a date."""
+
+    @classmethod
+    def of(cls, cells: Cells) -> Self:
+        """Return what is gathered from cells, of which some may have no value."""
+        known, formats = cells.filter(pa.array(~is_missing(cells))), cls()
+        formats.add(known, numbers(known), dates(known))
+        return formats
+
+    def __bool__(self) -> bool:
+        return bool(self.styles or self.dates)
+
+    def add(self, cells: Cells, found: Floats, days: Floats) -> None:
+        """Add cells that have a value. `found` are their plain numbers, `days` their dates of ISO 8601, NaN where there is none."""
+        self.known += len(cells)
+        if not self:
+            return
+        are_plain = ~np.isnan(found)
+        others = ~are_plain & np.isnan(days)
+        self.plain, self.iso = self.plain + int(are_plain.sum()), self.iso + int((~are_plain & ~others).sum())
+        if are_plain.any():
+            self.add_plain(cells, found)
+        if not others.any():
+            return
+        counted = pc.value_counts(tidy(texts(cells.filter(pa.array(others)))))
+        values, counts = counted.field(0), counted.field(1).to_numpy(zero_copy_only=False)
+        have_digits = matches(values, r"\d")
+        words = values.filter(pa.array(~have_digits))
+        if len(words) <= MOST_WORDS:
+            for word, count in zip(words.to_pylist(), counts[~have_digits].tolist(), strict=True):
+                self.words[word] = self.words.get(word, 0) + count
+        if len(words) > MOST_WORDS or len(self.words) > MOST_WORDS:
+            self.styles, self.dates = [], []
+        if self and have_digits.any():
+            self.add_written(values.filter(pa.array(have_digits)), counts[have_digits])
+
+    def add_plain(self, cells: Cells, found: Floats) -> None:
+        with_fraction = ~np.isnan(found) & (found % 1 != 0)
+        self.has_others_than_zero = self.has_others_than_zero or bool((np.nan_to_num(found) != 0).any())
+        self.has_long = self.has_long or bool((np.abs(found[~with_fraction]) >= 1000).any())
+        if not self.has_points and with_fraction.any():  # which may be points between thousands
+            self.has_fractions = True
+            self.has_points = not matches(texts(cells.filter(pa.array(with_fraction))), r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$").all()
+
+    def add_written(self, values: Cells, counts: NDArray[np.int64]) -> None:
+        for some in (values[:FEW], values):
+            if self.styles and matches(some, r"^\D*0\d").any():  # a code
+                self.styles = []
+            self.styles = [style for style in self.styles if matches(some, number_pattern(style, PREFIX, SUFFIX)).all()]
+            self.dates = [written for written in self.dates if not np.isnan(as_dates(some, written)).any()]
+        if not self:
+            return
+        self.rows += int(counts.sum())
+        for written in self.dates:
+            self.ranges[written].add(as_dates(values, written), values, counts)
+        if not self.styles:
+            return
+        self.separated += int(counts[matches(values, r"\d[.,' ]\d")].sum())
+        self.has_long |= bool(matches(values, r"^\D*\d{4}").any())
+        self.has_several_widths |= not matches(values, r"^\D*\d{3}[.' ]\d").all()
+        self.add_units(values)
+        prefix, suffix = ("".join(sign for pair in self.units.values() for sign in pair[at]) for at in (0, 1))
+        for decimal in {decimal for _, decimal in self.styles} if len(self.units) == 1 else ():
+            self.ranges[decimal].add(converted(values, decimal, prefix, suffix), values, counts)
+
+    def add_units(self, values: Cells) -> None:
+        known = [*self.units.values()]
+        while len(values) and len(self.units) <= MOST_UNITS:
+            if not known:
+                parts = pc.extract_regex(
+                    values[:1],
+                    rf"^\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[\d.,' ]*\d(?P<after>(?: ?(?:{SUFFIX}))?)\)?$",
+                )[0].as_py()
+                known = [(parts["before"], parts["after"])]
+                self.units.setdefault((parts["before"].strip(), stem(parts["after"].strip())), known[0])
+            before, after = (re.escape(part.strip()) for part in known.pop())
+            values = values.filter(pa.array(~matches(values, rf"^\(?[-+]? ?{before} ?[-+]? ?[\d.,' ]*\d ?{after}\)?$")))
+
+    @property
+    def num_words(self) -> int:
+        """Return how many cells have no digit; 0 if they have more than MOST_WORDS different texts."""
+        return sum(self.words.values()) if self else 0
+
+    def found(self) -> list[str]:
+        """Return the format in which all cells are written apart from `words`, several if more than one fits, or [] if none does."""
+        known = self.known - self.num_words
+        if not self.rows:
+            return []
+        usable = [written for written in self.dates if not self.iso or written.startswith("%Y-%m-%d")]
+        if usable and self.rows + self.iso == known:
+            return usable
+        if not self.styles or self.rows + self.plain != known or len(self.units) != 1:
+            return []
+        [(before, after)] = self.units.values()
+        return [f"{before}1{thousands}234{decimal}5{after}" for thousands, decimal in self.possible_styles()]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return True if some numbers have the unit, and others have none, zeros apart."""
+        return bool(self.found() and self.styles and self.unit and self.plain and self.has_others_than_zero)
+
+    @property
+    def unit(self) -> str:
+        """Return what stands before or after all numbers, or several of these, such as `kg and lb`; "" for nothing."""
+        return " and ".join(f"{before}{after}".strip() for before, after in self.units.values())
+
+    def possible_styles(self) -> list[tuple[str, str]]:
+        """Return the simplest style that fits, or two that differ in what a comma or a point means: `1,234` may be 1234 or 1.234."""
+        styles = [style for style in self.styles if style[1] == "." or not (self.has_points if style == POINTS else self.has_fractions)]
+        is_grouped = bool(styles) and styles[0][0] in (*"' .",)
+        if not styles or (
+            not self.unit and (not self.separated or (is_grouped and not self.has_several_widths))
+        ):  # such as a number of a phone
+            return []
+        for several, other in (((COMMAS, DECIMAL_COMMA), PLAIN), ((PLAIN, POINTS), DECIMAL_COMMA)):
+            if {*several} <= {*styles} and other not in styles and self.separated:
+                thousands = COMMAS if COMMAS in several else POINTS
+                are_thousands = FEWEST <= self.separated < self.rows + self.plain and not self.has_long  # those below 1000 have no sign
+                if are_thousands or (COMMAS in several and self.unit in WITH_COMMA):
+                    return [thousands]
+                return [*several] if COMMAS in several or re.fullmatch(rf"\W+|{CODES}", self.unit) else [PLAIN]
+        return styles[:1]
