@@ -176,6 +176,15 @@ def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> Non
     for use in (opened, lambda source: source.refuse_damaged(workers=1, within_s=9)):
         with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number"):
             use(settings(path, number_columns=("size",)))
+    with pytest.raises(Refusal, match=r"a\.csv:22: has unknown in the column size: write a number as in \$1,234\.5, or leave"):
+        opened(settings(path, formats=[["size", "$1,234.5"]]))
+    with pytest.raises(Refusal, match=r"source\.formats: .*a\.csv has no column day"):
+        settings(path, formats=[["day", "%d/%m/%Y"]]).open(workers=1)
+    for wrong in ("1,234,5", "abc", "%d/%m", "%d/%m/%Y %I:%M"):
+        with pytest.raises(Refusal, match=f"{wrong} is no format: write the number 1234.5 as the column writes it"):
+            settings(path, formats=[["size", wrong]])
+    with pytest.raises(Refusal, match="has size twice, or source.category_columns has it, too"):
+        settings(path, category_columns=("size",), formats=[["size", "1,234.5"]])
     twice = write(tmp_path / "b.csv", "size,size,label", "1,2,a", "2,1,b")
     with pytest.raises(Refusal, match="has size as the name of several columns: rename them"):
         settings(twice).open(workers=1)

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Self
 
@@ -13,9 +14,11 @@ from numpy.typing import NDArray
 from pipeline.core.inputs.table import LARGEST, NUMBER_FORMAT, Floats, kind_of_format
 from pipeline.prepare.reading.cells import Cells, dates, is_missing, mask, numbers, texts
 
+SIGNS = "$€£¥₹₽₩₺₪₫฿₴₦₱₸"
 CODES = "AED|AUD|BRL|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|NOK|NZD|PLN|RON|RUB|SEK|SGD|THB|TRY|USD|ZAR"
-PREFIX = rf"[A-Z]{{0,2}}\p{{Sc}}|{CODES}|Rs|kr"
-SUFFIX = r"[%‰]|\p{Sc}|[\p{L}°µ][\p{L}²³°/ ]{0,11}"
+PREFIX = rf"[A-Z]{{0,2}}[{SIGNS}]|{CODES}|Rs|kr"
+SUFFIX = rf"[%‰{SIGNS}]|(?:[^\W\d_]|°)(?:[^\W\d_]|[²³°/ ]){{0,11}}"
+UNIT = re.compile(rf"\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[0-9.,' ]*[0-9](?P<after>(?: ?(?:{SUFFIX}))?)\)?")
 WITH_COMMA = ("$", "£", "¥", "₹", "USD", "GBP", "JPY", "INR")
 """Currencies in which a comma stands between thousands."""
 PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS = (
@@ -49,7 +52,7 @@ DAYS += ["%d.%m.%Y", "%d.%m.%y", "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%y/%m/%d",
 DAYS += [sign.join(("%d", "%b", year)) for sign in "- " for year in ("%Y", "%y")]
 DATES = tuple(day + time for day in DAYS for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p"))
 """The formats of dates that are found. Month and day are never in this order with points between them."""
-FEW, MOST_UNITS, MOST_WORDS, FEWEST = 100, 5, 2, 10
+MOST_UNITS, MOST_WORDS, FEWEST = 5, 2, 10
 OFTEN, FAR = 3, 3
 
 
@@ -80,8 +83,11 @@ def matches(values: Cells, pattern: str) -> NDArray[np.bool_]:
     return mask(pc.match_substring_regex(values, pattern))
 
 
-def number_pattern(style: tuple[str, str], prefix: str, suffix: str) -> str:
-    """Return the pattern of texts with one number between a prefix and a suffix, which are patterns, too."""
+def number_pattern(style: tuple[str, str], units: Iterable[tuple[str, str]]) -> str:
+    """Return the pattern of texts with one number, before and after which one of `units` may be: of these, singular and plural are equal."""
+    before, after = zip(*units, strict=True)
+    prefix = "|".join({re.escape(each.strip()) for each in before})
+    suffix = "|".join({same_units(each.strip()) for each in after})
     thousands, decimal = (re.escape(sign) for sign in style)
     grouped = rf"[1-9]\d{{0,2}}(?:{thousands}\d{{3}})+|" if thousands else ""
     grouped += r"[1-9]\d?(?:,\d{2})+,\d{3}|" if thousands == "," else ""  # as in India
@@ -91,15 +97,19 @@ def number_pattern(style: tuple[str, str], prefix: str, suffix: str) -> str:
 
 def stem(suffix: str) -> str:
     """Return the unit in the form that equal ones share: in lower case and singular, such as `month` for `Months`."""
-    return suffix if len(suffix) < 2 else suffix.casefold().removesuffix("s") if len(suffix) > 2 else suffix.casefold()
+    return suffix if len(suffix) < 2 else suffix.lower() if len(suffix) == 2 else suffix.lower().removesuffix("s")
+
+
+def same_units(suffix: str) -> str:
+    """Return the pattern of units with the same `stem`."""
+    return re.escape(suffix) if len(suffix) < 2 else f"(?i:{re.escape(stem(suffix))}{'s?' * (len(suffix) > 2)})"
 
 
 def as_numbers(values: Cells, written: str) -> Floats:
     found = NUMBER_FORMAT.fullmatch(written)
     assert found
     prefix, suffix = found["prefix"].strip(), found["suffix"].strip()
-    unit = rf"(?i:{re.escape(stem(suffix))}s?)" if len(suffix) > 2 else rf"(?i:{re.escape(suffix)})" if suffix[1:] else re.escape(suffix)
-    fits = matches(values, number_pattern((found["thousands"], found["decimal"]), re.escape(prefix), unit))
+    fits = matches(values, number_pattern((found["thousands"], found["decimal"]), [(prefix, suffix)]))
     values = pc.replace_substring(values, prefix, "", max_replacements=1) if prefix else values
     return np.where(fits, converted(pc.if_else(pa.array(fits), values, "0"), found["decimal"], "", suffix), np.nan)
 
@@ -232,7 +242,7 @@ class Formats:
             self.add_written(values.filter(pa.array(have_digits)), counts[have_digits])
 
     def add_plain(self, cells: Cells, found: Floats) -> None:
-        with_fraction = ~np.isnan(found) & (found % 1 != 0)
+        with_fraction = ~np.isnan(found) & (found != np.floor(found))
         self.has_others_than_zero = self.has_others_than_zero or bool((np.nan_to_num(found) != 0).any())
         self.has_long = self.has_long or bool((np.abs(found[~with_fraction]) >= 1000).any())
         if not self.has_points and with_fraction.any():  # which may be points between thousands
@@ -240,13 +250,13 @@ class Formats:
             self.has_points = not matches(texts(cells.filter(pa.array(with_fraction))), r"^\s*[-+]?[1-9]\d{0,2}\.\d{3}\s*$").all()
 
     def add_written(self, values: Cells, counts: NDArray[np.int64]) -> None:
-        for some in (values[:FEW], values):
-            if self.styles and matches(some, r"^\D*0\d").any():  # a code
-                self.styles = []
-            self.styles = [style for style in self.styles if matches(some, number_pattern(style, PREFIX, SUFFIX)).all()]
-            self.dates = [written for written in self.dates if not np.isnan(as_dates(some, written)).any()]
-        if not self:
-            return
+        """Add different texts with digits. Nearly all columns are decided by the first."""
+        self.dates = [written for written in self.dates if matches(values[:1], date_pattern(written)).all()]
+        self.dates = [written for written in self.dates if not np.isnan(as_dates(values, written)).any()]
+        if self.styles and (matches(values, r"^\D*0\d").any() or not self.add_units(values)):  # 0\d is a code
+            self.styles = []
+        patterns = {style: number_pattern(style, self.units.values()) for style in self.styles}
+        self.styles = [style for style, pattern in patterns.items() if matches(values, pattern).all()]
         self.rows += int(counts.sum())
         for written in self.dates:
             self.ranges[written].add(as_dates(values, written), values, counts)
@@ -255,23 +265,23 @@ class Formats:
         self.separated += int(counts[matches(values, r"\d[.,' ]\d")].sum())
         self.has_long |= bool(matches(values, r"^\D*\d{4}").any())
         self.has_several_widths |= not matches(values, r"^\D*\d{3}[.' ]\d").all()
-        self.add_units(values)
-        prefix, suffix = ("".join(sign for pair in self.units.values() for sign in pair[at]) for at in (0, 1))
+        prefix, suffix = ("".join(pair[at] for pair in self.units.values()) for at in (0, 1))
         for decimal in {decimal for _, decimal in self.styles} if len(self.units) == 1 else ():
             self.ranges[decimal].add(converted(values, decimal, prefix, suffix), values, counts)
 
-    def add_units(self, values: Cells) -> None:
+    def add_units(self, values: Cells) -> bool:
+        """Find what is before and after the numbers. Return False if there are too many units, or a text without a unit."""
         known = [*self.units.values()]
         while len(values) and len(self.units) <= MOST_UNITS:
             if not known:
-                parts = pc.extract_regex(
-                    values[:1],
-                    rf"^\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[\d.,' ]*\d(?P<after>(?: ?(?:{SUFFIX}))?)\)?$",
-                )[0].as_py()
-                known = [(parts["before"], parts["after"])]
-                self.units.setdefault((parts["before"].strip(), stem(parts["after"].strip())), known[0])
+                if not (found := UNIT.fullmatch(values[0].as_py())):
+                    return False
+                known = [(found["before"], found["after"])]
+                self.units.setdefault((found["before"].strip(), stem(found["after"].strip())), known[0])
+                values = values[1:]
             before, after = (re.escape(part.strip()) for part in known.pop())
             values = values.filter(pa.array(~matches(values, rf"^\(?[-+]? ?{before} ?[-+]? ?[\d.,' ]*\d ?{after}\)?$")))
+        return not len(values)
 
     @property
     def num_words(self) -> int:
