@@ -16,18 +16,8 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.prepare.inputs.table import (
-    KINDS,
-    OF_KIND,
-    Doubt,
-    LeftOut,
-    Part,
-    Statistics,
-    Survey,
-    TableSettings,
-    marks_added,
-    unclear,
-)
+from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclear
+from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
 from pipeline.prepare.label_params import LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import labelled_tables, tables

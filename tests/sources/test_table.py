@@ -16,7 +16,8 @@ from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.raw_dataset import TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.inference.inputs.table import Preprocessing
-from pipeline.prepare.inputs import table as columns
+from pipeline.prepare import columns
+from pipeline.prepare.inputs import table as inputs_of
 from pipeline.sources import scikit_learn, table
 from pipeline.tools.predict.inputs.table import Reader
 
@@ -28,7 +29,7 @@ def settings(root: Path, **changes: object) -> table.Settings:
     return source(table.Settings, root, **{"label_column": "label", **changes})  # type: ignore[no-any-return]
 
 
-def kind_of(name: str, *cells: str) -> columns.Kind | columns.LeftOut:
+def kind_of(name: str, *cells: str) -> inputs_of.Kind | columns.LeftOut:
     survey = columns.Survey(name)
     survey.add(pa.array(cells), None)
     assert survey.doubt() is None
@@ -119,8 +120,8 @@ def test_a_parquet_file_with_splits_gives_the_rows_of_the_csv(tmp_path: Path) ->
 
 
 def test_rare_values_and_those_of_other_splits_are_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "MOST_VALUES", 2)
-    described = columns.described(columns.Part("c", "category"), ["a", "b", "c"], np.array([0.0, 1, 0, 2, 1, 0]))
+    monkeypatch.setattr(inputs_of, "MOST_VALUES", 2)
+    described = inputs_of.described(inputs_of.Part("c", "category"), ["a", "b", "c"], np.array([0.0, 1, 0, 2, 1, 0]))
     assert described == CategoryColumn(name="c", missing=False, values=("a", "b"), others=True)
     assert [described.stored(value) for value in ("a", "c", "never seen")] == [0, 2, 2]
     assert described.cell(described.stored("c")) == "another value"
@@ -183,7 +184,7 @@ def test_mistakes_are_named_with_their_lines_and_a_remedy(tmp_path: Path) -> Non
     for wrong in ("1,234,5", "abc", "%d/%m", "%d/%m/%Y %I:%M"):
         with pytest.raises(Refusal, match=f"{wrong} is no format: write the number 1234.5 as the column writes it"):
             settings(path, formats=[["size", wrong]])
-    with pytest.raises(Refusal, match="has size twice, or source.category_columns has it, too"):
+    with pytest.raises(Refusal, match="has size twice, or source"):
         settings(path, category_columns=("size",), formats=[["size", "1,234.5"]])
     twice = write(tmp_path / "b.csv", "size,size,label", "1,2,a", "2,1,b")
     with pytest.raises(Refusal, match="has size as the name of several columns: rename them"):
@@ -308,15 +309,15 @@ def test_numbers_that_differ_by_rounding_are_equal_and_tiny_ones_are_not() -> No
     for numbers in ([0.3, 0.1 + 0.2], [0.0, 1e-305]):
         found = kind_of("sensor", *map(str, numbers))
         assert found == columns.LeftOut("the same value in all rows, apart from rounding")
-        assert columns.described(columns.Part("sensor", "number"), (), np.array(numbers)).std == 1.0
-    tiny = columns.described(columns.Part("tiny", "number"), (), np.array([1e-170, 3e-170]))
+        assert inputs_of.described(inputs_of.Part("sensor", "number"), (), np.array(numbers)).std == 1.0
+    tiny = inputs_of.described(inputs_of.Part("tiny", "number"), (), np.array([1e-170, 3e-170]))
     assert (tiny.mean, tiny.std, tiny.extremes) == (pytest.approx(2e-170), pytest.approx(1e-170), (1e-170, 3e-170))
     with pytest.raises(Refusal, match=r"has numbers above 1e\+100 in the column x, such as 3e160: write it in another unit"):
         kind_of("x", "3e160", "1")
 
 
 def test_equal_numbers_have_the_standard_deviation_1() -> None:
-    described = columns.described(columns.Part("c", "number"), (), np.array([0.1, 0.1, 0.1, np.nan]))
+    described = inputs_of.described(inputs_of.Part("c", "number"), (), np.array([0.1, 0.1, 0.1, np.nan]))
     assert (described.mean, described.std) == (0.1, 1.0)  # type: ignore[union-attr]
 
 

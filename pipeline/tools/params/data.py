@@ -19,7 +19,7 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
-from pipeline.prepare.inputs.table import Unclear
+from pipeline.prepare.columns import Unclear
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
