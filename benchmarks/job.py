@@ -14,10 +14,10 @@ from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, PAD, TextInputs, T
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.inference.machine import Machine
 from pipeline.inference.precision import ChosenPrecision, autocast, choose
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.train.engine import objective, optimizers
 from pipeline.train.params import TrainParams
 

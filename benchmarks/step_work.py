@@ -16,11 +16,11 @@ from pipeline.core.params import from_data
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
 from pipeline.core.spec import Spec, Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference import networks, precision
 from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups
 from pipeline.train.params import TrainParams

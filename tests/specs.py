@@ -8,9 +8,9 @@ from pipeline.core.inputs.text import BYTE_SIGNS, AnyDescription, TextInputs, To
 from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.sequence import SequenceTargets
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 
 
 def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> Spec:

@@ -20,7 +20,7 @@ CORRECT = "correct it, as docs/extending.md explains"
 
 @dataclass(frozen=True)
 class Registry:
-    """The choices in `package`, such as the models. Each module of the package is one choice.
+    """The choices in `package`, such as the models. Each module of the package is one choice or, with `part`, each folder that has this module.
 
     `noun` is the word for a choice in messages. Only the modules of this package can be imported by name. So the name of a choice may come
     from an untrusted file.
@@ -28,13 +28,16 @@ class Registry:
 
     package: str
     noun: str
+    part: str | None = None
     needs_torch: bool = False
     """True if the modules import torch, which takes seconds. A section that chooses one is validated only if all others are valid."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        package = importlib.import_module(self.package)
-        return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+        folders = importlib.import_module(self.package).__path__
+        if self.part is None:
+            return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))
+        return tuple(sorted(path.parent.name for folder in folders for path in Path(folder).glob(f"*/{self.part}.py")))
 
     def known(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return `names`, each once. Raises ValueError if one of them is not a choice."""
@@ -61,7 +64,7 @@ class Registry:
 
     def path(self, name: str) -> str:
         """Return the file of the choice `name`, from the top folder on."""
-        return f"{self.package.replace('.', '/')}/{name}.py"
+        return "/".join((*self.package.split("."), name, *([self.part] if self.part else []))) + ".py"
 
     def failure(self, name: str, error: BaseException) -> tuple[str, str]:
         """Return where `error` was raised in the module of the choice `name`, `FILE:LINE` or the file alone, and its message on one line."""
@@ -74,7 +77,7 @@ class Registry:
         if name not in self.names:
             raise KeyError(name)
         try:
-            return importlib.import_module(f"{self.package}.{name}")
+            return importlib.import_module(self.path(name).removesuffix(".py").replace("/", "."))
         except Refusal:
             raise
         except (Exception, SystemExit) as error:  # whatever the module of a user raises
@@ -120,4 +123,4 @@ MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
-TASKS = Registry("pipeline.core.tasks", "task")
+TASKS = Registry("pipeline.tasks", "task", "targets")

@@ -1,8 +1,8 @@
 """Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInf
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
@@ -20,7 +23,7 @@ MOST_BYTES = 34 * 2**20
 class Description(BaseModel):
     """The base class of `Inputs` and `Targets`, which together make up the description of a dataset (`Spec`).
 
-    `kind` names the module of this part, in `pipeline/core/inputs/` or `pipeline/core/tasks/`.
+    `kind` names the module of this part, in `pipeline/core/inputs/`, or its folder in `pipeline/tasks/`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -108,9 +111,9 @@ class Inputs(Description):
 class Targets(Description):
     """Describes the targets of a dataset, which decide the task. Each kind has its own subclass.
 
-    This subclass is `Targets` in `pipeline/core/tasks/KIND.py`. The module of the same name in `pipeline/train/tasks/` has a class
-    `Objective` (loss and metrics of the training), and that in `pipeline/evaluate/tasks/` a class `Evaluator` (scores, tables and figures
-    of the test split).
+    This subclass is `Targets` in `pipeline/tasks/KIND/targets.py`. In the same folder, `train.py` has a class `Objective` (loss and metrics of
+    the training), `evaluate.py` the classes `Settings` (the section `evaluate`) and `Evaluator` (scores, tables and figures of the test
+    split), and `predict.py`, which a task may lack, a class `Predictor`.
     """
 
     dtype: ClassVar[type[np.generic]]
@@ -132,6 +135,8 @@ class Targets(Description):
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()
     """Those of `metrics` that are not measured over the steps of the training."""
+    prediction_unit: ClassVar[str | None] = None
+    """The unit of predictions, such as "probability"; None if these are the outputs of the network, such as logits."""
 
     @classmethod
     def example(cls) -> Self | None:
@@ -147,6 +152,18 @@ class Targets(Description):
     def output_names(self) -> tuple[str, ...]:
         """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
+
+    @property
+    def constants(self) -> Mapping[str, Sequence[float]]:
+        """Return the numbers that `as_predictions` needs, by name. `scale` are those by which differences of predictions are divided for messages."""
+        return {}
+
+    def as_predictions(self, outputs: "Tensor", constants: Mapping[str, "Tensor"]) -> "Tensor":
+        """Return the predictions for `outputs` (n, ...) of the network, if `prediction_unit` is not None. It is the last layer of a model that predicts.
+
+        `constants` are those of the property, in float64, on the device of `outputs`.
+        """
+        raise NotImplementedError
 
     def has_targets_of(self, other: "Targets") -> bool:
         """Return True if stored targets that `other` describes mean the same as those of this description."""

@@ -9,15 +9,15 @@ from pipeline.core.registry import Registry
 from pipeline.core.section import Count, Section
 from pipeline.inference.params import MetricNames
 
-SETTINGS = Registry("pipeline.evaluate.settings", "task")
+EVALUATIONS = Registry("pipeline.tasks", "task", "evaluate", needs_torch=True)
 Views = Literal["none", "mirror", "mirror_translate"]
 
 
 class EvaluateSettings(Section):
-    """The settings of the section `evaluate` that every task has. Each task adds settings in `pipeline/evaluate/settings/TASK.py`."""
+    """The settings of the section `evaluate` that every task has. Each task adds settings in `pipeline/tasks/TASK/evaluate.py`."""
 
     name: str
-    """The task of the dataset: a module of `pipeline/evaluate/settings/`."""
+    """The task of the dataset: a folder of `pipeline/tasks/`."""
     batch_size: Count
     """Samples per forward pass."""
     test_time_augmentation: Views
@@ -55,13 +55,13 @@ class EvaluateSettings(Section):
 
 
 class EvaluateParams(Section):
-    evaluate: Annotated[EvaluateSettings, SETTINGS]
+    evaluate: Annotated[EvaluateSettings, EVALUATIONS]
     """How the test split is scored; the keys depend on the task."""
 
     def for_task(self, task: str) -> Self:
         """Return these parameters, or the recommended ones of `task` if these are of another task."""
         if self.evaluate.name == task:
             return self
-        settings = SETTINGS.settings(task)
+        settings = EVALUATIONS.settings(task)
         recommended = {"name": task, **settings.recommended(name=task, task=task)}
         return self.model_copy(update={"evaluate": settings.model_validate_json(json.dumps(recommended))})

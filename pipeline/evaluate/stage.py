@@ -17,11 +17,10 @@ from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import columns, intervals, tta
-from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.params import EVALUATIONS, EvaluateParams
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file, networks, precision, torch_errors
@@ -33,7 +32,6 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 
-EVALUATIONS = Registry("pipeline.evaluate.tasks", "task")
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
 
@@ -119,7 +117,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 
 def origin_of(digest: str, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams, paths: Paths) -> str:
     """Return a digest of all that decides the predictions of the model file with the SHA-256 `digest` for `prepared`: also code and machine."""
-    code = identity.dependencies("evaluate", {"model": {"name": manifest.inference.model.name}}, paths.top)
+    names = {"model": {"name": manifest.inference.model.name}, "evaluate": {"name": manifest.spec.targets.kind}}
+    code = identity.dependencies("evaluate", names, paths.top)
     decisive = (digest, prepared.digest, identity.code_digest(code, paths.top), files.digest(paths.lock), machine.fingerprint())
     return files.digest_of([*decisive, params.evaluate.batch_size])
 

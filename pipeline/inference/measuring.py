@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import CORRECT, missing_method
 from pipeline.core.spec import Direction, Spec, Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.multi_label.targets import HALF
 
 if TYPE_CHECKING:
     import torch

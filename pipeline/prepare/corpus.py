@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.reading.workers import on_processes
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 BLOCK_TOKENS = 2**20
 MOST_FITTED, MANY_CHARACTERS = 2**28, 2**25

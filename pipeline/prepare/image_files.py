@@ -18,7 +18,6 @@ from pipeline.core.inputs.image import ImageInputs, WhitePoint
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import ValueOf
-from pipeline.core.tasks.classification import described
 from pipeline.core.untrusted import shown
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
@@ -27,6 +26,7 @@ from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
 from pipeline.prepare.reading.images import MAX_16_BIT, MOST_LEVELS, Chunk, Decoder, FewLevels, white_point
 from pipeline.prepare.reading.workers import on_processes, on_threads
+from pipeline.tasks.classification.targets import described
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 2 * 2**20

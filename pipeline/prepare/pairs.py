@@ -12,12 +12,12 @@ from pipeline.core.inputs.text import TextInputs
 from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.tokenizer import Tokenizer, Tokens
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.inputs.text_pair import Statistics
 from pipeline.prepare.params import Duplicates
+from pipeline.tasks.sequence.targets import SequenceTargets
 
 BLOCK_PAIRS = 4096
 ENDS = 2

@@ -47,7 +47,7 @@ class SourceSettings(Section):
     """The kind of the dataset's inputs: the name of a module of `pipeline/core/inputs/`."""
 
     TASK: ClassVar[str] = "classification"
-    """The kind of the dataset's targets, which decides the task: the name of a module of `pipeline/core/tasks/`. Where a key decides it, as in
+    """The kind of the dataset's targets, which decides the task: the name of a folder of `pipeline/tasks/`. Where a key decides it, as in
     `LabelSettings`, this is the usual task."""
 
     name: str

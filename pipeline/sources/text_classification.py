@@ -15,7 +15,6 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import ClassTargets, described
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
@@ -30,6 +29,7 @@ from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, vi
 from pipeline.prepare.reading.labelled_tables import Labelled, Part, find_line_files
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
+from pipeline.tasks.classification.targets import ClassTargets, described
 
 BLOCK_SAMPLES = 4096
 Assigned = Mapping[str, NDArray[np.str_]]

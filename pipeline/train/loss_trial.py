@@ -10,14 +10,14 @@ from torch.nn import functional
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import CORRECT, LOSSES
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference import measuring, torch_errors
 from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 from pipeline.inference.params import ClassLossSettings, LossSettings
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.multi_label.targets import LabelTargets
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 from pipeline.train.engine.objective import flattened
 from pipeline.train.params import AugmentSettings, TrainParams
 

@@ -39,7 +39,7 @@ from pipeline.train.engine.step import Step
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 
-OBJECTIVES = Registry("pipeline.train.tasks", "task")
+OBJECTIVES = Registry("pipeline.tasks", "task", "train", needs_torch=True)
 Pause = Callable[[], object]
 MOST_NAMED = 5
 DIVERGED = 10

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.inputs.table import TableInputs
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
+from pipeline.tasks.classification.targets import ClassTargets
 
 INPUTS: dict[str, Any] = {"kind": "image", "height": 4, "width": 6, "channels": 3, "mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
 TARGETS: dict[str, Any] = {"kind": "classification", "classes": ("a", "b")}

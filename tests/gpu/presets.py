@@ -8,7 +8,7 @@ from pipeline.core.inputs.table import NumberColumn, TableInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
+from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.train.params import TrainParams
 from tests import texts
 from tests.conftest import preset

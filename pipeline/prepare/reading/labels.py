@@ -17,14 +17,14 @@ from pipeline.core.inputs.table import LARGEST, MISSING, as_truth, is_too_large
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import described
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, mask, numbers, texts
 from pipeline.prepare.reading.class_names import ClassNames, joined
 from pipeline.prepare.reading.json_rows import is_nested
+from pipeline.tasks.classification.targets import described
+from pipeline.tasks.multi_label.targets import LabelTargets
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10

@@ -53,7 +53,7 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
     if source.targets_kind not in TASKS.names:
         raise Refusal(
             f"source.name: the dataset {source.name} needs the task {source.targets_kind}, but this pipeline has only these tasks: "
-            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/core/tasks/{source.targets_kind}.py"
+            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/tasks/{source.targets_kind}/targets.py"
         )
     targets: type[Targets] = TASKS.module(source.targets_kind).Targets
     return targets

@@ -13,10 +13,10 @@ from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.registry import INPUTS
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
 from pipeline.prepare.params import PrepareParams
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.tools import training_time
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import Finding

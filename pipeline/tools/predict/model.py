@@ -20,20 +20,20 @@ from pipeline.core.registry import Registry
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
 from pipeline.evaluate import decoding
-from pipeline.evaluate.settings.sequence import WIDEST
 from pipeline.inference import machine, model_file, networks, precision, torch_errors
 from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
+from pipeline.tasks.sequence.evaluate import WIDEST
 from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader
 from pipeline.tools.predict.table_column import TableColumn
 
 READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
-PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
+PREDICTORS = Registry("pipeline.tasks", "task", "predict")
 BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
 
 

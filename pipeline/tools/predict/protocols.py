@@ -128,7 +128,7 @@ class Prediction(Protocol):
 
 
 class Predictor(Protocol):
-    """Turns outputs into predictions. A task with predictions has its own class `Predictor` in `pipeline/tools/predict/tasks/TASK.py`.
+    """Turns outputs into predictions. A task with predictions has its own class `Predictor` in `pipeline/tasks/TASK/predict.py`.
 
     It is built from the model's spec, which describes inputs and targets, and from `top_k`, the number of classes in a prediction.
     """

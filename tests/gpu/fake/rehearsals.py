@@ -24,10 +24,15 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.batches import loader
 from pipeline.inference.inputs import image
+from pipeline.tasks.classification import train as classification
+from pipeline.tasks.language_modeling import train as language_modeling
+from pipeline.tasks.multi_label import train as multi_label
+from pipeline.tasks.multi_label.targets import LabelTargets
+from pipeline.tasks.regression import train as regression
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence import train as sequence
 from pipeline.train import training
 from pipeline.train.augment import augmentation as augmenting_images
 from pipeline.train.augment.augmentation import Augmentation
@@ -36,7 +41,6 @@ from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
-from pipeline.train.tasks import classification, language_modeling, multi_label, regression, sequence
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import preset

@@ -20,12 +20,12 @@ from pipeline.__main__ import main
 from pipeline.core.inputs.text import TextInputs, TokenizerDescription
 from pipeline.core.prepared import Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks
 from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest
+from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tools.predict import command
 from pipeline.tools.predict.inputs import text
 from tests.models.text_models import CLASSIFIERS, build
