@@ -122,5 +122,5 @@ def missing_method(owner: type, method: str) -> Refusal:
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
-INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
+INPUTS = Registry("pipeline.inputs", "kind of inputs", "description")
 TASKS = Registry("pipeline.tasks", "task", "targets")

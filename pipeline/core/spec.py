@@ -23,7 +23,7 @@ MOST_BYTES = 34 * 2**20
 class Description(BaseModel):
     """The base class of `Inputs` and `Targets`, which together make up the description of a dataset (`Spec`).
 
-    `kind` names the module of this part, in `pipeline/core/inputs/`, or its folder in `pipeline/tasks/`.
+    `kind` names the folder of this part, in `pipeline/inputs/` or `pipeline/tasks/`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -41,10 +41,11 @@ class Description(BaseModel):
 
 
 class Inputs(Description):
-    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/core/inputs/KIND.py`.
+    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/inputs/KIND/description.py`.
 
-    The module of the same name in `pipeline/prepare/inputs/` has a class `Statistics` (what `prepare` computes over the train split), and that
-    in `pipeline/inference/inputs/` a class `Preprocessing` (the first layer of every model).
+    In the same folder, `first_layer.py` has a class `Preprocessing` (the first layer of every model), and `predict.py`, which a kind may lack,
+    a class `Reader` (from files and values to stored samples). `pipeline/prepare/inputs/KIND.py` has a class `Statistics`: what `prepare`
+    computes over the train split.
     """
 
     dtype: ClassVar[type[np.generic]]
@@ -80,6 +81,14 @@ class Inputs(Description):
         Return None, as the base class does, if samples of this kind are never padded.
         """
         return None
+
+    def target_tokens(self, rows: Any) -> Any:
+        """Return the tokens of stored samples, an array or a tensor (n, ...), among which are their targets, (n, length): see `Targets.stored`."""
+        raise NotImplementedError
+
+    def num_targets(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of targets of each stored sample, (n,), if they are among its tokens."""
+        raise NotImplementedError
 
     def random_samples(self, count: int) -> NDArray[Any]:
         """Return `count` random stored samples, which are the same in each call.
@@ -123,14 +132,13 @@ class Targets(Description):
     has_labels: ClassVar[bool] = False
     """True if a target (outputs,) has 1 for each label of the sample, and 0 for each other one. Neither with classes nor with labels, mixup and CutMix are
     refused; without classes, label smoothing is."""
-    per_token: ClassVar[bool] = False
-    """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
-    consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
+    stored: ClassVar[Literal["apart", "windows", "within"]] = "apart"
+    """Where the targets are: stored beside the inputs, or the tokens that follow each token of the inputs. If they are in `windows`, the rows
+    of a split are consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs). `within` the inputs, they are
+    among the `target_tokens` of a sample, such as those of the target text in a pair: a model returns outputs (n, length - 1, num_outputs),
+    and those at a target token predict the one that follows."""
     loss_unit: ClassVar[str] = "nats"
     """The unit of the loss of a validation, for figures."""
-    paired: ClassVar[bool] = False
-    """True if the targets are the tokens of the target text in each pair of texts (`TextPairInputs`). Such targets are not stored. A model
-    returns outputs (n, length - 1, num_outputs): those at a token of the target text predict the token that follows."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()
@@ -145,8 +153,8 @@ class Targets(Description):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of the stored target of one sample. Of texts whose targets are tokens, none are stored."""
-        return (0,) if self.per_token or self.paired else ()
+        """Return the shape of the stored target of one sample. Targets that are tokens of the inputs are not stored apart from them."""
+        return () if self.stored == "apart" else (0,)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.prepared import Prepared, Split
+from pipeline.inputs.table.description import TableInputs
 
 FILE = "columns.csv"
 HEADER = ("column", "kind", "importance", "deviation")

@@ -6,9 +6,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports.metrics import DIVERGED
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 class Decodes(Protocol):

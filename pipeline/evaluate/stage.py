@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pipeline.core import files, identity, untrusted
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
@@ -31,6 +30,7 @@ from pipeline.inference.measuring import refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
+from pipeline.inputs.table.description import TableInputs
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""

@@ -215,7 +215,7 @@ def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[T
     import torch  # late: reading a direction needs no torch
 
     generator = torch.Generator().manual_seed(0)
-    of_tokens = targets.per_token or targets.paired
+    of_tokens = targets.stored != "apart"
     of_class = () if targets.has_classes else (num_outputs,)  # a class does not know its `row_shape`
     shape = (TRIED, TRIED_TOKENS) if of_tokens else (TRIED, *(targets.row_shape if isinstance(targets, Targets) else of_class))
     outputs = torch.randn(*shape[: 1 + of_tokens], num_outputs, generator=generator)

@@ -21,7 +21,7 @@ from pipeline.inference.params import ModelSettings
 from pipeline.inference.precision import ChosenPrecision, autocast
 from pipeline.inference.tensor_file import Tensors
 
-PREPROCESSING = Registry("pipeline.inference.inputs", "kind of inputs")
+PREPROCESSING = Registry("pipeline.inputs", "kind of inputs", "first_layer", needs_torch=True)
 
 
 def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:

@@ -10,10 +10,10 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.prepare import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.reading.workers import on_processes

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.core.inputs.image import ImageInputs, WhitePoint
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import ValueOf
 from pipeline.core.untrusted import shown
+from pipeline.inputs.image.description import ImageInputs, WhitePoint
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading import archives

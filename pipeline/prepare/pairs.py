@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.core.inputs.text import TextInputs
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer, Tokens
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.inputs.text_pair import Statistics

@@ -44,7 +44,7 @@ class SourceSettings(Section):
     """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
 
     inputs: ClassVar[str] = "image"
-    """The kind of the dataset's inputs: the name of a module of `pipeline/core/inputs/`."""
+    """The kind of the dataset's inputs: the name of a folder of `pipeline/inputs/`."""
 
     TASK: ClassVar[str] = "classification"
     """The kind of the dataset's targets, which decides the task: the name of a folder of `pipeline/tasks/`. Where a key decides it, as in

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.inputs.text import Normalization, TokenizerKind
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import counted
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import Normalization, TokenizerKind
 from pipeline.prepare.inputs.text import TextSettings, fit
 
 MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000

@@ -11,7 +11,6 @@ import torch
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted, listed
@@ -27,6 +26,7 @@ from pipeline.inference.measuring import Measured, directions, positive_class, r
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train import history, loss_trial
 from pipeline.train.augment.augmentation import Augmentation, TextAugmentation, refuse_misfit
 from pipeline.train.beginning import begin_state, compiled

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge, RidgeClassifier
 
-from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec, Targets
 from pipeline.evaluate import columns
-from pipeline.inference.inputs.table import Preprocessing
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
+from pipeline.inputs.table.first_layer import Preprocessing
 from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tasks.regression.targets import NumberTargets
 

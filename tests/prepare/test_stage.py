@@ -18,13 +18,13 @@ from PIL import Image
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import SPLITS, TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
 from pipeline.inference import tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare import image_files
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.inputs.text import TextSettings

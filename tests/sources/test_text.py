@@ -5,10 +5,10 @@ import random
 import pytest
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.text import END, PAD, UNKNOWN
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import END, PAD, UNKNOWN
 from pipeline.prepare import corpus
 from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
 from pipeline.prepare.reading import streams

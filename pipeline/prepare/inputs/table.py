@@ -16,28 +16,21 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.inputs.table import (
-    COMMA,
-    LARGEST,
-    LONGEST_VALUE,
-    MOST_COLUMNS,
-    MOST_KNOTS,
-    MOST_VALUES,
-    WITHOUT_COMMA,
-    CategoryColumn,
-    Floats,
-    Kind,
-    NumberColumn,
-    TableInputs,
-    as_category,
-    is_constant,
-    is_too_large,
-)
-from pipeline.core.inputs.table import read as read_cell
+from pipeline.core.cells import COMMA, LARGEST, WITHOUT_COMMA, Floats, Kind, as_category, is_constant, is_too_large
+from pipeline.core.cells import read as read_cell
 from pipeline.core.raw_dataset import TRAIN, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
+from pipeline.inputs.table.description import (
+    LONGEST_VALUE,
+    MOST_COLUMNS,
+    MOST_KNOTS,
+    MOST_VALUES,
+    CategoryColumn,
+    NumberColumn,
+    TableInputs,
+)
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers, plain_numbers, texts
 from pipeline.prepare.reading.json_rows import is_nested

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.inputs.text import (
+from pipeline.core.normalization import normalize, pieces, words
+from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Count
+from pipeline.core.spec import stored_bytes
+from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
+from pipeline.core.tokenizer_description import (
     BYTE_SIGNS,
     LONGEST_TOKEN,
     MOST_TOKENS,
@@ -22,16 +28,10 @@ from pipeline.core.inputs.text import (
     TOKENIZER_BYTES,
     AnyDescription,
     Normalization,
-    TextInputs,
     TokenizerDescription,
     TokenizerKind,
 )
-from pipeline.core.normalization import normalize, pieces, words
-from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
-from pipeline.core.refusal import Refusal
-from pipeline.core.section import Count
-from pipeline.core.spec import stored_bytes
-from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading import tokenizer_json
 

@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import AnyDescription
-from pipeline.core.inputs.text_pair import TextPairInputs
+from pipeline.core.tokenizer_description import AnyDescription
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 class Statistics:

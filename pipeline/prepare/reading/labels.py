@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import LARGEST, MISSING, as_truth, is_too_large
+from pipeline.core.cells import LARGEST, MISSING, as_truth, is_too_large
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets

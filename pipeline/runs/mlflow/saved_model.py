@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.table import TableInputs
-from pipeline.core.inputs.text import TextInputs
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
 from pipeline.core.spec import Inputs, Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.table.description import TableInputs
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.runs.journal import MODEL, architecture
 from pipeline.runs.mlflow.store import MODEL_TAG
 
@@ -64,7 +64,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
     from pipeline.runs.mlflow import served_model
 
     spec = manifest.spec
-    params = served_model.GENERATION if spec.targets.per_token else served_model.PARAMS
+    params = served_model.GENERATION if spec.targets.stored == "windows" else served_model.PARAMS
     needed = (*REQUIREMENTS, *(HUB if manifest.inference.model.name in HUB else ()))
     mlflow.pyfunc.save_model(
         folder / "model",
@@ -190,7 +190,7 @@ def name_of(run: "Run") -> str:
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
     targets, names = spec.targets, textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ...")
-    if targets.paired or targets.per_token:
+    if targets.stored != "apart":
         output = "the text that it writes for each"
     else:
         noun = "classes" if targets.has_classes else "labels" if targets.has_labels else ""

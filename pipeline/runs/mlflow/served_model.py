@@ -32,7 +32,7 @@ class ServedModel(PythonModel):
         path = Path(context.artifacts[MODEL])
         self.network, manifest = model_file.load(path, complete=True)
         self.spec = manifest.spec
-        self.model = None if self.spec.targets.per_token else load_model(path)
+        self.model = None if self.spec.targets.stored == "windows" else load_model(path)
 
     def predict(self, model_input: np.ndarray, params: dict[str, Any] | None = None) -> list[dict[str, Any]]:  # type: ignore[override]  # MLflow warns about other annotations
         """Return a record for each input. Raises MlflowException (HTTP status 400) for invalid input."""
@@ -47,9 +47,9 @@ class ServedModel(PythonModel):
 
     def continued(self, prompt: str, *, temperature: float, length: int, seed: int) -> str:
         """Return the text that a language model writes after `prompt`, at most `length` tokens."""
-        from pipeline.core.inputs.text import TextInputs
         from pipeline.core.tokenizer import Tokenizer
         from pipeline.evaluate.generation import GenerationSettings, generate
+        from pipeline.inputs.text.description import TextInputs
 
         if not 0 <= temperature < np.inf or length < 1:
             raise ValueError(f"temperature is {temperature} and length is {length}: write numbers from 0 and from 1")

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import Spec
@@ -22,6 +20,8 @@ from pipeline.evaluate.reports.metrics import Predictions, SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference import scores
 from pipeline.inference.scores import Calibration
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
 from pipeline.tasks.classification.targets import ClassTargets
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, FailFast, Field
 
 from pipeline.core import spec, untrusted
-from pipeline.core.inputs.table import as_number
+from pipeline.core.cells import as_number
 from pipeline.core.refusal import Refusal
 
 NAMES_BYTES = 3 * 2**19

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.core import files
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import Spec
@@ -24,6 +23,7 @@ from pipeline.evaluate.reports.metrics import DIVERGED, SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates
+from pipeline.inputs.text.description import TextInputs
 
 Temperature = Annotated[float, Field(ge=0, le=100)]
 

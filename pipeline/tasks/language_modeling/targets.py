@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from pipeline.core import spec
-from pipeline.core.inputs.text import TextInputs
+from pipeline.inputs.text.description import TextInputs
 
 
 class NextTokenTargets(spec.Targets):
@@ -16,7 +16,7 @@ class NextTokenTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
-    per_token: ClassVar[bool] = True
+    stored: ClassVar[Literal["windows"]] = "windows"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {
         "loss": "min",
         "perplexity": "min",

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.params import LossSettings
 from pipeline.inference.scores import rates
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train.engine import objective
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core import spec, untrusted
-from pipeline.core.inputs.table import LARGEST, is_constant
+from pipeline.core.cells import LARGEST, is_constant
 from pipeline.core.refusal import Refusal
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import counted
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
@@ -24,6 +23,7 @@ from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval, r
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference.batch import IGNORED, without_padding
 from pipeline.inference.scores import perplexity
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 WIDEST = 64
 """Upper bound for the width of a beam."""

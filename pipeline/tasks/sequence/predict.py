@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown, storable
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 @dataclass(frozen=True)

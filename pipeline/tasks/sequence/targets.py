@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from pipeline.core import spec
-from pipeline.core.inputs.text_pair import TextPairInputs
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 class SequenceTargets(spec.Targets):
@@ -16,7 +16,7 @@ class SequenceTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
-    paired: ClassVar[bool] = True
+    stored: ClassVar[Literal["within"]] = "within"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "perplexity": "min", "accuracy": "max"}
 
     kind: Literal["sequence"] = "sequence"

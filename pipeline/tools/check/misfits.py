@@ -68,7 +68,7 @@ def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int
     train.train.refuse_unknown_metric([*targets.metrics, *train.train.metrics])
     refuse_unmeasurable(train.train.metrics, targets, num_classes, "train.metrics")
     if train.augment is not None:
-        train.augment.refuse_other_inputs(source.inputs, per_token=targets.per_token)
+        train.augment.refuse_other_inputs(source.inputs, per_token=targets.stored == "windows")
     if (
         not (targets.has_classes or targets.has_labels)
         and isinstance(train.augment, AugmentSettings)

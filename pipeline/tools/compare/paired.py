@@ -178,7 +178,7 @@ def averaged(members: Sequence[Member]) -> Model:
     if not others:
         return first.model
     targets = first.manifest.spec.targets
-    if not (targets.has_classes or targets.per_token):
+    if not (targets.has_classes or targets.stored == "windows"):
         raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
         if reason := incomparability(first.manifest.spec, manifest.spec):

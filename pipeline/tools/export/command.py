@@ -111,7 +111,7 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
     members = [Member(str(path), *model_file.load(path, complete=True)) for path in models]
-    if members[0].manifest.spec.targets.paired:
+    if members[0].manifest.spec.targets.stored == "within":
         raise Refusal(
             f"--format {name}: this model writes texts token by token, and an exported program has no loop for it: use `load_model` or a model of MLflow"
         )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from pipeline.core.inputs.table import as_date, as_number, as_truth, is_missing
+from pipeline.core.cells import as_date, as_number, as_truth, is_missing
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.tools.params.texts import num_words

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import create_model
 
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.params import validate
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, RawDataset
 from pipeline.core.refusal import Problem, Refusal, counted, listed
@@ -19,6 +18,7 @@ from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
+from pipeline.inputs.table.description import TableInputs
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES

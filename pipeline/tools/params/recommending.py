@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.core.environment import Environment
-from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TokenizerDescription
 from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN, VALID
 from pipeline.core.registry import INPUTS
 from pipeline.core.spec import Spec
+from pipeline.core.tokenizer_description import NUM_BYTES, NUM_SPECIAL, TokenizerDescription
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
 from pipeline.prepare.params import PrepareParams

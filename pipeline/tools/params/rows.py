@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import WITHOUT_COMMA, as_number, is_missing, with_comma
+from pipeline.core.cells import WITHOUT_COMMA, as_number, is_missing, with_comma
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns

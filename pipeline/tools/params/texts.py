@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.registry import SOURCES
+from pipeline.core.tokenizer_description import NUM_SPECIAL
 from pipeline.prepare import tokens
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.pairs import PairSettings

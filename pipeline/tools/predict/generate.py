@@ -30,20 +30,20 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
-    from pipeline.core.inputs.text import TextInputs
     from pipeline.core.tokenizer import Tokenizer
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inference.machine import Machine, set_determinism
+    from pipeline.inputs.text.description import TextInputs
     from pipeline.runs import find
 
     environment = Environment.read()
     with find.located(model, Paths(), environment) as found:
         loaded, manifest = model_file.load(found.path)
     targets = manifest.spec.targets
-    if targets.paired:
+    if targets.stored == "within":
         raise Refusal(f"{model}: reads a text and writes another: use `python -m pipeline predict`")
-    if not targets.per_token:
+    if targets.stored != "windows":
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
     tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)
     tokens = encode(prompt, tokenizer)

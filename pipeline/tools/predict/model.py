@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import Registry
 from pipeline.core.section import Column
@@ -25,6 +24,7 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
+from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.runs import find
 from pipeline.tasks.sequence.evaluate import WIDEST
 from pipeline.tools.compare.paired import Member, averaged
@@ -32,7 +32,7 @@ from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader
 from pipeline.tools.predict.table_column import TableColumn
 
-READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
+READERS = Registry("pipeline.inputs", "kind of inputs", "predict", needs_torch=True)
 PREDICTORS = Registry("pipeline.tasks", "task", "predict")
 BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
 
@@ -83,7 +83,7 @@ class LoadedModel:
         self.manifest, self.spec, self.device, self.workers = manifest, manifest.spec, device, workers
         inputs, targets = self.spec.inputs, self.spec.targets
         refuse_missing(READERS, inputs.kind, "files and values cannot be turned into such inputs")
-        if targets.per_token:
+        if targets.stored == "windows":
             raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
         refuse_missing(PREDICTORS, targets.kind, "this task has no prediction for a single input")
         self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
@@ -140,7 +140,7 @@ class LoadedModel:
 
     def use_beam(self, beam: int) -> None:
         """Write texts by a beam search of this width. Raises Refusal if the model writes none, or if the width is out of range."""
-        if not 1 <= beam <= WIDEST or (beam > 1 and not self.spec.targets.paired):
+        if not 1 <= beam <= WIDEST or (beam > 1 and self.spec.targets.stored != "within"):
             raise Refusal(f"beam: is {beam}: write a number from 1 to {WIDEST}, and 1 for a model that writes no texts")
         self.beam = beam
 

@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads inputs of one kind. Each kind that can be predicted has its own class `Reader` in `pipeline/tools/predict/inputs/KIND.py`.
+    """Reads inputs of one kind. Each kind that can be predicted has its own class `Reader` in `pipeline/inputs/KIND/predict.py`.
 
     A reader is built from the model's description of its inputs, such as the height, width and channels of images.
     """

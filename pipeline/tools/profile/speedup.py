@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
 from pipeline.inference.machine import Machine, set_determinism
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.tools.profile import trial as trials
 from pipeline.tools.profile.trial import Ratio, Trial
 from pipeline.train.params import TrainParams

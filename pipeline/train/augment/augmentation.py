@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pipeline.core import seeding
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
 from pipeline.train.augment.pixels import Pixels, RandomSource
 from pipeline.train.augment.transform import Transform, refuse_unfit, to_bytes, to_floats, transforms_of
@@ -140,7 +140,7 @@ def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: i
 
 def refuse_misfit(settings: TransformsSettings, spec: Spec) -> None:
     """Raise Refusal if an augmentation cannot be used for the data that `spec` describes."""
-    settings.refuse_other_inputs(spec.inputs.kind, per_token=spec.targets.per_token)
+    settings.refuse_other_inputs(spec.inputs.kind, per_token=spec.targets.stored == "windows")
     settings.refuse_other_transforms(spec.inputs.kind)
     if isinstance(spec.inputs, ImageInputs):
         settings.refuse_misfit(*spec.inputs.row_shape)

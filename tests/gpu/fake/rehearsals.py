@@ -25,7 +25,7 @@ from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
 from pipeline.inference.batches import loader
-from pipeline.inference.inputs import image
+from pipeline.inputs.image import first_layer as image
 from pipeline.tasks.classification import train as classification
 from pipeline.tasks.language_modeling import train as language_modeling
 from pipeline.tasks.multi_label import train as multi_label
@@ -456,7 +456,7 @@ def test_a_split_is_held_once_also_while_it_is_moved_to_the_gpu(kind: str) -> No
         augmentation = Augmentation(settings, data.spec, len(data.train), seed=1, device=device)
         split = data.train
     else:
-        split = Split(np.zeros((2**10, 2**15), np.int32), np.zeros((2**10, 0), np.uint8), None, per_token=True)
+        split = Split(np.zeros((2**10, 2**15), np.int32), np.zeros((2**10, 0), np.uint8), None, windows=True)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     held = loader.SplitTensors(split, device, augmentation)

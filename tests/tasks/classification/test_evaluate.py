@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.dummy import DummyClassifier
 
-from pipeline.core.inputs.text import UNKNOWN
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Inputs
+from pipeline.core.tokenizer_description import UNKNOWN
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.tasks.classification.evaluate import Evaluator, Settings
 from tests.specs import image_spec, text_spec

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from pipeline.core.inputs.text import NUM_SPECIAL, PAD, TextInputs, TokenizerDescription
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.core.tokenizer_description import NUM_SPECIAL, PAD, TokenizerDescription
 from pipeline.inference.batch import IGNORED
+from pipeline.inputs.text.description import TextInputs
 from pipeline.models.recurrent import Settings as Recurrent
 from pipeline.tasks.language_modeling.evaluate import Evaluator, Settings, surprising
 from pipeline.tasks.language_modeling.targets import NextTokenTargets

@@ -5,10 +5,11 @@ import math
 import pytest
 import torch
 
-from pipeline.core.inputs.text import END, NUM_SPECIAL, TextInputs, TokenizerDescription
 from pipeline.core.spec import Spec
+from pipeline.core.tokenizer_description import END, NUM_SPECIAL, TokenizerDescription
 from pipeline.inference.batch import IGNORED, num_targets
 from pipeline.inference.scores import rates
+from pipeline.inputs.text.description import TextInputs
 from pipeline.losses.cross_entropy import Settings as CrossEntropy
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.tasks.language_modeling.train import Objective

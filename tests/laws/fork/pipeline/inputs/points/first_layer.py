@@ -1,6 +1,6 @@
 """Scales points to [-1, 1]."""
 
-from pipeline.core.inputs.points import Inputs
+from pipeline.inputs.points.description import Inputs
 from torch import Tensor, nn
 
 

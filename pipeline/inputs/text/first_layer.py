@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text import TextInputs
+from pipeline.inputs.text.description import TextInputs
 
 
 class Preprocessing(nn.Module):

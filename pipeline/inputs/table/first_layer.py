@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.table import MOST_KNOTS, NumberColumn, TableInputs
+from pipeline.inputs.table.description import MOST_KNOTS, NumberColumn, TableInputs
 
 FARTHEST = 1e6
 """A number counts as at most so many standard deviations from the mean: float32 cannot hold the largest. None of fewer than 1e12 rows of train is further."""

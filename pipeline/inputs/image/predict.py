@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 from pipeline.inference.batch import Batch
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.prepare.reading import images
 from pipeline.prepare.reading.file_tree import Member
 

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from pipeline.core import spec
-from pipeline.core.inputs.text import AnyDescription, TextInputs, TokenizerDescription
+from pipeline.core.tokenizer_description import AnyDescription, TokenizerDescription
+from pipeline.inputs.text.description import TextInputs
 
 NUM_PIECES = 8
 """The number of pieces of a row. Batches are cut to their first pieces, and so to at most as many different lengths."""
@@ -79,6 +80,9 @@ class TextPairInputs(spec.Inputs):
         """Return the source texts and the target texts (n, length) of rows (n, pieces, width). They may have been cut to their first pieces."""
         width, num_rows = self.widths[0], rows.shape[0]
         return rows[:, :, :width].reshape(num_rows, -1), rows[:, :, width:].reshape(num_rows, -1)
+
+    def target_tokens(self, rows: Tokens) -> Tokens:
+        return self.texts(rows)[1]
 
     def num_targets(self, rows: NDArray[Any]) -> NDArray[np.int64]:
         """Return the number of tokens to predict in the target text of each row, (n,): all but the first one."""

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.core.inputs.table import CategoryColumn, Floats, NumberColumn, TableInputs, as_category
+from pipeline.core.cells import Floats, as_category
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
 from pipeline.prepare.reading import encodings, streams, tables
 from pipeline.prepare.reading.cells import Cells, by_value, dates, is_missing, numbers
 from pipeline.prepare.reading.file_tree import Member

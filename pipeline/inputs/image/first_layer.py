@@ -6,7 +6,7 @@ The preprocessing is part of the model, so it is the same in training, evaluatio
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.image import ImageInputs
+from pipeline.inputs.image.description import ImageInputs
 
 BYTE = 255.0
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown
 from pipeline.inference.batch import Batch, without_padding
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import delimited, encodings, lines, tables
 from pipeline.prepare.reading.cells import Cells, texts
 from pipeline.prepare.reading.file_tree import Member

@@ -1,8 +1,8 @@
 """Turns texts, the lines of text files and the fields of tables into the source texts of pairs, to use a model with nothing but its model file."""
 
-from pipeline.core.inputs.text import TextInputs
-from pipeline.core.inputs.text_pair import TextPairInputs
-from pipeline.tools.predict.inputs import text
+from pipeline.inputs.text import predict as text
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 class Reader(text.Reader):

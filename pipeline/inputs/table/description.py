@@ -1,12 +1,8 @@
 """Describes the rows of a table: its columns of numbers, dates and categories, with what turns a cell into a stored number."""
 
-import datetime
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import cached_property
-from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -14,33 +10,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.core import spec
+from pipeline.core.cells import DAY, EPOCH, LATEST, ROUNDING, SECOND, Floats, Kind, as_category, read
 from pipeline.core.refusal import Refusal
-from pipeline.core.untrusted import canonical, shown
 
-Kind = Literal["number", "category", "date"]
-MISSING = frozenset({"", "?", "NA", "N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None"})
-"""The texts of cells that have no value."""
-TRUTH = {
-    **dict.fromkeys(("1", "1.0", "true", "t", "yes", "y"), True),
-    **dict.fromkeys(("0", "0.0", "false", "f", "no", "n"), False),
-}
-"""The truth values that texts mean, in lower case."""
 MOST_COLUMNS = 4096
 MOST_VALUES = 255
 """Up to so many values of a column of categories are told apart: the most frequent ones. All others are one more value."""
 LONGEST_VALUE = 255
 MOST_KNOTS = 100
-LARGEST = 1e100
-"""A larger number is refused: the squares of such numbers would not fit into float64. Those of differences fit down to its inverse."""
-ROUNDING, SMALLEST = 1e-14, 1e-300
-"""Numbers that differ by at most such a share of the largest, or at most by SMALLEST, are equal apart from rounding, as 0.3 and 0.1 + 0.2 are."""
-DAY, SECOND = datetime.timedelta(days=1), datetime.timedelta(seconds=1)
-EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001  # dates without a time zone are those of UTC
-LATEST = (datetime.datetime(9999, 12, 31) - EPOCH) / DAY  # noqa: DTZ001  # as EPOCH
-COMMA = re.compile(r"-?\d+(,\d+)?|-?\d{1,3}(,\d{3})+(\.\d+)?|-?\d{1,3}(\.\d{3})+,\d+|-?\d+\.\d+")
-"""A whole number, one with a decimal comma or point, with commas between thousands, or with a decimal comma and points between thousands."""
-WITHOUT_COMMA = "write a point for a decimal comma, and nothing between thousands"
-Floats = NDArray[np.float64]
 
 
 class Column(BaseModel):
@@ -122,7 +99,7 @@ class TableInputs(spec.Inputs):
     """Describes rows of a table with a number for each column, float64: large numbers that differ little would be equal in float32.
 
     NaN stands for a cell without a value. The model turns each row into features, `num_features` floats: see
-    `pipeline.inference.inputs.table`.
+    `pipeline.inputs.table.first_layer`.
     """
 
     dtype: ClassVar[type[np.generic]] = np.float64
@@ -189,81 +166,6 @@ class TableInputs(spec.Inputs):
 
 def meaning(inputs: TableInputs) -> list[Any]:
     return [(column.kind, column.name, getattr(column, "values", ())) for column in inputs.columns]
-
-
-def read(kind: Kind, cell: Any, name: str | int) -> float | str | None:
-    """Return the value of a cell of a column of this kind: a number, the days of a date since 1970, or the text of a category.
-
-    Return None if the cell has no value. Raises Refusal if it is no number or date. `name` is that of the column, for the message.
-    """
-    if is_missing(cell):
-        return None
-    value = {"number": as_number, "date": as_date, "category": as_category}[kind](cell)
-    if value is None:
-        problem = f"has {shown(cell, 60)} in the column {shown(name, 60)}"
-        raise Refusal(problem, remedy=f"write a {kind}, or leave the cell empty")
-    return value
-
-
-def is_constant(numbers: Floats) -> bool:
-    """Return True if all `numbers` (n,) are equal, apart from rounding."""
-    return bool(np.ptp(numbers) <= max(ROUNDING * np.abs(numbers).max(), SMALLEST))
-
-
-def is_missing(cell: Any) -> bool:
-    return str(cell).strip() in MISSING
-
-
-def as_truth(cell: Any) -> bool | None:
-    """Return the truth value that a cell means, such as True for `1`, `yes` or `True`; None if it means none."""
-    return TRUTH.get(canonical(str(cell)).lower())
-
-
-def as_number(cell: Any) -> float | None:
-    """Return the finite number in a cell, or None if it has none. Truth values are no numbers, nor is `2_3`, which Python would read as 23."""
-    if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal) or (isinstance(cell, str) and "_" in cell):
-        return None
-    try:
-        number = float(cell)
-    except (ValueError, OverflowError):
-        return None
-    return number if abs(number) <= LARGEST else None
-
-
-def is_too_large(cell: Any) -> bool:
-    """Return True if a cell has a finite number that is too large to be read."""
-    try:
-        return LARGEST < abs(float(cell)) < math.inf
-    except (ValueError, TypeError, OverflowError):
-        return False
-
-
-def as_date(cell: Any) -> float | None:
-    """Return the days since 1970, with a fraction, of a date or of a text in the form of ISO 8601, or None if a cell has none.
-
-    A whole number of eight digits, such as 20240105, is such a text.
-    """
-    if isinstance(cell, Integral) and len(str(cell)) == len("20240105"):
-        cell = str(cell)
-    try:
-        found = datetime.datetime.fromisoformat(cell.strip()) if isinstance(cell, str) else cell
-        if isinstance(found, datetime.date) and not isinstance(found, datetime.datetime):
-            found = datetime.datetime(found.year, found.month, found.day)  # noqa: DTZ001  # as EPOCH
-        return (found.replace(tzinfo=None) - (found.utcoffset() or 0 * DAY) - EPOCH) / DAY
-    except (ValueError, AttributeError, TypeError, OverflowError):
-        return None
-
-
-def as_category(cell: Any) -> str:
-    """Return the text of a category. The truth values of Python and those in the texts of tables are `true` and `false`."""
-    text = canonical(str(cell))
-    return text.lower() if text.lower() in ("true", "false") else text
-
-
-def with_comma(cells: Sequence[Any]) -> str:
-    """Return the first number with a comma if all cells with a value are such numbers or whole ones, or else ""."""
-    texts = [str(cell).strip() for cell in cells if not is_missing(cell)]
-    return next((text for text in texts if "," in text), "") if all(map(COMMA.fullmatch, texts)) else ""
 
 
 Inputs = TableInputs
