@@ -16,7 +16,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare import tokens
+from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates

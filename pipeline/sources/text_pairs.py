@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
+from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding

@@ -25,7 +25,7 @@ from pipeline.core.spec import MOST_BYTES, Spec
 from pipeline.inference import tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
 from pipeline.inputs.text.description import TextInputs
-from pipeline.prepare import image_files
+from pipeline.prepare.inputs import image_files
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.params import PrepareParams

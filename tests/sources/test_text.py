@@ -9,8 +9,8 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import END, PAD, UNKNOWN
-from pipeline.prepare import corpus
-from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
+from pipeline.prepare.inputs import corpus
+from pipeline.prepare.inputs.corpus import Document, divide_by_name, divide_by_position
 from pipeline.prepare.reading import streams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text

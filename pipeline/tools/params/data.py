@@ -19,6 +19,7 @@ from pipeline.core.section import Section, suggestion
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
 from pipeline.inputs.table.description import TableInputs
+from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
@@ -29,7 +30,6 @@ from pipeline.prepare.reading.looking import looking
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
-from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns, images, questions
 from pipeline.tools.params.questions import DELIMITER, IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
 from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of

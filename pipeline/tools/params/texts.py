@@ -8,9 +8,9 @@ from typing import Any
 
 from pipeline.core.registry import SOURCES
 from pipeline.core.tokenizer_description import NUM_SPECIAL
-from pipeline.prepare import tokens
+from pipeline.prepare.inputs import tokens
+from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.pairs import PairSettings
 
 IDEOGRAPHS = re.compile(
     "[\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U0001f300-\U0001faff\U00020000-\U0003ffff]"

@@ -13,7 +13,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer, Tokens
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs
-from pipeline.prepare import tokens
+from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.inputs.text_pair import Statistics
 from pipeline.prepare.params import Duplicates

@@ -14,7 +14,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import AnyDescription
-from pipeline.prepare import tokens as token_counts
+from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.reading.workers import on_processes
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
