@@ -123,4 +123,7 @@ MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.inputs", "kind of inputs", "description")
+READERS = Registry("pipeline.inputs", "kind of inputs", "predict", needs_torch=True)
 TASKS = Registry("pipeline.tasks", "task", "targets")
+USUAL_TASK = "classification"
+"""The task of most datasets, which is taken where nothing names one."""

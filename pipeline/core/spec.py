@@ -30,8 +30,8 @@ class Description(BaseModel):
 
     kind: str
 
-    def enlarged_if_other(self, new: "Description") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
-        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens.
+    def enlarged_if_other(self, new: "Description | None") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
+        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens, or is None.
 
         Return None if they are the same, or, as the base class does, if there are neither classes nor tokens. The copy shows which tensors
         of a network belong to classes or tokens: those with another shape in a network for the copy. If a training on the new data starts
@@ -65,6 +65,14 @@ class Inputs(Description):
     def num_features(self) -> int | None:
         """Return how many numbers the model's preprocessing makes of a sample, or None if a model of flat features cannot read them, as tokens."""
         return None
+
+    augmented: ClassVar[Literal["pixels", "tokens"] | None] = None
+    """What an augmentation changes of a sample; None if these inputs are not augmented."""
+
+    @property
+    def columns_read(self) -> tuple[tuple[str | int, str], ...]:
+        """Return the name and the kind of each number of a stored sample, if it is the row of a table; else ()."""
+        return ()
 
     @property
     def pad(self) -> int:
@@ -127,11 +135,13 @@ class Targets(Description):
 
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored targets."""
-    has_classes: ClassVar[bool] = False
-    """True if a target is one of several classes."""
-    has_labels: ClassVar[bool] = False
-    """True if a target (outputs,) has 1 for each label of the sample, and 0 for each other one. Neither with classes nor with labels, mixup and CutMix are
-    refused; without classes, label smoothing is."""
+    form: ClassVar[Literal["class", "labels", "numbers", "tokens"] | None] = None
+    """What the targets of a sample are: the number of a class; 1 for each label that it has, and 0 for each other one (outputs,); numbers
+    (outputs,); or numbers of tokens. Losses and metrics say which of them they compare (`forms`). None for another form."""
+    loss_keys: ClassVar[frozenset[str]] = frozenset()
+    """Those of the keys `class_weights` and `label_smoothing` of a loss that have a meaning for such targets."""
+    mixable: ClassVar[bool] = False
+    """True if mixup and CutMix can mix the targets of two samples: by shares of classes or labels."""
     stored: ClassVar[Literal["apart", "windows", "within"]] = "apart"
     """Where the targets are: stored beside the inputs, or the tokens that follow each token of the inputs. If they are in `windows`, the rows
     of a split are consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs). `within` the inputs, they are
@@ -143,6 +153,14 @@ class Targets(Description):
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()
     """Those of `metrics` that are not measured over the steps of the training."""
+    averaged: ClassVar[bool] = False
+    """True if the predictions of several models can be one: by the mean of the probabilities of classes or tokens."""
+    noun: ClassVar[str] = "targets"
+    """The word for outputs that are chosen by their probability, such as classes; "targets" for others."""
+    predictions: ClassVar[str] = "numbers"
+    """What `predict` gives, in words for people."""
+    hub_task: ClassVar[str] = "{inputs}-classification"
+    """The name of the task on the Hugging Face Hub. `{inputs}` stands for the inputs, such as `image`."""
     prediction_unit: ClassVar[str | None] = None
     """The unit of predictions, such as "probability"; None if these are the outputs of the network, such as logits."""
 
@@ -160,6 +178,24 @@ class Targets(Description):
     def output_names(self) -> tuple[str, ...]:
         """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
+
+    @classmethod
+    def named(cls, names: tuple[str, ...], place: str) -> Self:
+        """Return the description of targets whose outputs are called `names`: classes, labels or columns.
+
+        Raises Refusal if there are too few. `place` names the dataset in the message.
+        """
+        raise NotImplementedError
+
+    @property
+    def positive_number(self) -> int | None:
+        """Return the number of the positive one of two classes; None for targets that are no classes."""
+        return None
+
+    @property
+    def recommended(self) -> dict[str, Any]:
+        """Return values of parameters that a first training of this task should have, by dotted keys, or by sections as in `set`."""
+        return {}
 
     @property
     def constants(self) -> Mapping[str, Sequence[float]]:

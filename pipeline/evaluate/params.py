@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Container
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.section import Count, Section
 from pipeline.inference.params import MetricNames
+
+if TYPE_CHECKING:
+    from pipeline.core.spec import Inputs
 
 EVALUATIONS = Registry("pipeline.tasks", "task", "evaluate", needs_torch=True)
 Views = Literal["none", "mirror", "mirror_translate"]
@@ -45,12 +48,12 @@ class EvaluateSettings(Section):
         This base class checks nothing. A task with such a setting overrides this function.
         """
 
-    def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:
+    def refuse_impossible_views(self, inputs: "type[Inputs] | Inputs", metrics: Container[str]) -> None:
         """Raise Refusal if test-time augmentation is set, but the inputs are not images or the task has no metric `accuracy`.
 
-        `inputs` is the kind of the inputs, such as `image`. `metrics` are the names of the task's metrics.
+        `metrics` are the names of the task's metrics.
         """
-        if self.test_time_augmentation != "none" and (inputs != "image" or "accuracy" not in metrics):
+        if self.test_time_augmentation != "none" and (inputs.augmented != "pixels" or "accuracy" not in metrics):
             raise Refusal("evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy: write `none`")
 
 

@@ -30,7 +30,6 @@ from pipeline.inference.measuring import refuse_unfit
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
-from pipeline.inputs.table.description import TableInputs
 
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
@@ -104,7 +103,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     shutil.rmtree(paths.evaluation_plots, ignore_errors=True)  # which may be of another task
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
-    if isinstance(prepared.spec.inputs, TableInputs):
+    if prepared.spec.inputs.columns_read:
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
         recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
     # Last: without this table, `report` refuses the others, because the evaluation was killed.
@@ -136,7 +135,7 @@ def judge(
     """
     spec = prepared.spec.model_copy(update={"targets": manifest.spec.targets})  # a model has its own thresholds of labels
     params.evaluate.refuse_other_task(spec.targets.kind)
-    params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
+    params.evaluate.refuse_impossible_views(spec.inputs, spec.targets.metrics)
     split, device = prepared.split(TEST), machine.device
     batch_size = min(params.evaluate.batch_size, len(split))
     set_determinism(manifest.inference.train.deterministic)
@@ -152,7 +151,7 @@ def judge(
         if hasattr(evaluator, "write_texts"):
             evaluator.write_texts(model.eval(), split.inputs, batch_size, device)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
-        if isinstance(spec.inputs, TableInputs):
+        if spec.inputs.columns_read:
             scores |= columns.linear_scores(prepared, split, networks.preprocessing(spec.inputs, channels_last=False))
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)

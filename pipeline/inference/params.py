@@ -201,7 +201,7 @@ class ClassLossSettings(LossSettings):
 
     @classmethod
     def fits(cls, targets: "type[Targets] | Targets") -> bool:
-        return targets.has_classes
+        return targets.form == "class"
 
     def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":
         """Return a weight for each class (classes,), inversely proportional to its number of `targets`, if the weights are balanced.
@@ -256,7 +256,7 @@ class LabelLossSettings(LossSettings):
 
     @classmethod
     def fits(cls, targets: "type[Targets] | Targets") -> bool:
-        return targets.has_labels
+        return targets.form == "labels"
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         if self.threshold == "tuned" and VALID not in splits:

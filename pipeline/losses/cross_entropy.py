@@ -32,12 +32,11 @@ class Settings(ClassLossSettings):
 
     @classmethod
     def fits(cls, targets: type[Targets] | Targets) -> bool:
-        return targets.has_classes or targets.stored != "apart"
+        return targets.form in ("class", "tokens")
 
     def refuse_misfit(self, targets: type[Targets] | Targets) -> None:
         """Raise Refusal if the targets are neither classes nor tokens, or if a parameter is for classes only and the targets are tokens."""
         super().refuse_misfit(targets)
         for key, plain in {"class_weights": "none", "label_smoothing": 0.0}.items():
-            fits = targets.has_classes or (key == "label_smoothing" and targets.stored == "within")
-            if not fits and getattr(self, key) != plain:
+            if key not in targets.loss_keys and getattr(self, key) != plain:
                 raise Refusal(f"loss.{key}: needs a task with classes, but this task has none: write `loss.{key}: {plain}`")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, ValidationInfo, field_validator
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import SOURCES
+from pipeline.core.registry import SOURCES, USUAL_TASK
 from pipeline.core.section import Section, Share, ValueOf
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class SourceSettings(Section):
     inputs: ClassVar[str] = "image"
     """The kind of the dataset's inputs: the name of a folder of `pipeline/inputs/`."""
 
-    TASK: ClassVar[str] = "classification"
+    TASK: ClassVar[str] = USUAL_TASK
     """The kind of the dataset's targets, which decides the task: the name of a folder of `pipeline/tasks/`. Where a key decides it, as in
     `LabelSettings`, this is the usual task."""
 

@@ -19,7 +19,7 @@ from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
 from pipeline.prepare.reading.encodings import UTF8
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
 from pipeline.prepare.reading.streams import read_text
-from pipeline.tasks.classification.targets import described
+from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
@@ -64,7 +64,7 @@ class Settings(SourceSettings):
         classes = class_names(arrays.get("classes"), self.root, targets)
         together = self.duplicates == "together"
         return RawDataset(
-            described(classes, str(self.root)),
+            ClassTargets.named(classes, str(self.root)),
             Statistics(shapes.pop()),
             targets,
             partial(blocks, inputs),

@@ -26,9 +26,9 @@ from pipeline.inference.measuring import Measured, directions, positive_class, r
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
-from pipeline.inputs.text.description import TextInputs
 from pipeline.train import history, loss_trial
-from pipeline.train.augment.augmentation import Augmentation, TextAugmentation, refuse_misfit
+from pipeline.train.augment import augmentation as augmentations
+from pipeline.train.augment.augmentation import refuse_misfit
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
@@ -164,8 +164,7 @@ class Training:
         settings, train = self.params.augment, self.prepared.train
         augmentation = None
         if settings:
-            kind = TextAugmentation if isinstance(self.prepared.spec.inputs, TextInputs) else Augmentation
-            augmentation = kind(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
+            augmentation = augmentations.of(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
         return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[BlockBatch]:

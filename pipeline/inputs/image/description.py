@@ -25,6 +25,7 @@ class ImageInputs(spec.Inputs):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
+    augmented: ClassVar[Literal["pixels"]] = "pixels"
 
     kind: Literal["image"] = "image"
     height: Extent

@@ -44,6 +44,26 @@ class Reader:
             raise Refusal(f"cannot be decoded: {error}") from None
         yield file.name, self.pixels(decoded)
 
+    def expected(self) -> str:
+        """Describe the images that are sent to a model in MLflow, for people."""
+        scale = f" (255 is white, which was {self.inputs.white} in the files of the training)" if self.inputs.white else ""
+        shape = ", ".join(map(str, self.inputs.row_shape))
+        return f"raw images, integers from 0 to 255{scale} of shape (n, {shape}): the model normalises them itself"
+
+    def example(self, stored: Row) -> Row:
+        """Return stored samples as images that are sent."""
+        return stored
+
+    def values(self, given: Any) -> list[Any]:
+        """Return images that were sent as arrays. Raises ValueError for other numbers."""
+        array, limits = np.asarray(given), np.iinfo(np.uint8)
+        fit = array.ndim and array.dtype.kind in "iu" and (not array.size or limits.min <= array.min() <= array.max() <= limits.max)
+        if not fit:
+            raise ValueError(
+                f"the input has values of type {array.dtype} or out of range: send a list of images, whole numbers from 0 to 255"
+            )
+        return list(array.astype(self.inputs.dtype))
+
     def row(self, value: Any) -> Row:
         """Convert `value` to a sample as `prepare` stores it: an array (height, width, channels) uint8 of the size that the model takes.
 

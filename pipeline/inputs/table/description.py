@@ -120,6 +120,10 @@ class TableInputs(spec.Inputs):
         return (len(self.columns),)
 
     @property
+    def columns_read(self) -> tuple[tuple[str | int, str], ...]:
+        return tuple((column.name, column.kind) for column in self.columns)
+
+    @property
     def categories(self) -> list[tuple[int, int]]:
         """Return the number of the column and the stored number of each category that is a feature."""
         return [
@@ -138,7 +142,7 @@ class TableInputs(spec.Inputs):
         """Return True if the stored numbers mean the same: the columns, their kinds and their categories are equal."""
         return isinstance(other, TableInputs) and meaning(self) == meaning(other)
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         def features(inputs: TableInputs) -> list[Any]:
             return [*meaning(inputs), *((column.missing, getattr(column, "others", False)) for column in inputs.columns)]
 

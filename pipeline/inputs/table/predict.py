@@ -79,6 +79,29 @@ class Reader:
             first = f"{shown(cells[int(far[0])].as_py(), 40)} in the column {shown(column.name, 40)} of {places[far[0]]}"
             self.far[column.name] = f"{first} ({low} to {high} in train)"
 
+    def expected(self) -> str:
+        """Describe the rows that are sent to a model in MLflow, for people."""
+        return f"rows of a table (a DataFrame, or dicts) with the columns {shown(', '.join(map(str, self.columns)))}"
+
+    def example(self, stored: Floats) -> list[dict[str, Any]]:
+        """Return stored samples as rows that are sent."""
+        columns = self.inputs.columns
+        return [{str(column.name): column.cell(number) for column, number in zip(columns, row, strict=True)} for row in stored.tolist()]
+
+    def values(self, given: Any) -> Any:
+        """Return rows that were sent with the columns by their names: JSON has no numbers as names. Raises ValueError for anything but rows."""
+        names = {str(name): name for name in self.columns}
+        if hasattr(given, "columns"):
+            return given.rename(columns=lambda name: names.get(str(name), name))
+        if hasattr(given, "to_dict"):  # a row of pandas
+            given = [given.to_dict()]
+        if isinstance(given, dict):  # of columns
+            given = [dict(zip(given, cells, strict=True)) for cells in zip(*map(np.atleast_1d, given.values()), strict=True)]
+        rows = list(np.atleast_1d(np.asarray(given, dtype=object)))
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("the input is no rows of a table: send dicts from the names of columns to values")
+        return [{names.get(str(name), name): getattr(cell, "item", lambda cell=cell: cell)() for name, cell in row.items()} for row in rows]
+
     def row(self, value: Any) -> Floats:
         """Return a row as a stored sample: a dict with a value for each column, or an array of the stored numbers."""
         if isinstance(value, Mapping):

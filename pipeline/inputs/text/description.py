@@ -17,6 +17,7 @@ class TextInputs(spec.Inputs):
     """
 
     dtype: ClassVar[type[np.generic]] = np.int32
+    augmented: ClassVar[Literal["tokens"]] = "tokens"
 
     kind: Literal["text"] = "text"
     length: Annotated[int, Field(ge=1, le=65_536)]
@@ -50,7 +51,7 @@ class TextInputs(spec.Inputs):
     def pad(self) -> int:
         return self.tokenizer.pad
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         if isinstance(new, TextInputs) and new.tokenizer == self.tokenizer:
             return None
         tokens = (*self.tokenizer.tokens, "one more")

@@ -87,6 +87,22 @@ class Reader:
             refused.setdefault(at, Refusal(NO_TOKENS))
         return rows, refused
 
+    def expected(self) -> str:
+        """Describe the texts that are sent to a model in MLflow, for people."""
+        return f"a list of texts, of which the model reads at most {self.inputs.length} tokens each"
+
+    def example(self, stored: NDArray[Any]) -> list[str]:
+        """Return a text that could be sent for each stored sample."""
+        tokens = (number for number in range(self.inputs.num_tokens) if number not in self.tokenizer.special)
+        return [self.tokenizer.decode(islice(tokens, 8))] * len(stored)
+
+    def values(self, given: Any) -> list[str]:
+        """Return texts that were sent. Raises ValueError for anything else."""
+        texts = np.asarray(given, dtype=object)
+        if texts.shape[1:] not in ((), (1,)) or not texts.size or not all(isinstance(text, str) for text in texts.flat):
+            raise ValueError("the input contains something else than texts: send a list of texts")
+        return [*texts.ravel()]
+
     def row(self, value: Any) -> Row:
         """Return a text as a stored sample. Raises Refusal for anything else, and for a text without tokens."""
         if not isinstance(value, str):

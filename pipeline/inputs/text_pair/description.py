@@ -88,7 +88,7 @@ class TextPairInputs(spec.Inputs):
         """Return the number of tokens to predict in the target text of each row, (n,): all but the first one."""
         return self.target.lengths(self.texts(rows)[1]) - 1
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         other = isinstance(new, TextPairInputs) and self.source.enlarged_if_other(new.source)
         return self.model_copy(update={"tokenizer": other.tokenizer}) if other else None
 

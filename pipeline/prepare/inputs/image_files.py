@@ -16,6 +16,7 @@ from pydantic import Field
 
 from pipeline.core.raw_dataset import SPLITS, TRAIN, Cluster, Place, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.registry import TASKS
 from pipeline.core.section import ValueOf
 from pipeline.core.untrusted import shown
 from pipeline.inputs.image.description import ImageInputs, WhitePoint
@@ -26,7 +27,6 @@ from pipeline.prepare.reading.class_folders import ClassFolders, Sample
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Member, Tree, name_bytes
 from pipeline.prepare.reading.images import MAX_16_BIT, MOST_LEVELS, Chunk, Decoder, FewLevels, white_point
 from pipeline.prepare.reading.workers import on_processes, on_threads
-from pipeline.tasks.classification.targets import described
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 2 * 2**20
@@ -91,7 +91,7 @@ class ImageFileSettings(SourceSettings):
         statistics = Statistics((self.image_size, self.image_size, self.channels), self.white)
         together = self.duplicates == "together"
         return RawDataset(
-            layout.task or described(layout.classes, str(self.root)),
+            layout.task or TASKS.module(self.TASK).Targets.named(layout.classes, str(self.root)),
             statistics,
             layout.targets,
             partial(decode_and_store, InMemory),

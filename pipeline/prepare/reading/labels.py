@@ -21,10 +21,6 @@ from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, mask, numbers, texts
 from pipeline.prepare.reading.class_names import ClassNames, joined
 from pipeline.prepare.reading.json_rows import is_nested
-from pipeline.tasks.classification.targets import described
-from pipeline.tasks.multi_label.targets import LabelTargets
-from pipeline.tasks.regression.targets import NumberTargets
-from pipeline.tasks.sequence.targets import SequenceTargets
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10
@@ -64,12 +60,13 @@ Problems = list[tuple[NDArray[np.int64], Refusal]]
 
 class Labels:
     """The labels of a task, in the columns `columns` of tables: see `ClassLabels`, `NumberLabels` and `SeveralLabels`. `delimiter` is for the last.
+    `task` is the class that describes the targets.
 
     `read` is called for some rows at a time, and `of` at the end.
     """
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        self.columns, self.delimiter = tuple(map(str, columns)), delimiter
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        self.task, self.columns, self.delimiter = task, tuple(map(str, columns)), delimiter
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         """Return a value for the labels of each row (n, ...), and the rows that have none. `cells` are those of the columns.
@@ -89,8 +86,8 @@ class Labels:
 class ClassLabels(Labels):
     """Labels that are the name or number of a class in one column, or the name of the one of several columns that has a 1."""
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(columns, delimiter)
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(task, columns, delimiter)
         self.found = dict[str, int]()
         """The labels so far, with the value that `read` returns for each."""
 
@@ -125,7 +122,7 @@ class ClassLabels(Labels):
             more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:].size else ""
             problem = f"has the label {shown(labels[values[unseen[0]]])}, which no row of train has{more}"
             raise Refusal(f"source.root: {rows.place(int(unseen[0]))}: {problem}: correct it, or add such rows to train")
-        return described(classes.names, str(rows.root)), targets, classes.notes
+        return self.task.named(classes.names, str(rows.root)), targets, classes.notes
 
 
 class NumberLabels(Labels):
@@ -140,7 +137,7 @@ class NumberLabels(Labels):
         return np.stack(values, axis=1), problems
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return NumberTargets(columns=self.columns), values, ()
+        return self.task.named(self.columns, str(rows.root)), values, ()
 
 
 class SeveralLabels(Labels):
@@ -150,8 +147,8 @@ class SeveralLabels(Labels):
     it is refused: it may mean that nobody knows.
     """
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(columns, delimiter)
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(task, columns, delimiter)
         self.sets = dict[frozenset[str], int]()
         """The labels of the rows so far that have one column, with the value that `read` returns for them."""
 
@@ -169,18 +166,14 @@ class SeveralLabels(Labels):
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
-            return LabelTargets(labels=self.columns), values.astype(np.uint8), ()
+            return self.task.named(self.columns, str(rows.root)), values.astype(np.uint8), ()
         sets = [*self.sets]
         names = named({label for number in np.unique(values) for label in sets[number]}, stored)
-        if len(names.names) < 2:
-            raise Refusal(
-                f"source.root: {rows.root}: its samples have {counted(len(names.names), 'label')} ({', '.join(map(shown, names.names))}), but this "
-                "task needs two at least: write `task: classification` if each sample has one class, or the source.label_delimiter"
-            )
+        task = self.task.named(names.names, str(rows.root))
         marks = np.zeros((len(sets), len(names.names)), np.uint8)
         for mark, labels in zip(marks, sets, strict=True):
             mark[[names.numbers[label] for label in labels if label in names.numbers]] = 1
-        return LabelTargets(labels=names.names), marks[values], names.notes
+        return task, marks[values], names.notes
 
 
 class TextLabels(Labels):
@@ -191,13 +184,14 @@ class TextLabels(Labels):
         problems: Problems = [(np.flatnonzero(empty), NoLabel("an empty text", self.columns[0]))]
         if len(with_nul := np.flatnonzero(mask(pc.match_substring(texts(cells[0]), "\0")))):
             problems.append((with_nul, Refusal("has a NUL character, so it is no text", remedy="remove it")))
-        return np.zeros((len(empty), 0), SequenceTargets.dtype), problems
+        return np.zeros((len(empty), 0), self.task.dtype), problems
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return SequenceTargets(), values, ()
+        return self.task.named((), str(rows.root)), values, ()
 
 
-LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels, "multi_label": SeveralLabels}
+LABELS: dict[str | None, type[Labels]] = {"class": ClassLabels, "numbers": NumberLabels, "labels": SeveralLabels}
+"""How labels in tables are read, by the form of the targets."""
 
 
 def named(found: set[str], stored: Sequence[str]) -> ClassNames:

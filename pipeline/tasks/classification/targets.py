@@ -39,7 +39,12 @@ class ClassTargets(spec.Targets):
     """Describes targets that are class numbers. They are stored as int64 and counted from 0; `classes` has the name of each class."""
 
     dtype: ClassVar[type[np.generic]] = np.int64
-    has_classes: ClassVar[bool] = True
+    form: ClassVar[Literal["class"]] = "class"
+    loss_keys: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing"})
+    predictions: ClassVar[str] = "the most probable classes with their probabilities"
+    averaged: ClassVar[bool] = True
+    noun: ClassVar[str] = "classes"
+    mixable: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max", "macro_f1": "max"}
     only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})
 
@@ -53,9 +58,15 @@ class ClassTargets(spec.Targets):
         """Return the description of two classes."""
         return cls(classes=("first", "second"))
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         same = isinstance(new, ClassTargets) and new.classes == self.classes
         return None if same else self.model_copy(update={"classes": (*self.classes, "one more")})
+
+    @classmethod
+    def named(cls, names: tuple[str, ...], place: str) -> Self:
+        if len(names) < 2:
+            raise Refusal(f"source.root: {place} has only one class ({', '.join(names)}): add samples of a second class")
+        return cls(classes=names)
 
     def has_targets_of(self, other: spec.Targets) -> bool:
         return isinstance(other, ClassTargets) and self.classes == other.classes
@@ -116,16 +127,6 @@ class ClassTargets(spec.Targets):
 
     def stratum_name(self, number: int) -> str:
         return f"class {self.classes[number]}"
-
-
-def described(classes: tuple[str, ...], place: str) -> ClassTargets:
-    """Return the description of targets with these class names.
-
-    Raises Refusal if there are fewer than two classes. `place` names the dataset in the message.
-    """
-    if len(classes) < 2:
-        raise Refusal(f"source.root: {place} has only one class ({', '.join(classes)}): add samples of a second class")
-    return ClassTargets(classes=classes)
 
 
 Targets = ClassTargets

@@ -16,6 +16,10 @@ class NextTokenTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
+    averaged: ClassVar[bool] = True
+    predictions: ClassVar[str] = "the text that it writes for each"
+    form: ClassVar[Literal["tokens"]] = "tokens"
+    hub_task: ClassVar[str] = "text-generation"
     stored: ClassVar[Literal["windows"]] = "windows"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {
         "loss": "min",

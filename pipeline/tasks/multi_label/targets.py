@@ -1,14 +1,14 @@
 """Describes targets that say, for each of several labels, whether a sample has it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, FailFast, Field
 
 from pipeline.core import spec
-from pipeline.core.refusal import Refusal, listed
+from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.tasks.classification.targets import MOST_NAMED, distinct, refuse_long
 
@@ -27,7 +27,10 @@ class LabelTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.uint8
-    has_labels: ClassVar[bool] = True
+    form: ClassVar[Literal["labels"]] = "labels"
+    predictions: ClassVar[str] = "the most probable labels with their probabilities"
+    noun: ClassVar[str] = "labels"
+    mixable: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {
         "loss": "min",
         "average_precision": "max",
@@ -46,6 +49,20 @@ class LabelTargets(spec.Targets):
     def example(cls) -> Self:
         """Return the description of two labels."""
         return cls(labels=("first", "second"))
+
+    @property
+    def recommended(self) -> dict[str, Any]:
+        chosen = {"loss.threshold": "tuned", "train.metric": "valid/average_precision"}
+        return {"loss": "binary_cross_entropy", "evaluate": self.kind, **chosen}
+
+    @classmethod
+    def named(cls, names: tuple[str, ...], place: str) -> Self:
+        if len(names) < 2:
+            raise Refusal(
+                f"source.root: {place}: its samples have {counted(len(names), 'label')} ({', '.join(map(shown, names))}), but this "
+                "task needs two at least: write `task: classification` if each sample has one class, or the source.label_delimiter"
+            )
+        return cls(labels=names)
 
     def predicted(self, probabilities: Probabilities) -> NDArray[np.bool_]:
         """Return True for each label of each sample (samples, labels) that is predicted. `probabilities` (samples, labels) are those of a model."""
@@ -66,7 +83,7 @@ class LabelTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.labels
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         same = isinstance(new, LabelTargets) and self.has_targets_of(new)
         return None if same else self.model_copy(update={"labels": (*self.labels, "one more")})
 

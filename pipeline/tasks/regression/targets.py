@@ -1,7 +1,7 @@
 """Describes targets that are one or several numbers per sample."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ class NumberTargets(spec.Targets):
     """
 
     dtype: ClassVar[type[np.generic]] = np.float64
+    form: ClassVar[Literal["numbers"]] = "numbers"
+    hub_task: ClassVar[str] = "{inputs}-regression"
     loss_unit: ClassVar[str] = "share of variance"
     prediction_unit: ClassVar[str] = "standard deviations of the targets"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "rmse": "min", "mae": "min", "r2": "max"}
@@ -38,6 +40,15 @@ class NumberTargets(spec.Targets):
     def example(cls) -> Self:
         """Return the description of one column of numbers."""
         return cls(columns=("number",), mean=(0.0,), std=(1.0,))
+
+    @property
+    def recommended(self) -> dict[str, Any]:
+        metric = "r2" if self.columns[1:] else "rmse"  # of columns with different units, no mean of errors means anything
+        return {"loss": "mse", "evaluate": self.kind, "train.metric": f"valid/{metric}"}
+
+    @classmethod
+    def named(cls, names: tuple[str, ...], place: str) -> Self:  # noqa: ARG003  # one column is enough
+        return cls(columns=names)
 
     def has_targets_of(self, other: spec.Targets) -> bool:
         return isinstance(other, NumberTargets) and self.columns == other.columns
@@ -61,7 +72,7 @@ class NumberTargets(spec.Targets):
     def output_names(self) -> tuple[str, ...]:
         return self.columns
 
-    def enlarged_if_other(self, new: spec.Description) -> Self | None:
+    def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         same = isinstance(new, NumberTargets) and self.has_targets_of(new)
         more = {"columns": (*self.columns, "one more"), "mean": (*self.mean, 0.0), "std": (*self.std, 1.0)}
         return None if same else self.model_copy(update=more)

@@ -16,7 +16,7 @@ from pipeline.core.refusal import counted
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate import text_scores
-from pipeline.evaluate.decoding import decode
+from pipeline.evaluate.decoding import WIDEST, decode
 from pipeline.evaluate.params import EvaluateSettings
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval, refuse_damaged
@@ -24,9 +24,6 @@ from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference.batch import IGNORED, without_padding
 from pipeline.inference.scores import perplexity
 from pipeline.inputs.text_pair.description import TextPairInputs
-
-WIDEST = 64
-"""Upper bound for the width of a beam."""
 
 
 class Settings(EvaluateSettings):

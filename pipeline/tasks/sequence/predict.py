@@ -2,14 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.untrusted import shown, storable
+from pipeline.evaluate.decoding import decode
 from pipeline.inputs.text_pair.description import TextPairInputs
 
 
@@ -29,8 +32,14 @@ class Prediction:
         return {"input": shown(self.input), "text": shown(self.text)}
 
 
+def write(network: nn.Module, sources: Tensor, inputs: TextPairInputs, *, beam: int) -> NDArray[np.int64]:
+    """Return the tokens (n, length) of the text that a model writes for each of `sources`, filled with the token that ends a text."""
+    written = decode(network.eval(), sources, inputs, beam=beam)
+    return np.array(list(zip_longest(*written, fillvalue=inputs.tokenizer.end)), np.int64).reshape(-1, len(sources)).T
+
+
 class Predictor:
-    """Makes predictions from the tokens that `pipeline.evaluate.decoding.decode` returns."""
+    """Makes predictions from the tokens that `write` returns."""
 
     def __init__(self, spec: Spec, *, top_k: int) -> None:  # noqa: ARG002  # for classes
         assert isinstance(spec.inputs, TextPairInputs)

@@ -16,9 +16,8 @@ from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, RawDataset
 from pipeline.core.refusal import Problem, Refusal, counted, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
-from pipeline.core.spec import Targets
+from pipeline.core.spec import Inputs, Targets
 from pipeline.core.untrusted import shown
-from pipeline.inputs.table.description import TableInputs
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
@@ -61,7 +60,7 @@ class Finding:
     """The description of the targets; None for a corpus."""
     texts: tuple[str, ...] = ()
     """Some texts of train, to measure them; () for images and for a corpus."""
-    inputs: TableInputs | None = None
+    inputs: Inputs | None = None
     """The columns of a table that are inputs; None for other inputs."""
     image_shape: tuple[int, int] = (0, 0)
     """The side in pixels and the channels of the prepared images; (0, 0) for texts."""
@@ -274,7 +273,7 @@ def described_inputs(
 
 def class_counts(dataset: RawDataset) -> list[int]:
     """Return the train samples of each class; [] for targets that are no classes."""
-    names = dataset.task.output_names if dataset.task.has_classes else ()
+    names = dataset.task.output_names if dataset.task.form == "class" else ()
     return np.bincount(dataset.targets[TRAIN], minlength=len(names)).tolist() if names else []
 
 
@@ -283,7 +282,7 @@ def described_targets(dataset: RawDataset, assigned: NDArray[np.str_]) -> list[s
     names, targets = dataset.task.output_names, dataset.targets[TRAIN]
     if counts := class_counts(dataset):
         return [f"{len(names)} classes: {shares(names, counts, sum(counts))}", *absent_classes(dataset, assigned)]
-    if not dataset.task.has_labels:
+    if dataset.task.form != "labels":
         numbers = [f"numbers from {each.min():g} to {each.max():g}, {each.mean():g} on average" for each in targets.T]
         return [f"{shown(name, 40)}: {described}" for name, described in zip(names, numbers, strict=True)]
     marks = targets.sum(axis=0, dtype=np.int64).tolist()

@@ -4,7 +4,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
@@ -34,7 +34,6 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
     from pipeline.inference.machine import Machine, set_determinism
-    from pipeline.inputs.text.description import TextInputs
     from pipeline.runs import find
 
     environment = Environment.read()
@@ -45,7 +44,8 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
         raise Refusal(f"{model}: reads a text and writes another: use `python -m pipeline predict`")
     if targets.stored != "windows":
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
-    tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)
+    inputs: Any = manifest.spec.inputs  # of tokens
+    tokenizer = Tokenizer(inputs.tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(Machine.set_up(environment).device)
     set_determinism(manifest.inference.train.deterministic)
