@@ -6,6 +6,7 @@ import re
 import traceback
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -34,10 +35,10 @@ class Registry:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        folders = importlib.import_module(self.package).__path__
         if self.part is None:
-            return tuple(sorted(module.name for module in pkgutil.iter_modules(folders)))
-        return tuple(sorted(path.parent.name for folder in folders for path in Path(folder).glob(f"*/{self.part}.py")))
+            return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__)))
+        folders = resources.files(self.package).iterdir()  # not the file system: a model in MLflow has its code in a zip file
+        return tuple(sorted(folder.name for folder in folders if folder.joinpath(f"{self.part}.py").is_file()))
 
     def known(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return `names`, each once. Raises ValueError if one of them is not a choice."""
