@@ -14,8 +14,6 @@ from pipeline.core.section import ValueOf, leaves
 from pipeline.core.yaml_document import Document
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-IGNORED = "predict.py"
-"""The module of a kind of inputs that `predict` alone imports: `.dvcignore` names it, too."""
 DIGESTS = {"data": "prepared data", "code": "code", "lock": "requirements.lock", "weights": "starting weights"}
 """The names of the digests in a RunIdentity and in the manifest of a model file, and their words in messages."""
 
@@ -108,12 +106,12 @@ def code_digest(paths: Iterable[str], folder: Path) -> str:
 
 
 def modules(paths: Iterable[str], folder: Path) -> list[str]:
-    """Return the `.py` files among `paths`, and all `.py` files but IGNORED inside those of `paths` that are folders below `pipeline/`, sorted.
+    """Return the `.py` files among `paths`, and all `.py` files but `predict.py`, which `.dvcignore` names, inside those of `paths` that are folders below `pipeline/`, sorted.
 
     `paths` are the dependencies of a stage, relative to the checkout `folder`. Other dependencies, such as data, are left out.
     """
     found = {path for path in paths if path.endswith(".py")}
     for path in paths:
         if path.startswith("pipeline/") and path not in found:
-            found |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py") if module.name != IGNORED}
+            found |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py") if module.name != "predict.py"}
     return sorted(found)

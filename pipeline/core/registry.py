@@ -126,5 +126,7 @@ SOURCES = Registry("pipeline.sources", "dataset")
 INPUTS = Registry("pipeline.inputs", "kind of inputs", "description")
 READERS = Registry("pipeline.inputs", "kind of inputs", "predict", needs_torch=True)
 TASKS = Registry("pipeline.tasks", "task", "targets")
-USUAL_TASK = "classification"
+USUAL_TASKS = {"class": "classification", "numbers": "regression", "labels": "multi_label"}
+"""The task that is proposed for labels of each form (`Targets.form`)."""
+USUAL_TASK = USUAL_TASKS["class"]
 """The task of most datasets, which is taken where nothing names one."""

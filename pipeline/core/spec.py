@@ -12,7 +12,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor  # noqa: PLC0414  # tasks name it, too
 
 Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
@@ -73,6 +73,11 @@ class Inputs(Description):
     def columns_read(self) -> tuple[tuple[str | int, str], ...]:
         """Return the name and the kind of each number of a stored sample, if it is the row of a table; else ()."""
         return ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of different tokens, if samples are tokens."""
+        raise NotImplementedError
 
     @property
     def pad(self) -> int:
@@ -155,8 +160,6 @@ class Targets(Description):
     """Those of `metrics` that are not measured over the steps of the training."""
     averaged: ClassVar[bool] = False
     """True if the predictions of several models can be one: by the mean of the probabilities of classes or tokens."""
-    noun: ClassVar[str] = "targets"
-    """The word for outputs that are chosen by their probability, such as classes; "targets" for others."""
     predictions: ClassVar[str] = "numbers"
     """What `predict` gives, in words for people."""
     hub_task: ClassVar[str] = "{inputs}-classification"
@@ -180,12 +183,12 @@ class Targets(Description):
         return ()
 
     @classmethod
-    def named(cls, names: tuple[str, ...], place: str) -> Self:
+    def named(cls, names: tuple[str, ...], place: str) -> Self:  # noqa: ARG003  # for outputs with names
         """Return the description of targets whose outputs are called `names`: classes, labels or columns.
 
-        Raises Refusal if there are too few. `place` names the dataset in the message.
+        Raises Refusal if there are too few. `place` names the dataset in the message. In this base class, outputs have no names.
         """
-        raise NotImplementedError
+        return cls()  # type: ignore[call-arg]  # the kind of a task has a default
 
     @property
     def positive_number(self) -> int | None:
@@ -213,11 +216,13 @@ class Targets(Description):
         """Return True if stored targets that `other` describes mean the same as those of this description."""
         return self == other
 
-    def num_outputs(self, inputs: Inputs) -> int:  # noqa: ARG002  # for targets that are tokens
-        """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes.
+    def num_outputs(self, inputs: Inputs) -> int:
+        """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes, or the tokens.
 
         `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
         """
+        if self.form == "tokens":
+            return inputs.num_tokens
         assert self.output_names, f"{type(self).__name__} has no names of outputs, and so needs a num_outputs of its own"
         return len(self.output_names)
 

@@ -9,9 +9,6 @@ from torch import Tensor, nn
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports.metrics import DIVERGED
 
-WIDEST = 64
-"""Upper bound for the width of a beam."""
-
 
 class Decodes(Protocol):
     """The methods that a network needs to write target texts."""

@@ -12,7 +12,9 @@ from pipeline.inference.params import MetricNames
 if TYPE_CHECKING:
     from pipeline.core.spec import Inputs
 
-EVALUATIONS = Registry("pipeline.tasks", "task", "evaluate", needs_torch=True)
+EVALUATIONS = Registry("pipeline.tasks", "task", "evaluate")
+WIDEST = 64
+"""Upper bound for the width of a beam that writes texts."""
 Views = Literal["none", "mirror", "mirror_translate"]
 
 

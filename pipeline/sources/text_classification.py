@@ -16,6 +16,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import reason, shown
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
@@ -215,7 +216,7 @@ class TokenizedTexts:
 
     def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int]) -> None:
         self.settings, self.read, self.counts = settings, read, counts
-        self.statistics = Statistics(settings.max_length)
+        self.statistics = Statistics(partial(TextInputs, length=settings.max_length))
 
     def of_train(self) -> Generator[bytes]:
         for samples in self.read():

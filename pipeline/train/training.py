@@ -28,7 +28,6 @@ from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history, loss_trial
 from pipeline.train.augment import augmentation as augmentations
-from pipeline.train.augment.augmentation import refuse_misfit
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
@@ -86,7 +85,7 @@ class Training:
         known = {**targets.metrics, **directions(settings.metrics)}
         settings.refuse_unknown_metric(known)
         if params.augment:
-            refuse_misfit(params.augment, prepared.spec)
+            augmentations.refuse_misfit(params.augment, prepared.spec)
         params.loss.refuse_misfit(targets)
         loss_trial.refuse_unfit(params, targets, prepared.spec.num_outputs, machine.device)
         weights = params.loss.weights(prepared.train.targets, prepared.spec.num_outputs)
@@ -162,10 +161,9 @@ class Training:
     def train_split(self) -> loader.SplitTensors:
         """Return the train split as tensors, with the configured augmentation. Batches are made from these tensors."""
         settings, train = self.params.augment, self.prepared.train
-        augmentation = None
-        if settings:
-            augmentation = augmentations.of(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
-        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
+        spec, seed, device = self.prepared.spec, self.params.seed, self.machine.device
+        augmentation = augmentations.of(settings, spec, len(train), seed=seed, device=device) if settings else None
+        return loader.SplitTensors(train, device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[BlockBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""

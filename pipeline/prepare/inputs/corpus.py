@@ -14,6 +14,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import AnyDescription
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.reading.workers import on_processes
@@ -125,7 +126,7 @@ class CorpusSettings(TextSettings):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
-        statistics = Statistics(self.max_length, tokenizer.description)
+        statistics = Statistics(partial(TextInputs, length=self.max_length), tokenizer.description)
         blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
         return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,8 +15,7 @@ from pipeline.core.tokenizer import Tokenizer, Tokens
 from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.prepare.inputs import tokens
-from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.inputs.text_pair import Statistics
+from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.tasks.sequence.targets import SequenceTargets
 
@@ -92,7 +92,7 @@ class PairRows:
 
     def __init__(self, settings: PairSettings, read: ReadPairs, counts: Mapping[str, int]) -> None:
         self.settings, self.read, self.counts = settings, read, counts
-        self.statistics = Statistics(settings.max_length, settings.target_length)
+        self.statistics = Statistics(partial(TextPairInputs, length=settings.max_length, target_length=settings.target_length))
 
     def of_train(self) -> Generator[bytes]:
         for pairs in self.read():

@@ -75,12 +75,13 @@ class Labels:
         """
         raise NotImplementedError
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
         """Return the description of the targets, those of all rows in their order, and sentences about them. `values` are what `read` returned.
 
-        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other.
+        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. In this base class, the values
+        are the targets.
         """
-        raise NotImplementedError
+        return self.task.named(self.columns, str(rows.root)), values, ()
 
 
 class ClassLabels(Labels):
@@ -136,9 +137,6 @@ class NumberLabels(Labels):
                 problems += [(wrong[rows], refusal) for rows, refusal in faulty_rows(read)]
         return np.stack(values, axis=1), problems
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return self.task.named(self.columns, str(rows.root)), values, ()
-
 
 class SeveralLabels(Labels):
     """Labels of which a sample may have any number: a list of them in one column, or a truth value in each of several columns, named by them.
@@ -185,9 +183,6 @@ class TextLabels(Labels):
         if len(with_nul := np.flatnonzero(mask(pc.match_substring(texts(cells[0]), "\0")))):
             problems.append((with_nul, Refusal("has a NUL character, so it is no text", remedy="remove it")))
         return np.zeros((len(empty), 0), self.task.dtype), problems
-
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return self.task.named((), str(rows.root)), values, ()
 
 
 LABELS: dict[str | None, type[Labels]] = {"class": ClassLabels, "numbers": NumberLabels, "labels": SeveralLabels}

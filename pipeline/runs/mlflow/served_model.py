@@ -53,10 +53,10 @@ class ServedModel(PythonModel):
 
         if not 0 <= temperature < np.inf or length < 1:
             raise ValueError(f"temperature is {temperature} and length is {length}: write numbers from 0 and from 1")
-        tokenizer = self.reader.tokenizer
         settings = GenerationSettings(temperature=temperature, top_k=None, top_p=None, length=length, seed=seed)
-        begun = tokenizer.encode(prompt).tolist()
-        return str(tokenizer.decode([*begun, *generate(self.network, begun, tokenizer=tokenizer.description, settings=settings)]))
+        begun = self.reader.tokenizer.encode(prompt).tolist()
+        written = generate(self.network, begun, tokenizer=self.reader.tokenizer.description, settings=settings)
+        return str(self.reader.tokenizer.decode([*begun, *written]))
 
 
 set_model(ServedModel())

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
-from torch import Tensor
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
@@ -20,9 +19,9 @@ from pipeline.evaluate.reports.metrics import Predictions, SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference import scores
 from pipeline.inference.scores import Calibration
-from pipeline.inputs.image.description import ImageInputs
-from pipeline.inputs.text.description import TextInputs
-from pipeline.tasks.classification.targets import ClassTargets
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Settings(EvaluateSettings):
@@ -55,13 +54,12 @@ class Evaluator:
     """
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
-        assert isinstance(spec.targets, ClassTargets)
         settings.refuse_misfit(spec.num_outputs)
-        self.classes, self.settings = spec.targets.classes, settings
-        self.inputs = spec.inputs
+        self.classes, self.settings = spec.targets.output_names, settings
+        self.inputs: Any = spec.inputs
         self.parts: list[Predictions] = []
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
+    def add(self, logits: "Tensor", targets: "Tensor") -> None:
         """Add the logits (n, classes) and the class numbers (n,) of the next samples."""
         assert logits.shape[1] == len(self.classes)
         self.parts.append(Predictions.of(logits.cpu().numpy(), targets.cpu().numpy()))
@@ -97,11 +95,11 @@ class Evaluator:
         mistakes.plot_confusion(folder / "confusion.png", targets=targets, predicted=predicted, classes=classes)
         curves.plot_reliability(folder / "reliability.png", calibration)
         curves.plot_history(folder / "history.png", history)
-        if isinstance(self.inputs, ImageInputs):
+        if self.inputs.augmented == "pixels":
             mistakes.plot_mistakes(
                 folder / "mistakes.png", images=inputs, predictions=predictions, classes=classes, most=self.settings.mistakes
             )
-        elif isinstance(self.inputs, TextInputs):
+        elif self.inputs.augmented == "tokens":
             tokenizer = Tokenizer(self.inputs.tokenizer)
             shown = predictions.most_confident_mistakes(self.settings.mistakes)
             actual, answered = ([classes[number] for number in numbers[shown]] for numbers in (targets, predicted))

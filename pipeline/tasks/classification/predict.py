@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from pipeline.core.spec import Spec
 from pipeline.core.untrusted import shown
-from pipeline.tasks.classification.targets import ClassTargets
 
 WIDEST_CLASS = 30
 DIGITS = 7
@@ -40,8 +39,7 @@ class Predictor:
     """Makes predictions from logits. Each prediction lists the `top_k` most likely classes, or all classes if there are fewer."""
 
     def __init__(self, spec: Spec, *, top_k: int) -> None:
-        assert isinstance(spec.targets, ClassTargets)
-        self.classes = spec.targets.classes
+        self.classes = spec.targets.output_names
         self.top_k = min(top_k, len(self.classes))
 
     def predictions(self, names: Sequence[str], logits: NDArray[np.float32]) -> Iterator[Prediction]:

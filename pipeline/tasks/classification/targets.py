@@ -43,7 +43,6 @@ class ClassTargets(spec.Targets):
     loss_keys: ClassVar[frozenset[str]] = frozenset({"class_weights", "label_smoothing"})
     predictions: ClassVar[str] = "the most probable classes with their probabilities"
     averaged: ClassVar[bool] = True
-    noun: ClassVar[str] = "classes"
     mixable: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "accuracy": "max", "macro_f1": "max"}
     only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})

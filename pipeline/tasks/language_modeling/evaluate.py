@@ -2,28 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt
-from torch import Tensor, nn
-from torch.nn import functional
 
 from pipeline.core import files
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Count
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.evaluate.generation import GenerationSettings, generate
 from pipeline.evaluate.params import EvaluateSettings
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import DIVERGED, SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.scores import rates
-from pipeline.inputs.text.description import TextInputs
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 Temperature = Annotated[float, Field(ge=0, le=100)]
 
@@ -73,12 +71,12 @@ class Evaluator:
     """Collects the loss of each token batch by batch. It keeps 4 bytes a token, not the logits."""
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
-        assert isinstance(spec.inputs, TextInputs)
-        self.settings, self.tokenizer = settings, Tokenizer(spec.inputs.tokenizer)
+        inputs: Any = spec.inputs  # texts
+        self.settings, self.tokenizer = settings, Tokenizer(inputs.tokenizer)
         self.prompt = self.tokenizer.encode(settings.prompt).tolist()
-        if len(self.prompt) >= spec.inputs.length:
+        if len(self.prompt) >= inputs.length:
             raise Refusal(
-                f"evaluate.prompt: has {len(self.prompt)} tokens, and a text of this model has at most {spec.inputs.length}: shorten the prompt"
+                f"evaluate.prompt: has {len(self.prompt)} tokens, and a text of this model has at most {inputs.length}: shorten the prompt"
             )
         self.sizes = np.stack([self.tokenizer.num_characters, self.tokenizer.num_bytes])
         self.losses: list[NDArray[np.float32]] = []
@@ -88,13 +86,15 @@ class Evaluator:
         self.size = np.zeros(2, np.int64)
         """Characters and bytes of all targets so far."""
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
+    def add(self, logits: "Tensor", targets: "Tensor") -> None:
         """Add the next batch: logits (n, length, num_tokens) and targets (n, length).
 
         The target at a position is the number of the token that follows, or IGNORED at the padding.
         """
+        from torch.nn import functional  # late: parameters are checked without torch
+
         loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
-        self.losses.append(loss.masked_fill(targets == IGNORED, torch.nan).cpu().numpy())
+        self.losses.append(loss.masked_fill(targets == IGNORED, np.nan).cpu().numpy())
         self.correct.append((logits.argmax(-1) == targets).sum(-1).cpu().numpy())
         counts = np.bincount(targets[targets != IGNORED].cpu().numpy(), minlength=self.sizes.shape[1])
         self.num_tokens += int(counts.sum())
@@ -124,7 +124,7 @@ class Evaluator:
         losses = np.concatenate(self.losses).astype(np.float64)
         return SampleScores(np.nansum(losses, axis=1), np.concatenate(self.correct), np.count_nonzero(np.isfinite(losses), axis=1))
 
-    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Row], model: nn.Module) -> None:
+    def write(self, folder: Path, *, inputs: NDArray[Any], history: Sequence[Row], model: "nn.Module") -> None:
         """Write the mean loss at each position of a row, the passages with the highest loss, generated texts, and the training history.
 
         `inputs` are the tokens of the test split (n, length). `history` has the rows of `history.csv`. `model` generates the texts.
@@ -152,8 +152,10 @@ class Evaluator:
             rows.append((begin, passage.loss, *(self.tokenizer.decode(part, show_unknown=True) for part in (before, text))))
         recorded.write(path, ("token", "loss", "before", "passage"), rows)
 
-    def samples(self, model: nn.Module) -> Iterator[str]:
+    def samples(self, model: "nn.Module") -> Iterator[str]:
         """Yield the lines of a Markdown document with one generated text for each temperature."""
+        from pipeline.evaluate.generation import GenerationSettings, generate  # late, as torch
+
         yield "# Generated texts"
         for temperature in self.settings.temperatures:
             settings = GenerationSettings(

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from pipeline.core import spec
-from pipeline.inputs.text.description import TextInputs
 
 
 class NextTokenTargets(spec.Targets):
@@ -34,11 +33,6 @@ class NextTokenTargets(spec.Targets):
     @classmethod
     def example(cls) -> Self:
         return cls()
-
-    def num_outputs(self, inputs: spec.Inputs) -> int:
-        """Return the number of different tokens."""
-        assert isinstance(inputs, TextInputs)
-        return inputs.num_tokens
 
 
 Targets = NextTokenTargets

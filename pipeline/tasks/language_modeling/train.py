@@ -1,6 +1,7 @@
 """Loss and metrics of a language model."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,6 @@ from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.params import LossSettings
 from pipeline.inference.scores import rates
-from pipeline.inputs.text.description import TextInputs
 from pipeline.train.engine import objective
 
 
@@ -22,8 +22,8 @@ class Objective(objective.Objective):
 
     def __init__(self, spec: Spec, loss: LossSettings, weights: Tensor | None = None) -> None:
         super().__init__(spec, loss, weights)
-        assert isinstance(spec.inputs, TextInputs)
-        tokenizer = Tokenizer(spec.inputs.tokenizer)
+        inputs: Any = spec.inputs  # texts
+        tokenizer = Tokenizer(inputs.tokenizer)
         sizes = np.stack([tokenizer.num_characters, tokenizer.num_bytes], axis=1)
         self.sizes = torch.from_numpy(np.pad(sizes, ((0, 1), (0, 0))))
         """Characters and bytes of each token, (tokens + 1, 2). The end has 0, and so has the last row, that of IGNORED targets; an unknown

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
-from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.evaluate import intervals
@@ -18,7 +17,10 @@ from pipeline.evaluate.reports.metrics import Floats, Integers, SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference import scores
 from pipeline.inference.metrics import average_precision
-from pipeline.tasks.multi_label.targets import HALF, LabelTargets
+from pipeline.tasks.multi_label.targets import DELIMITER, HALF, LabelTargets
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Settings(EvaluateSettings):
@@ -36,10 +38,6 @@ class Settings(EvaluateSettings):
         return metrics
 
 
-DELIMITER = ";"
-"""Separates the labels of a sample in the table of predictions."""
-
-
 class Evaluator:
     """Collects the logits and the labels of the samples batch by batch, and computes scores, tables and figures from them."""
 
@@ -49,7 +47,7 @@ class Evaluator:
         self.average_precision = average_precision.Metric(spec.num_outputs)
         self.parts: list[tuple[Floats, Integers]] = []
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
+    def add(self, logits: "Tensor", targets: "Tensor") -> None:
         """Add the logits and the targets (n, labels) of the next samples."""
         self.parts.append((logits.double().cpu().numpy(), targets.cpu().numpy().astype(np.int64)))
 
@@ -126,9 +124,9 @@ class Evaluator:
     def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
         """Write figures of the scores of each label, of the labels that are predicted for samples with each label, and of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
-        from pipeline.evaluate.reports.figures import curves, labels
+        from pipeline.evaluate.reports.figures import curves, mistakes
 
         targets = self.outputs[1]
-        labels.plot_scores(folder / "labels.png", self.scores()["per_label"])
-        labels.plot_pairs(folder / "pairs.png", targets.T @ self.predicted, targets.sum(axis=0), self.labels)
+        mistakes.plot_label_scores(folder / "labels.png", self.scores()["per_label"])
+        mistakes.plot_label_pairs(folder / "pairs.png", targets.T @ self.predicted, targets.sum(axis=0), self.labels)
         curves.plot_history(folder / "history.png", history, "micro_f1")

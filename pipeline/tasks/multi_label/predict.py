@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 from pipeline.core.spec import Spec
 from pipeline.core.untrusted import shown
 from pipeline.tasks.classification.predict import columns_of, listed, rounded
-from pipeline.tasks.multi_label.targets import LabelTargets
-
-DELIMITER = ";"
-"""Separates labels in a table."""
+from pipeline.tasks.multi_label.targets import DELIMITER, LabelTargets
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Describes targets that say, for each of several labels, whether a sample has it."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,10 @@ from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
 from pipeline.tasks.classification.targets import MOST_NAMED, distinct, refuse_long
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Labels = NDArray[np.uint8]
 Probabilities = NDArray[np.floating]
-HALF = 0.5
+HALF, DELIMITER = 0.5, ";"
+"""The delimiter separates labels in the tables that are written."""
 
 
 class LabelTargets(spec.Targets):
@@ -29,7 +27,6 @@ class LabelTargets(spec.Targets):
     dtype: ClassVar[type[np.generic]] = np.uint8
     form: ClassVar[Literal["labels"]] = "labels"
     predictions: ClassVar[str] = "the most probable labels with their probabilities"
-    noun: ClassVar[str] = "labels"
     mixable: ClassVar[bool] = True
     metrics: ClassVar[Mapping[str, spec.Direction]] = {
         "loss": "min",
@@ -52,8 +49,7 @@ class LabelTargets(spec.Targets):
 
     @property
     def recommended(self) -> dict[str, Any]:
-        chosen = {"loss.threshold": "tuned", "train.metric": "valid/average_precision"}
-        return {"loss": "binary_cross_entropy", "evaluate": self.kind, **chosen}
+        return {"loss": "binary_cross_entropy", "evaluate": self.kind, "loss.threshold": "tuned", "train.metric": "valid/average_precision"}
 
     @classmethod
     def named(cls, names: tuple[str, ...], place: str) -> Self:
@@ -71,7 +67,7 @@ class LabelTargets(spec.Targets):
     def has_targets_of(self, other: spec.Targets) -> bool:
         return isinstance(other, LabelTargets) and self.labels == other.labels
 
-    def as_predictions(self, outputs: "Tensor", constants: Mapping[str, "Tensor"]) -> "Tensor":  # noqa: ARG002  # other tasks need them
+    def as_predictions(self, outputs: "spec.Tensor", constants: Mapping[str, "spec.Tensor"]) -> "spec.Tensor":  # noqa: ARG002  # other tasks need them
         """Return the probability of each label (n, labels), in float32. The outputs (n, labels) are logits."""
         return outputs.float().sigmoid()
 

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.evaluate import intervals
@@ -18,8 +16,10 @@ from pipeline.evaluate.reports import metrics
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference import scores
-from pipeline.inference.networks import Postprocessing
 from pipeline.tasks.regression.targets import Floats, NumberTargets
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Settings(EvaluateSettings):
@@ -38,7 +38,7 @@ class Evaluator:
         self.targets, self.settings = spec.targets, settings
         self.parts: list[tuple[Floats, Floats]] = []
 
-    def add(self, outputs: Tensor, targets: Tensor) -> None:
+    def add(self, outputs: "Tensor", targets: "Tensor") -> None:
         """Add the outputs (n, columns), standardised numbers, and the targets (n, columns) in their own units."""
         self.parts.append((outputs.double().cpu().numpy(), targets.cpu().numpy()))
 
@@ -48,6 +48,10 @@ class Evaluator:
 
         Raises Refusal if an output is not finite.
         """
+        import torch  # late: parameters are checked without torch
+
+        from pipeline.inference.networks import Postprocessing
+
         outputs, targets = metrics.joined(self.parts)
         outputs = Postprocessing(self.targets)(torch.from_numpy(outputs)).numpy()  # the same layer as in predictions
         metrics.refuse_damaged(np.isfinite(outputs).all(axis=1))
@@ -105,8 +109,8 @@ class Evaluator:
     def write(self, folder: Path, *, history: Sequence[Row], **_: object) -> None:
         """Write a figure of the predicted beside the actual numbers, and one of the training history."""
         # imported late: matplotlib takes a second, which would delay an error message
-        from pipeline.evaluate.reports.figures import curves, errors
+        from pipeline.evaluate.reports.figures import curves
 
         predicted, actual = self.numbers
-        errors.plot(folder / "predicted.png", actual, predicted, self.targets.columns)
+        curves.plot_errors(folder / "predicted.png", actual, predicted, self.targets.columns)
         curves.plot_history(folder / "history.png", history, "r2" if len(self.targets.columns) > 1 else "rmse", self.targets.loss_unit)

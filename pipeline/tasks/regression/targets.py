@@ -1,7 +1,7 @@
 """Describes targets that are one or several numbers per sample."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from pydantic import Field
 from pipeline.core import spec, untrusted
 from pipeline.core.cells import LARGEST, is_constant
 from pipeline.core.refusal import Refusal
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Floats = NDArray[np.float64]
 
@@ -57,7 +54,7 @@ class NumberTargets(spec.Targets):
     def constants(self) -> Mapping[str, Sequence[float]]:
         return {"mean": self.mean, "scale": self.std}
 
-    def as_predictions(self, outputs: "Tensor", constants: Mapping[str, "Tensor"]) -> "Tensor":
+    def as_predictions(self, outputs: "spec.Tensor", constants: Mapping[str, "spec.Tensor"]) -> "spec.Tensor":
         """Return the numbers (n, columns) in the units of the targets, in float64. The outputs (n, columns) are standardised numbers.
 
         Float32 has steps of 128 at 1.7e9, the seconds since 1970, and ends at 3.4e38.

@@ -3,27 +3,26 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor, nn
-from torch.nn import functional
 
 from pipeline.core.refusal import counted
 from pipeline.core.spec import Spec
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.evaluate import text_scores
-from pipeline.evaluate.decoding import WIDEST, decode
-from pipeline.evaluate.params import EvaluateSettings
+from pipeline.evaluate.params import WIDEST, EvaluateSettings
 from pipeline.evaluate.reports import recorded
 from pipeline.evaluate.reports.metrics import SampleScores, accuracy_interval, refuse_damaged
 from pipeline.evaluate.reports.recorded import Row
 from pipeline.inference.batch import IGNORED, without_padding
 from pipeline.inference.scores import perplexity
-from pipeline.inputs.text_pair.description import TextPairInputs
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
 
 
 class Settings(EvaluateSettings):
@@ -46,20 +45,27 @@ class Evaluator:
     """
 
     def __init__(self, spec: Spec, settings: Settings) -> None:
-        assert isinstance(spec.inputs, TextPairInputs)
-        self.pairs, self.settings, self.tokenizer = spec.inputs, settings, Tokenizer(spec.inputs.tokenizer)
-        self.parts: list[Tensor] = []
+        pairs: Any = spec.inputs
+        self.pairs, self.settings, self.tokenizer = pairs, settings, Tokenizer(pairs.tokenizer)
+        self.parts: list[NDArray[np.float64]] = []
         """The loss, the correct tokens and the number of targets of each pair (n, 3), batch by batch."""
         self.texts = self.targets = list[str]()
 
-    def add(self, logits: Tensor, targets: Tensor) -> None:
+    def add(self, logits: "Tensor", targets: "Tensor") -> None:
         """Add the next batch: logits (n, length, num_tokens), and the tokens to predict (n, length), IGNORED at the padding."""
+        import torch  # late: parameters are checked without torch
+        from torch.nn import functional
+
         loss = functional.cross_entropy(logits.flatten(0, 1).double(), targets.flatten(), reduction="none").view(targets.shape)
         known = targets != IGNORED
-        self.parts.append(torch.stack([loss.sum(1), (logits.argmax(-1) == targets).sum(1), known.sum(1)], dim=1).cpu())
+        self.parts.append(torch.stack([loss.sum(1), (logits.argmax(-1) == targets).sum(1), known.sum(1)], dim=1).cpu().numpy())
 
-    def write_texts(self, model: nn.Module, rows: NDArray[Any], batch_size: int, device: torch.device) -> None:
+    def write_texts(self, model: "nn.Module", rows: NDArray[Any], batch_size: int, device: "torch.device") -> None:
         """Write a text for the source text of each of `rows`, those that were added, and print how long it takes."""
+        import torch  # late, as above
+
+        from pipeline.evaluate.decoding import decode
+
         start_s, written = time.monotonic(), list[list[int]]()
         for first in range(0, len(rows), batch_size):
             part = rows[first : first + batch_size]
@@ -71,7 +77,7 @@ class Evaluator:
 
     def sample_scores(self) -> SampleScores:
         """Return the summed loss, the correct tokens and the number of targets of each pair, with the texts. Raises Refusal as `scores` does."""
-        loss, correct, num_targets = torch.cat(self.parts).numpy().T
+        loss, correct, num_targets = np.concatenate(self.parts).T
         refuse_damaged(np.isfinite(loss))
         answers = {"written": np.array(self.texts, object), "target": np.array(self.targets, object)} if self.texts else {}
         return SampleScores(loss, correct.astype(np.int64), num_targets.astype(np.int64), answers)

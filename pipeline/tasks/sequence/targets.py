@@ -6,7 +6,6 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from pipeline.core import spec
-from pipeline.inputs.text_pair.description import TextPairInputs
 
 
 class SequenceTargets(spec.Targets):
@@ -28,15 +27,6 @@ class SequenceTargets(spec.Targets):
     @classmethod
     def example(cls) -> Self:
         return cls()
-
-    @classmethod
-    def named(cls, names: tuple[str, ...], place: str) -> Self:  # noqa: ARG003  # tokens have no names here
-        return cls()
-
-    def num_outputs(self, inputs: spec.Inputs) -> int:
-        """Return the number of different tokens."""
-        assert isinstance(inputs, TextPairInputs)
-        return inputs.num_tokens
 
 
 Targets = SequenceTargets

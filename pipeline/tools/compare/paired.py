@@ -287,7 +287,7 @@ def incomparability(first: Spec, second: Spec) -> str | None:
     one, other = stage.shown(first), stage.shown(second)
     both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
     if first.targets.enlarged_if_other(second.targets):
-        return f"the two models have different {first.targets.noun}: {both}"
+        return f"the two models have different {'classes' if first.targets.form == 'class' else 'targets'}: {both}"
     if not first.inputs.reads_samples_of(second.inputs):
         return f"the two models have different inputs: {both}"
     return None

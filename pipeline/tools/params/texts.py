@@ -107,7 +107,8 @@ def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[d
     `given` has the keys that the user has set: with a tokenizer or a vocabulary, nothing is chosen.
     """
     counts = Counter(chain.from_iterable(texts))
-    usual = SOURCES.settings("text").recommended(name="text", task="language_modeling")["vocabulary"]
+    corpus = SOURCES.settings("text")
+    usual = corpus.recommended(name="text", task=corpus.TASK)["vocabulary"]
     rare = sum(count for _, count in counts.most_common()[usual - NUM_SPECIAL :])
     if {"tokenizer", "vocabulary"} & set(given) or rare <= MOST_RARE * sum(counts.values()):
         return {}, []

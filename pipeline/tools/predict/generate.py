@@ -44,8 +44,7 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
         raise Refusal(f"{model}: reads a text and writes another: use `python -m pipeline predict`")
     if targets.stored != "windows":
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
-    inputs: Any = manifest.spec.inputs  # of tokens
-    tokenizer = Tokenizer(inputs.tokenizer)
+    tokenizer = Tokenizer(cast("Any", manifest.spec.inputs).tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(Machine.set_up(environment).device)
     set_determinism(manifest.inference.train.deterministic)

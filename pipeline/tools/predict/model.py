@@ -18,7 +18,7 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.registry import READERS, Registry
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.evaluate.decoding import WIDEST
+from pipeline.evaluate.params import WIDEST
 from pipeline.inference import machine, model_file, networks, precision, torch_errors
 from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
@@ -198,8 +198,7 @@ class LoadedModel:
         on_device = Batch(batch.inputs.to(self.device))
         with torch_errors.with_remedies(size="batch size"), tf32_allowed():
             if self.write is not None:
-                written: NDArray[Any] = self.write(self.network, on_device.inputs, self.spec.inputs, beam=self.beam)
-                return written
+                return cast("NDArray[Any]", self.write(self.network, on_device.inputs, self.spec.inputs, beam=self.beam))
             ((outputs, _),) = networks.predict(self.network, [(on_device, len(rows))], precision=self.precision, device=self.device)
         return outputs.cpu().numpy()
 

@@ -45,6 +45,18 @@ class Reader(Protocol):
         """
         ...
 
+    def expected(self) -> str:
+        """Describe the inputs that are sent to a model in MLflow, for people."""
+        ...
+
+    def example(self, stored: NDArray[Any], /) -> Any:
+        """Return inputs that could be sent to a model in MLflow, one for each of the stored samples `stored`."""
+        ...
+
+    def values(self, given: Any, /) -> Any:
+        """Return inputs that were sent to a model in MLflow as `row` takes them. Raises ValueError if they cannot be inputs."""
+        ...
+
     def batch(self, rows: Sequence[Any], /) -> Batch:
         """Return one batch, the input of one forward pass, on the CPU. `rows` are the stored samples of the batch."""
         ...
