@@ -10,6 +10,7 @@ from pipeline.core import spec
 
 class Targets(spec.Targets):
     dtype: ClassVar[type[np.generic]] = np.float32
+    form: ClassVar[Literal["numbers"]] = "numbers"
     metrics: ClassVar[Mapping[str, spec.Direction]] = {"loss": "min", "mean_absolute_error": "min"}
 
     kind: Literal["height"] = "height"
