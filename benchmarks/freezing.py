@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from pipeline.core.environment import Environment
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.yaml_document import Document
 from pipeline.inference.machine import Machine
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tools.profile.trial import NEVER, Trial, interleaved, ratios, stepping, synchronize
 from pipeline.train.engine.fit import Report
 from pipeline.train.group.processes import ALONE, Group

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.core import seeding
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, PAD, TextInputs, TokenizerDescription
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tokenizer_description import NUM_BYTES, NUM_SPECIAL, PAD, TokenizerDescription
 from pipeline.inference.machine import Machine
 from pipeline.inference.precision import ChosenPrecision, autocast, choose
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.train.engine import objective, optimizers
 from pipeline.train.params import TrainParams
 
@@ -197,7 +198,7 @@ def synthetic_corpus() -> Prepared:
     def corpus(count: int) -> Split:
         steps = np.where(generator.random(count * LENGTH) < 0.5, 1, generator.integers(0, NUM_BYTES, count * LENGTH))
         tokens = (NUM_SPECIAL + np.cumsum(steps) % NUM_BYTES).astype(np.int32)
-        return Split(tokens.reshape(count, LENGTH), np.zeros((count, 0), np.uint8), per_token=True)
+        return Split(tokens.reshape(count, LENGTH), np.zeros((count, 0), np.uint8), windows=True)
 
     spec = Spec(inputs=TextInputs(length=LENGTH, tokenizer=TokenizerDescription(kind="byte")), targets=NextTokenTargets())
     return Prepared(spec, "made by benchmarks/job.py", {"train": corpus(NUM_TRAIN), "valid": corpus(NUM_VALID)})

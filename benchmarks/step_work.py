@@ -10,17 +10,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import NUM_SPECIAL, TextInputs, TokenizerDescription
 from pipeline.core.params import from_data
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import SOURCES
 from pipeline.core.spec import Spec, Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tokenizer_description import NUM_SPECIAL, TokenizerDescription
 from pipeline.core.yaml_document import Document
 from pipeline.inference import networks, precision
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.train import blocks
 from pipeline.train.engine import parameter_groups
 from pipeline.train.params import TrainParams

@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import BYTE_SIGNS, AnyDescription, TextInputs, TokenizerDescription
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.sequence import SequenceTargets
+from pipeline.core.tokenizer_description import BYTE_SIGNS, AnyDescription, TokenizerDescription
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text_pair.description import TextPairInputs
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 
 
 def image_spec(*, shape: tuple[int, int, int], classes: Sequence[str], mean: Sequence[float], std: Sequence[float]) -> Spec:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.inputs.text import END, NUM_SPECIAL
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.tokenizer_description import END, NUM_SPECIAL
 from tests.specs import bytes_of_gpt2, pair_spec, text_spec
 
 LENGTH, LETTERS, CLASSES = 12, "abcdefgh", ("a", "b", "c")
@@ -68,7 +68,7 @@ def corpus() -> Prepared:
         tokens = (NUM_SPECIAL + np.cumsum(steps) % len(LETTERS)).astype(np.int32)
         tokens[0] = END
         tokens[len(tokens) - padding :] = 0
-        return Split(tokens.reshape(rows, LENGTH), np.zeros((rows, 0), np.uint8), None, per_token=True)
+        return Split(tokens.reshape(rows, LENGTH), np.zeros((rows, 0), np.uint8), None, windows=True)
 
     spec = text_spec(length=LENGTH, letters=LETTERS)
     return Prepared(spec, "corpus", {"train": split(50, 1), "valid": split(9, 2, padding=7), "test": split(9, 3, padding=7)})

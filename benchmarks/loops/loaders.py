@@ -40,7 +40,7 @@ class PILDataset(Dataset[Samples]):
 def tokens(prepared: Prepared) -> TensorDataset:
     """Return rows of tokens and their classes or, for a language model, the tokens that follow."""
     inputs = torch.from_numpy(prepared.train.inputs)
-    if not prepared.train.per_token:
+    if not prepared.train.windows:
         return TensorDataset(inputs, torch.from_numpy(prepared.train.targets))
     return TensorDataset(inputs, inputs.flatten().roll(-1).view(inputs.shape).long())
 

@@ -106,12 +106,12 @@ def code_digest(paths: Iterable[str], folder: Path) -> str:
 
 
 def modules(paths: Iterable[str], folder: Path) -> list[str]:
-    """Return the `.py` files among `paths`, and all `.py` files inside those of `paths` that are folders below `pipeline/`, sorted.
+    """Return the `.py` files among `paths`, and all `.py` files but `predict.py`, which `.dvcignore` names, inside those of `paths` that are folders below `pipeline/`, sorted.
 
     `paths` are the dependencies of a stage, relative to the checkout `folder`. Other dependencies, such as data, are left out.
     """
     found = {path for path in paths if path.endswith(".py")}
     for path in paths:
         if path.startswith("pipeline/") and path not in found:
-            found |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py")}
+            found |= {module.relative_to(folder).as_posix() for module in (folder / path).rglob("*.py") if module.name != "predict.py"}
     return sorted(found)

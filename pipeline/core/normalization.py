@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from pipeline.core.inputs.text import Normalization
+from pipeline.core.tokenizer_description import Normalization
 
 
 def normalize(text: str, changes: tuple[Normalization, ...]) -> str:

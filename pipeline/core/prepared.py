@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
 from pipeline.core import files, untrusted
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import MOST_BYTES, Spec
+from pipeline.core.spec import MOST_BYTES, Inputs, Spec
 
 FORMAT = "pipeline-prepared-4"
 HEADER_BYTES = 1 << 16
@@ -77,23 +76,24 @@ class Split:
     `inputs` and `targets` have one row per sample. `Prepared.spec` describes the shape and dtype of a row. `lengths` (n,) contains the
     length of each sample without its padding. It is None if nothing is padded.
 
-    If `per_token` is True, the samples are consecutive pieces of one long text. The target of each token is then the next token, so no
-    targets are stored: `targets` has the shape (n, 0). `pad` is then the number of the padding after the last token. If the samples are pairs
-    of texts, whose targets are not stored either, `pairs` describes them.
+    If `windows` is True, the samples are consecutive pieces of one long text. The target of each token is then the next token, so no
+    targets are stored: `targets` has the shape (n, 0). `pad` is then the number of the padding after the last token. If tokens of the samples
+    are their targets, which are not stored either, `within` describes the samples.
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     lengths: NDArray[np.int64] | None = None
-    per_token: bool = False
+    windows: bool = False
     pad: int = 0
-    pairs: TextPairInputs | None = None
+    within: Inputs | None = None
 
     @classmethod
     def of(cls, spec: Spec, inputs: NDArray[Any], targets: NDArray[Any]) -> "Split":
         """Return the split with samples that `spec` describes."""
-        per_token, pairs = spec.targets.per_token, spec.inputs if isinstance(spec.inputs, TextPairInputs) else None
-        return cls(inputs, targets, None if per_token else spec.inputs.lengths(inputs), per_token, spec.inputs.pad, pairs)
+        windows, within = (spec.targets.stored == place for place in ("windows", "within"))
+        lengths = None if windows else spec.inputs.lengths(inputs)
+        return cls(inputs, targets, lengths, windows, spec.inputs.pad, spec.inputs if within else None)
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -147,7 +147,7 @@ class RawDataset:
                 "correct its `open`: it must return `train`, and may return `valid` and `test`"
             )
         for split, targets in self.targets.items():
-            if self.task.per_token:
+            if self.task.stored == "windows":
                 continue
             if not isinstance(targets, np.ndarray):
                 raise Refusal(

@@ -6,6 +6,7 @@ import re
 import traceback
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,7 +21,7 @@ CORRECT = "correct it, as docs/extending.md explains"
 
 @dataclass(frozen=True)
 class Registry:
-    """The choices in `package`, such as the models. Each module of the package is one choice.
+    """The choices in `package`, such as the models. Each module of the package is one choice or, with `part`, each folder that has this module.
 
     `noun` is the word for a choice in messages. Only the modules of this package can be imported by name. So the name of a choice may come
     from an untrusted file.
@@ -28,13 +29,16 @@ class Registry:
 
     package: str
     noun: str
+    part: str | None = None
     needs_torch: bool = False
     """True if the modules import torch, which takes seconds. A section that chooses one is validated only if all others are valid."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        package = importlib.import_module(self.package)
-        return tuple(sorted(module.name for module in pkgutil.iter_modules(package.__path__)))
+        if self.part is None:
+            return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(self.package).__path__)))
+        folders = resources.files(self.package).iterdir()  # not the file system: a model in MLflow has its code in a zip file
+        return tuple(sorted(folder.name for folder in folders if folder.joinpath(f"{self.part}.py").is_file()))
 
     def known(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return `names`, each once. Raises ValueError if one of them is not a choice."""
@@ -61,7 +65,7 @@ class Registry:
 
     def path(self, name: str) -> str:
         """Return the file of the choice `name`, from the top folder on."""
-        return f"{self.package.replace('.', '/')}/{name}.py"
+        return "/".join((*self.package.split("."), name, *([self.part] if self.part else []))) + ".py"
 
     def failure(self, name: str, error: BaseException) -> tuple[str, str]:
         """Return where `error` was raised in the module of the choice `name`, `FILE:LINE` or the file alone, and its message on one line."""
@@ -74,7 +78,7 @@ class Registry:
         if name not in self.names:
             raise KeyError(name)
         try:
-            return importlib.import_module(f"{self.package}.{name}")
+            return importlib.import_module(self.path(name).removesuffix(".py").replace("/", "."))
         except Refusal:
             raise
         except (Exception, SystemExit) as error:  # whatever the module of a user raises
@@ -119,5 +123,10 @@ def missing_method(owner: type, method: str) -> Refusal:
 MODELS = Registry("pipeline.models", "model", needs_torch=True)
 LOSSES = Registry("pipeline.losses", "loss", needs_torch=True)
 SOURCES = Registry("pipeline.sources", "dataset")
-INPUTS = Registry("pipeline.core.inputs", "kind of inputs")
-TASKS = Registry("pipeline.core.tasks", "task")
+INPUTS = Registry("pipeline.inputs", "kind of inputs", "description")
+READERS = Registry("pipeline.inputs", "kind of inputs", "predict", needs_torch=True)
+TASKS = Registry("pipeline.tasks", "task", "targets")
+USUAL_TASKS = {"class": "classification", "numbers": "regression", "labels": "multi_label"}
+"""The task that is proposed for labels of each form (`Targets.form`)."""
+USUAL_TASK = USUAL_TASKS["class"]
+"""The task of most datasets, which is taken where nothing names one."""

@@ -1,8 +1,8 @@
 """Describes a dataset: the kind and the properties of its inputs and of its targets. Model and task are built from this."""
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInf
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS
+
+if TYPE_CHECKING:
+    from torch import Tensor as Tensor  # noqa: PLC0414  # tasks name it, too
 
 Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
@@ -20,15 +23,15 @@ MOST_BYTES = 34 * 2**20
 class Description(BaseModel):
     """The base class of `Inputs` and `Targets`, which together make up the description of a dataset (`Spec`).
 
-    `kind` names the module of this part, in `pipeline/core/inputs/` or `pipeline/core/tasks/`.
+    `kind` names the folder of this part, in `pipeline/inputs/` or `pipeline/tasks/`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: str
 
-    def enlarged_if_other(self, new: "Description") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
-        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens.
+    def enlarged_if_other(self, new: "Description | None") -> Self | None:  # noqa: ARG002  # for descriptions with classes or tokens
+        """Return a copy of this description with one more class or token, if `new` describes data with other classes or tokens, or is None.
 
         Return None if they are the same, or, as the base class does, if there are neither classes nor tokens. The copy shows which tensors
         of a network belong to classes or tokens: those with another shape in a network for the copy. If a training on the new data starts
@@ -38,10 +41,11 @@ class Description(BaseModel):
 
 
 class Inputs(Description):
-    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/core/inputs/KIND.py`.
+    """Describes the inputs of a dataset. Each kind of inputs has its own subclass: `Inputs` in `pipeline/inputs/KIND/description.py`.
 
-    The module of the same name in `pipeline/prepare/inputs/` has a class `Statistics` (what `prepare` computes over the train split), and that
-    in `pipeline/inference/inputs/` a class `Preprocessing` (the first layer of every model).
+    In the same folder, `first_layer.py` has a class `Preprocessing` (the first layer of every model), and `predict.py`, which a kind may lack,
+    a class `Reader` (from files and values to stored samples). `pipeline/prepare/inputs/KIND.py` has a class `Statistics`: what `prepare`
+    computes over the train split.
     """
 
     dtype: ClassVar[type[np.generic]]
@@ -62,6 +66,19 @@ class Inputs(Description):
         """Return how many numbers the model's preprocessing makes of a sample, or None if a model of flat features cannot read them, as tokens."""
         return None
 
+    augmented: ClassVar[Literal["pixels", "tokens"] | None] = None
+    """What an augmentation changes of a sample; None if these inputs are not augmented."""
+
+    @property
+    def columns_read(self) -> tuple[tuple[str | int, str], ...]:
+        """Return the name and the kind of each number of a stored sample, if it is the row of a table; else ()."""
+        return ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of different tokens, if samples are tokens."""
+        raise NotImplementedError
+
     @property
     def pad(self) -> int:
         """Return the number that fills the end of a stored sample, if samples of this kind are padded."""
@@ -77,6 +94,14 @@ class Inputs(Description):
         Return None, as the base class does, if samples of this kind are never padded.
         """
         return None
+
+    def target_tokens(self, rows: Any) -> Any:
+        """Return the tokens of stored samples, an array or a tensor (n, ...), among which are their targets, (n, length): see `Targets.stored`."""
+        raise NotImplementedError
+
+    def num_targets(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the number of targets of each stored sample, (n,), if they are among its tokens."""
+        raise NotImplementedError
 
     def random_samples(self, count: int) -> NDArray[Any]:
         """Return `count` random stored samples, which are the same in each call.
@@ -108,30 +133,39 @@ class Inputs(Description):
 class Targets(Description):
     """Describes the targets of a dataset, which decide the task. Each kind has its own subclass.
 
-    This subclass is `Targets` in `pipeline/core/tasks/KIND.py`. The module of the same name in `pipeline/train/tasks/` has a class
-    `Objective` (loss and metrics of the training), and that in `pipeline/evaluate/tasks/` a class `Evaluator` (scores, tables and figures
-    of the test split).
+    This subclass is `Targets` in `pipeline/tasks/KIND/targets.py`. In the same folder, `train.py` has a class `Objective` (loss and metrics of
+    the training), `evaluate.py` the classes `Settings` (the section `evaluate`) and `Evaluator` (scores, tables and figures of the test
+    split), and `predict.py`, which a task may lack, a class `Predictor`.
     """
 
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored targets."""
-    has_classes: ClassVar[bool] = False
-    """True if a target is one of several classes."""
-    has_labels: ClassVar[bool] = False
-    """True if a target (outputs,) has 1 for each label of the sample, and 0 for each other one. Neither with classes nor with labels, mixup and CutMix are
-    refused; without classes, label smoothing is."""
-    per_token: ClassVar[bool] = False
-    """True if every token of a sequence has a target: the token that follows. Such targets are not stored. The rows of a split are then
-    consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs)."""
+    form: ClassVar[Literal["class", "labels", "numbers", "tokens"] | None] = None
+    """What the targets of a sample are: the number of a class; 1 for each label that it has, and 0 for each other one (outputs,); numbers
+    (outputs,); or numbers of tokens. Losses and metrics say which of them they compare (`forms`). None for another form."""
+    loss_keys: ClassVar[frozenset[str]] = frozenset()
+    """Those of the keys `class_weights` and `label_smoothing` of a loss that have a meaning for such targets."""
+    mixable: ClassVar[bool] = False
+    """True if mixup and CutMix can mix the targets of two samples: by shares of classes or labels."""
+    stored: ClassVar[Literal["apart", "windows", "within"]] = "apart"
+    """Where the targets are: stored beside the inputs, or the tokens that follow each token of the inputs. If they are in `windows`, the rows
+    of a split are consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs). `within` the inputs, they are
+    among the `target_tokens` of a sample, such as those of the target text in a pair: a model returns outputs (n, length - 1, num_outputs),
+    and those at a target token predict the one that follows."""
     loss_unit: ClassVar[str] = "nats"
     """The unit of the loss of a validation, for figures."""
-    paired: ClassVar[bool] = False
-    """True if the targets are the tokens of the target text in each pair of texts (`TextPairInputs`). Such targets are not stored. A model
-    returns outputs (n, length - 1, num_outputs): those at a token of the target text predict the token that follows."""
     metrics: ClassVar[Mapping[str, Direction]]
     """Maps each metric of a validation to "max" or "min": the better direction. `train.metric` is one of them with the prefix `valid/`."""
     only_validated: ClassVar[frozenset[str]] = frozenset()
     """Those of `metrics` that are not measured over the steps of the training."""
+    averaged: ClassVar[bool] = False
+    """True if the predictions of several models can be one: by the mean of the probabilities of classes or tokens."""
+    predictions: ClassVar[str] = "numbers"
+    """What `predict` gives, in words for people."""
+    hub_task: ClassVar[str] = "{inputs}-classification"
+    """The name of the task on the Hugging Face Hub. `{inputs}` stands for the inputs, such as `image`."""
+    prediction_unit: ClassVar[str | None] = None
+    """The unit of predictions, such as "probability"; None if these are the outputs of the network, such as logits."""
 
     @classmethod
     def example(cls) -> Self | None:
@@ -140,23 +174,55 @@ class Targets(Description):
 
     @property
     def row_shape(self) -> tuple[int, ...]:
-        """Return the shape of the stored target of one sample. Of texts whose targets are tokens, none are stored."""
-        return (0,) if self.per_token or self.paired else ()
+        """Return the shape of the stored target of one sample. Targets that are tokens of the inputs are not stored apart from them."""
+        return () if self.stored == "apart" else (0,)
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Return the name of each output; an empty tuple if the outputs have no names."""
         return ()
 
+    @classmethod
+    def named(cls, names: tuple[str, ...], place: str) -> Self:  # noqa: ARG003  # for outputs with names
+        """Return the description of targets whose outputs are called `names`: classes, labels or columns.
+
+        Raises Refusal if there are too few. `place` names the dataset in the message. In this base class, outputs have no names.
+        """
+        return cls()  # type: ignore[call-arg]  # the kind of a task has a default
+
+    @property
+    def positive_number(self) -> int | None:
+        """Return the number of the positive one of two classes; None for targets that are no classes."""
+        return None
+
+    @property
+    def recommended(self) -> dict[str, Any]:
+        """Return values of parameters that a first training of this task should have, by dotted keys, or by sections as in `set`."""
+        return {}
+
+    @property
+    def constants(self) -> Mapping[str, Sequence[float]]:
+        """Return the numbers that `as_predictions` needs, by name. `scale` are those by which differences of predictions are divided for messages."""
+        return {}
+
+    def as_predictions(self, outputs: "Tensor", constants: Mapping[str, "Tensor"]) -> "Tensor":
+        """Return the predictions for `outputs` (n, ...) of the network, if `prediction_unit` is not None. It is the last layer of a model that predicts.
+
+        `constants` are those of the property, in float64, on the device of `outputs`.
+        """
+        raise NotImplementedError
+
     def has_targets_of(self, other: "Targets") -> bool:
         """Return True if stored targets that `other` describes mean the same as those of this description."""
         return self == other
 
-    def num_outputs(self, inputs: Inputs) -> int:  # noqa: ARG002  # for targets that are tokens
-        """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes.
+    def num_outputs(self, inputs: Inputs) -> int:
+        """Return how many outputs a model must have for each target. In this base class, these are the outputs with names, such as classes, or the tokens.
 
         `inputs` describes the inputs of the same dataset. A language model needs it: it has one output for each token of the tokenizer.
         """
+        if self.form == "tokens":
+            return inputs.num_tokens
         assert self.output_names, f"{type(self).__name__} has no names of outputs, and so needs a num_outputs of its own"
         return len(self.output_names)
 

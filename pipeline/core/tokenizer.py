@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.text import BYTE_SIGNS, NUM_SPECIAL, UNKNOWN, AnyDescription, TokenizerDescription
 from pipeline.core.normalization import BEFORE_SPACE, BEFORE_SPACE_OR_AFTER_LINE, normalize, parts, pieces, without_surrogates, words
 from pipeline.core.pretrained_tokenizer import CONTINUED, PretrainedDescription, build
+from pipeline.core.tokenizer_description import BYTE_SIGNS, NUM_SPECIAL, UNKNOWN, AnyDescription, TokenizerDescription
 
 Tokens = NDArray[np.int32]
 BLOCK_CHARACTERS = 2**20

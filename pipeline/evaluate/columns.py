@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.prepared import Prepared, Split
+from pipeline.core.spec import Inputs
 
 FILE = "columns.csv"
 HEADER = ("column", "kind", "importance", "deviation")
@@ -25,7 +25,7 @@ PENALTY = 1.0
 Floats = NDArray[np.float64]
 
 
-def importances(inputs: TableInputs, split: Split, loss_of: Callable[[Split], float]) -> list[tuple[str | int, str, float, float]]:
+def importances(inputs: Inputs, split: Split, loss_of: Callable[[Split], float]) -> list[tuple[str | int, str, float, float]]:
     """Return for each column by how much the loss of a split rises if its cells are shuffled among the rows, the most important first.
 
     `loss_of` returns the mean loss of the model on a split. The numbers are the mean and the standard deviation over SHUFFLES orders.
@@ -34,13 +34,13 @@ def importances(inputs: TableInputs, split: Split, loss_of: Callable[[Split], fl
     rows = Split(np.asarray(split.inputs[chosen]), np.asarray(split.targets[chosen]))
     before, found = loss_of(rows), []
     orders = [np.random.default_rng(number).permutation(len(rows)) for number in range(SHUFFLES)]
-    for at, column in enumerate(inputs.columns):
+    for at, (name, kind) in enumerate(inputs.columns_read):
         rises = []
         for order in orders:
             shuffled = rows.inputs.copy()
             shuffled[:, at] = shuffled[order, at]
             rises.append(loss_of(replace(rows, inputs=shuffled)) - before)
-        found.append((column.name, column.kind, float(np.mean(rises)), float(np.std(rises))))
+        found.append((name, kind, float(np.mean(rises)), float(np.std(rises))))
     return sorted(found, key=lambda row: -row[2])
 
 

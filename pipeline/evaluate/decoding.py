@@ -6,7 +6,6 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports.metrics import DIVERGED
 
@@ -27,11 +26,11 @@ class Decodes(Protocol):
         ...
 
 
-def decode(model: nn.Module, sources: Tensor, pairs: TextPairInputs, *, beam: int = 1) -> list[list[int]]:
+def decode(model: nn.Module, sources: Tensor, pairs: Any, *, beam: int = 1) -> list[list[int]]:
     """Return the tokens of the target text that `model` writes for each of `sources` (n, length), without the ends.
 
     A beam search keeps the `beam` beginnings of each text with the highest mean log-probability of their tokens, the end included, until all
-    of them have ended or have the target length of `pairs`. The network of `model` must have the methods of Decodes. It computes in the
+    of them have ended or have the target length of `pairs`, the description of the inputs. The network of `model` must have the methods of Decodes. It computes in the
     precision of its weights. Raises Refusal if a logit is not finite.
     """
     network, end, device = cast("Decodes", model.network), pairs.tokenizer.end, sources.device

@@ -7,9 +7,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive
+from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.evaluate.reports.metrics import DIVERGED
 
 

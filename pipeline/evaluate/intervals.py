@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pipeline.core.spec import Spec
 from pipeline.evaluate.params import EvaluateSettings
 from pipeline.inference.measuring import Measured, positive_class
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 RESAMPLES = 200
 """How often the samples are drawn anew. Each time costs as much as the metric itself: 200 times the AUROC of 10,000 samples and 10 classes take 15 s."""
@@ -30,7 +31,7 @@ class MeasuredWithIntervals(Measured):
         self.positive_class = positive_class(self.metrics.values(), spec)
         self.kept: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, outputs: Tensor, targets: Tensor) -> None:
+    def add(self, outputs: "Tensor", targets: "Tensor") -> None:
         super().add(outputs, targets)
         if self.level is not None and self.metrics:
             self.kept.append((outputs.float().cpu(), targets.cpu()))
@@ -45,6 +46,8 @@ class MeasuredWithIntervals(Measured):
         named = {} if self.positive_class is None else {"positive_class": self.positive_class}
         if not self.kept or self.level is None:
             return values | named
+        import torch  # late: parameters are checked without torch
+
         outputs, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         metrics = {name: self.metrics[name] for name in values}
 

@@ -2,22 +2,27 @@
 
 import json
 from collections.abc import Container
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import Registry
 from pipeline.core.section import Count, Section
 from pipeline.inference.params import MetricNames
 
-SETTINGS = Registry("pipeline.evaluate.settings", "task")
+if TYPE_CHECKING:
+    from pipeline.core.spec import Inputs
+
+EVALUATIONS = Registry("pipeline.tasks", "task", "evaluate")
+WIDEST = 64
+"""Upper bound for the width of a beam that writes texts."""
 Views = Literal["none", "mirror", "mirror_translate"]
 
 
 class EvaluateSettings(Section):
-    """The settings of the section `evaluate` that every task has. Each task adds settings in `pipeline/evaluate/settings/TASK.py`."""
+    """The settings of the section `evaluate` that every task has. Each task adds settings in `pipeline/tasks/TASK/evaluate.py`."""
 
     name: str
-    """The task of the dataset: a module of `pipeline/evaluate/settings/`."""
+    """The task of the dataset: a folder of `pipeline/tasks/`."""
     batch_size: Count
     """Samples per forward pass."""
     test_time_augmentation: Views
@@ -45,23 +50,23 @@ class EvaluateSettings(Section):
         This base class checks nothing. A task with such a setting overrides this function.
         """
 
-    def refuse_impossible_views(self, inputs: str, metrics: Container[str]) -> None:
+    def refuse_impossible_views(self, inputs: "type[Inputs] | Inputs", metrics: Container[str]) -> None:
         """Raise Refusal if test-time augmentation is set, but the inputs are not images or the task has no metric `accuracy`.
 
-        `inputs` is the kind of the inputs, such as `image`. `metrics` are the names of the task's metrics.
+        `metrics` are the names of the task's metrics.
         """
-        if self.test_time_augmentation != "none" and (inputs != "image" or "accuracy" not in metrics):
+        if self.test_time_augmentation != "none" and (inputs.augmented != "pixels" or "accuracy" not in metrics):
             raise Refusal("evaluate.test_time_augmentation: needs images as inputs, and a task with the metric accuracy: write `none`")
 
 
 class EvaluateParams(Section):
-    evaluate: Annotated[EvaluateSettings, SETTINGS]
+    evaluate: Annotated[EvaluateSettings, EVALUATIONS]
     """How the test split is scored; the keys depend on the task."""
 
     def for_task(self, task: str) -> Self:
         """Return these parameters, or the recommended ones of `task` if these are of another task."""
         if self.evaluate.name == task:
             return self
-        settings = SETTINGS.settings(task)
+        settings = EVALUATIONS.settings(task)
         recommended = {"name": task, **settings.recommended(name=task, task=task)}
         return self.model_copy(update={"evaluate": settings.model_validate_json(json.dumps(recommended))})

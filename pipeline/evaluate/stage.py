@@ -12,16 +12,14 @@ from torch import Tensor, nn
 
 from pipeline.core import files, identity, untrusted
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import Prepared, Split, sample_keys
 from pipeline.core.raw_dataset import TEST
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import Registry
 from pipeline.core.spec import Spec
 from pipeline.core.stage import RefuseChanges
 from pipeline.evaluate import columns, intervals, tta
-from pipeline.evaluate.params import EvaluateParams
+from pipeline.evaluate.params import EVALUATIONS, EvaluateParams
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.evaluate.reports.metrics import SampleScores
 from pipeline.inference import model_file, networks, precision, torch_errors
@@ -33,7 +31,6 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import Model
 from pipeline.inference.precision import ChosenPrecision
 
-EVALUATIONS = Registry("pipeline.evaluate.tasks", "task")
 MAX_NAMES = 100
 """Largest number of characters of class names in a message."""
 
@@ -106,7 +103,7 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
     shutil.rmtree(paths.evaluation_plots, ignore_errors=True)  # which may be of another task
     files.write_json(paths.metrics / "evaluate.json", recorded.labelled(scores, paths.model))
     evaluator.write(paths.evaluation_plots, inputs=split.inputs, history=history, model=model)
-    if isinstance(prepared.spec.inputs, TableInputs):
+    if prepared.spec.inputs.columns_read:
         found = columns.importances(prepared.spec.inputs, split, partial(mean_loss, model, manifest, prepared.spec, machine, params))
         recorded.write(paths.evaluation_plots / columns.FILE, columns.HEADER, found)
     # Last: without this table, `report` refuses the others, because the evaluation was killed.
@@ -119,7 +116,8 @@ def evaluate(params: EvaluateParams, paths: Paths, environment: Environment, *, 
 
 def origin_of(digest: str, manifest: Manifest, prepared: Prepared, machine: Machine, params: EvaluateParams, paths: Paths) -> str:
     """Return a digest of all that decides the predictions of the model file with the SHA-256 `digest` for `prepared`: also code and machine."""
-    code = identity.dependencies("evaluate", {"model": {"name": manifest.inference.model.name}}, paths.top)
+    names = {"model": {"name": manifest.inference.model.name}, "evaluate": {"name": manifest.spec.targets.kind}}
+    code = identity.dependencies("evaluate", names, paths.top)
     decisive = (digest, prepared.digest, identity.code_digest(code, paths.top), files.digest(paths.lock), machine.fingerprint())
     return files.digest_of([*decisive, params.evaluate.batch_size])
 
@@ -137,7 +135,7 @@ def judge(
     """
     spec = prepared.spec.model_copy(update={"targets": manifest.spec.targets})  # a model has its own thresholds of labels
     params.evaluate.refuse_other_task(spec.targets.kind)
-    params.evaluate.refuse_impossible_views(spec.inputs.kind, spec.targets.metrics)
+    params.evaluate.refuse_impossible_views(spec.inputs, spec.targets.metrics)
     split, device = prepared.split(TEST), machine.device
     batch_size = min(params.evaluate.batch_size, len(split))
     set_determinism(manifest.inference.train.deterministic)
@@ -153,7 +151,7 @@ def judge(
         if hasattr(evaluator, "write_texts"):
             evaluator.write_texts(model.eval(), split.inputs, batch_size, device)
         scores = evaluator.scores() | measured.scores() | spec.targets.baseline_scores(prepared.train.targets, split.targets)
-        if isinstance(spec.inputs, TableInputs):
+        if spec.inputs.columns_read:
             scores |= columns.linear_scores(prepared, split, networks.preprocessing(spec.inputs, channels_last=False))
         if requested != "none":
             augmented = task.Evaluator(spec, params.evaluate)

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import CORRECT, missing_method
 from pipeline.core.spec import Direction, Spec, Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.multi_label import HALF
 from pipeline.inference import scores
 from pipeline.inference.batch import IGNORED
 from pipeline.inference.params import METRICS
 from pipeline.inference.scores import Floats, Integers
 
+HALF = 0.5
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -46,8 +45,8 @@ class Metric:
     """The better direction: "max" or "min"."""
     keeps_rows: ClassVar[bool] = False
     """False if a part is a tensor of whole numbers, of the same shape for all batches, to be added up. True if it has a row of float32 for each sample."""
-    of_labels: ClassVar[bool] = False
-    """True if the metric exists also for samples with several labels: `targets` are then 0 or 1 (n, labels), and the outputs are their logits."""
+    forms: ClassVar[tuple[str, ...]] = ("class",)
+    """The forms of targets for which the metric exists. For "labels", `targets` are 0 or 1 (n, labels), and the outputs are their logits."""
 
     positive: int = 1
     """The number of the positive class, if there are two: that of `source.positive_class`."""
@@ -68,8 +67,8 @@ class Metric:
         """Raise Refusal if the metric does not exist for these targets. `num_outputs` is None if it is not known yet. `key` is the parameter that
         names the metric.
         """
-        if not (targets.has_classes or (targets.has_labels and cls.of_labels)):
-            needs = "exactly one class a sample" if targets.has_labels else "a task with classes, but this task has none"
+        if targets.form not in cls.forms:
+            needs = "exactly one class a sample" if targets.form == "labels" else "a task with classes, but this task has none"
             raise Refusal(f"{key}: {cls.__module__.rpartition('.')[2]} needs {needs}: remove it")
 
     def part(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":  # noqa: ARG002  # for the metrics
@@ -126,7 +125,7 @@ class OfPositiveClass(FromCounts):
 class FromProbabilities(Metric):
     """A metric of the classes (n,) and the probabilities (n, classes) in float64 of all samples: the outputs of the split are kept until its end.
 
-    With `of_labels`, it gets 0 or 1 (n, labels) in place of classes, if samples have several labels.
+    If its `forms` have "labels", it gets 0 or 1 (n, labels) in place of classes, if samples have several labels.
     """
 
     keeps_rows = True
@@ -193,18 +192,18 @@ def metrics_of(names: Iterable[str], spec: Spec, key: str) -> dict[str, Metric]:
             raise Refusal(f"{key}: {name} is the name of a score that this task always has: rename {METRICS.path(name)}")
         metric.refuse_misfit(spec.targets, spec.num_outputs, key)
     built = {name: metric(spec.num_outputs) for name, metric in found.items()}
-    if isinstance(spec.targets, ClassTargets):
-        for each in built.values():
-            if each.of_positive:
-                each.positive = spec.targets.positive_number
+    for each in built.values():
+        if each.of_positive and spec.targets.positive_number is not None:
+            each.positive = spec.targets.positive_number
     return built
 
 
 def positive_class(metrics: Iterable[Metric], spec: Spec) -> str | None:
     """Return the name of the positive one of two classes if one of the metrics is that of it; else None."""
-    if not isinstance(spec.targets, ClassTargets) or spec.num_outputs != 2 or not any(metric.of_positive for metric in metrics):
+    number = spec.targets.positive_number
+    if number is None or spec.num_outputs != 2 or not any(metric.of_positive for metric in metrics):
         return None
-    return spec.targets.classes[spec.targets.positive_number]
+    return spec.targets.output_names[number]
 
 
 def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[Tensor, Tensor]":
@@ -215,11 +214,11 @@ def random_batch(targets: type[Targets] | Targets, num_outputs: int) -> "tuple[T
     import torch  # late: reading a direction needs no torch
 
     generator = torch.Generator().manual_seed(0)
-    of_tokens = targets.per_token or targets.paired
-    of_class = () if targets.has_classes else (num_outputs,)  # a class does not know its `row_shape`
+    of_tokens = targets.form == "tokens"
+    of_class = () if targets.form == "class" else (num_outputs,)  # a class does not know its `row_shape`
     shape = (TRIED, TRIED_TOKENS) if of_tokens else (TRIED, *(targets.row_shape if isinstance(targets, Targets) else of_class))
     outputs = torch.randn(*shape[: 1 + of_tokens], num_outputs, generator=generator)
-    most = num_outputs if targets.has_classes or of_tokens else 2
+    most = num_outputs if targets.form in ("class", "tokens") else 2
     integers = issubclass(targets.dtype, np.integer)
     random = torch.randint(most, shape, generator=generator) if integers else torch.randn(shape, generator=generator)
     if of_tokens:
@@ -324,7 +323,7 @@ class Measured:
         self.metrics = metrics_of(names, spec, key)
         self.measures = {metric.measure: metric for metric in self.metrics.values()}
         self.parts: dict[object, list[Tensor]] = {measure: [] for measure in self.measures}
-        size_bytes = 4 * num_samples * (spec.num_outputs + (spec.num_outputs if spec.targets.has_labels else 1))
+        size_bytes = 4 * num_samples * (spec.num_outputs + math.prod(spec.targets.row_shape))
         if size_bytes > MOST_BYTES and (kept := [name for name, metric in self.metrics.items() if metric.keeps_rows]):
             raise Refusal(
                 f"{key}: {kept[0]} keeps all outputs of the {num_samples} samples, {size_bytes} bytes, more than {MOST_BYTES}: remove it, "

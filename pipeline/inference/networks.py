@@ -21,8 +21,7 @@ from pipeline.inference.params import ModelSettings
 from pipeline.inference.precision import ChosenPrecision, autocast
 from pipeline.inference.tensor_file import Tensors
 
-PREPROCESSING = Registry("pipeline.inference.inputs", "kind of inputs")
-POSTPROCESSING = Registry("pipeline.inference.outputs", "task")
+PREPROCESSING = Registry("pipeline.inputs", "kind of inputs", "first_layer", needs_torch=True)
 
 
 def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
@@ -33,10 +32,22 @@ def preprocessing(inputs: Inputs, *, channels_last: bool) -> nn.Module:
     return cast("nn.Module", PREPROCESSING.module(inputs.kind).Preprocessing(inputs, channels_last=channels_last))
 
 
-def postprocessing(targets: Targets) -> nn.Module | None:
-    """Build the last layer of a trained model for the kind of `targets`; None if its outputs are those of the network, such as logits."""
-    kind = targets.kind
-    return cast("nn.Module", POSTPROCESSING.module(kind).Postprocessing(targets)) if kind in POSTPROCESSING.names else None
+class Postprocessing(nn.Module):
+    """The last layer of a trained model: turns the outputs of the network into predictions, by `as_predictions` of its targets."""
+
+    def __init__(self, targets: Targets) -> None:
+        super().__init__()
+        self.unit, self.as_predictions = targets.prediction_unit, targets.as_predictions
+        for name, values in targets.constants.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return self.as_predictions(outputs, dict(self.named_buffers()))
+
+
+def postprocessing(targets: Targets) -> Postprocessing | None:
+    """Build the last layer of a trained model of such targets; None if its outputs are those of the network, such as logits."""
+    return None if targets.prediction_unit is None else Postprocessing(targets)
 
 
 class Model(nn.Module):
@@ -62,7 +73,7 @@ class Model(nn.Module):
         self.channels_last = channels_last
         self.network = network.to(memory_format=torch.channels_last) if channels_last else network
         self.preprocessing = preprocessing
-        self.postprocessing: nn.Module | None = None
+        self.postprocessing: Postprocessing | None = None
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

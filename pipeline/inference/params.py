@@ -135,6 +135,9 @@ class LossSettings(Section):
     A loss of classes extends `ClassLossSettings`. All losses are computed on the device, without host synchronisation.
     """
 
+    forms: ClassVar[tuple[str, ...]] = ()
+    """The forms of targets that this loss compares: see `Targets.form`."""
+
     name: str
     """The loss that a training minimises: a module of `pipeline/losses/`."""
 
@@ -144,9 +147,11 @@ class LossSettings(Section):
         return True
 
     @classmethod
-    def fits(cls, targets: "type[Targets] | Targets") -> bool:  # noqa: ARG003  # for the losses
-        """Return True if this is a loss of such targets."""
-        raise missing_method(cls, "fits(cls, targets)")
+    def fits(cls, targets: "type[Targets] | Targets") -> bool:
+        """Return True if this is a loss of such targets: of one of its `forms`."""
+        if not cls.forms:
+            raise missing_method(cls, "fits(cls, targets)")
+        return targets.form in cls.forms
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         """Raise Refusal if a setting needs a split that is not among `splits`. This base class does nothing."""
@@ -197,11 +202,8 @@ class ClassLossSettings(LossSettings):
     """Weights of the classes in this loss: `none` for equal ones. With `balanced`, the weight of a class is inversely proportional to its number
     of train samples, and the mean weight of these samples is 1. Must be `none` for a task without classes."""
 
+    forms: ClassVar[tuple[str, ...]] = ("class",)
     RECOMMENDED: ClassVar = {"class_weights": "none"}
-
-    @classmethod
-    def fits(cls, targets: "type[Targets] | Targets") -> bool:
-        return targets.has_classes
 
     def weights(self, targets: "NDArray[Any]", num_outputs: int) -> "Tensor | None":
         """Return a weight for each class (classes,), inversely proportional to its number of `targets`, if the weights are balanced.
@@ -252,11 +254,8 @@ class LabelLossSettings(LossSettings):
     """The probability above which a label is predicted, which the model file keeps: a number such as 0.5, or `tuned` for that of each label with
     the highest F1 on the validation split, which the exported weights give. Validations count with 0.5."""
 
+    forms: ClassVar[tuple[str, ...]] = ("labels",)
     RECOMMENDED: ClassVar = {"positive_weights": "none", "threshold": 0.5}
-
-    @classmethod
-    def fits(cls, targets: "type[Targets] | Targets") -> bool:
-        return targets.has_labels
 
     def refuse_missing_splits(self, splits: Iterable[str]) -> None:
         if self.threshold == "tuned" and VALID not in splits:
@@ -301,11 +300,7 @@ class LabelLossSettings(LossSettings):
 class NumberLossSettings(LossSettings):
     """The settings and methods that every loss of numbers has. Outputs and targets are standardised numbers (n, columns)."""
 
-    @classmethod
-    def fits(cls, targets: "type[Targets] | Targets") -> bool:
-        import numpy as np  # late: reading parameters needs no NumPy
-
-        return np.issubdtype(targets.dtype, np.floating)
+    forms: ClassVar[tuple[str, ...]] = ("numbers",)
 
     def of_errors(self, errors: "Tensor") -> "Tensor":  # noqa: ARG002  # for the losses
         """Return the loss of each number from its error (n, columns): the output minus the target."""

@@ -17,6 +17,7 @@ class Settings(ClassLossSettings):
     label_smoothing: Share
     """Share of the target probability that is spread evenly over all classes, or over all tokens of pairs of texts; 0 for none. Must be 0 for other tasks."""
 
+    forms: ClassVar[tuple[str, ...]] = ("class", "tokens")
     RECOMMENDED: ClassVar = {"label_smoothing": 0.0}
 
     def summed(self, logits: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
@@ -30,14 +31,9 @@ class Settings(ClassLossSettings):
         losses = functional.cross_entropy(logits, targets, reduction="none", label_smoothing=self.label_smoothing)
         return (losses * weights[targets.clamp(min=0)]).sum()
 
-    @classmethod
-    def fits(cls, targets: type[Targets] | Targets) -> bool:
-        return targets.has_classes or targets.per_token or targets.paired
-
     def refuse_misfit(self, targets: type[Targets] | Targets) -> None:
         """Raise Refusal if the targets are neither classes nor tokens, or if a parameter is for classes only and the targets are tokens."""
         super().refuse_misfit(targets)
         for key, plain in {"class_weights": "none", "label_smoothing": 0.0}.items():
-            fits = targets.has_classes or (key == "label_smoothing" and targets.paired)
-            if not fits and getattr(self, key) != plain:
+            if key not in targets.loss_keys and getattr(self, key) != plain:
                 raise Refusal(f"loss.{key}: needs a task with classes, but this task has none: write `loss.{key}: {plain}`")

@@ -11,10 +11,10 @@ import torch
 from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.section import Count
 from pipeline.core.spec import Spec
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.description import ImageInputs
 
 if TYPE_CHECKING:
     from pipeline.inference.params import Examples

@@ -4,10 +4,10 @@ from typing import ClassVar, Literal
 
 from torch import nn
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.section import Share, Width
 from pipeline.core.spec import Spec
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.description import ImageInputs
 
 SMALLEST = 4
 

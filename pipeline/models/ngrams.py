@@ -12,12 +12,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Share, Width
 from pipeline.core.spec import Spec
-from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.first_layer import indices
 
 PRIME = 2**31 - 1
 MULTIPLIER = 630_360_016
@@ -40,7 +40,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         texts = TextInputs.of(spec)
-        if spec.targets.per_token:
+        if spec.targets.stored == "windows":
             raise Refusal("model.name: ngrams has one output for each text, not for each token: write `recurrent` or `transformer`")
         return TextClassifier(self, texts, num_outputs=spec.num_outputs)
 

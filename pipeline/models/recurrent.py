@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.nn.functional import linear
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
-from pipeline.inference.inputs.text import indices
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.first_layer import indices
 
 CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 TIED_RANGE = 0.1
@@ -68,7 +68,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         texts = TextInputs.of(spec)
-        if not spec.targets.per_token:
+        if spec.targets.stored != "windows":
             return TextClassifier(self, texts, num_outputs=spec.num_outputs)
         if self.bidirectional:
             raise Refusal("model.bidirectional: a language model must not read the tokens that it predicts: set it to false")

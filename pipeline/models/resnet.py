@@ -6,9 +6,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.spec import Spec
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.description import ImageInputs
 
 SMALLEST = 8
 NINE = 9

@@ -7,13 +7,13 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from pipeline.core import untrusted
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Share, suggestion
 from pipeline.core.spec import Inputs, Spec
 from pipeline.inference import networks
 from pipeline.inference.library import library
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.description import ImageInputs
 
 VERSION = "1.0.31"
 """The version in locks/hub.lock. It stands here because it decides results, so that DVC and a training's identity know it."""

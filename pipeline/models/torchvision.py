@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torchvision import models
 
 from pipeline.core import untrusted
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal, Unavailable
 from pipeline.core.spec import Spec
 from pipeline.inference import networks
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.description import ImageInputs
 
 if TYPE_CHECKING:
     from pipeline.inference.params import Examples

@@ -7,13 +7,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
-from pipeline.core.inputs.text import TextInputs
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Depth, Share, Width
 from pipeline.core.spec import Spec
-from pipeline.inference.inputs.text import attended, indices
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.first_layer import attended, indices
+from pipeline.inputs.text_pair.description import TextPairInputs
 
 BLOCK_NAMES = r"(?:body|encoder|decoder)\.blocks\.\d+\."
 """The beginning of the names of a block's parameters, for `optimizer.layer_decay`."""
@@ -68,12 +68,12 @@ class Settings(ModelSettings):
         return self
 
     def build(self, spec: Spec) -> nn.Module:
-        if spec.targets.paired and self.pooling is not None:
+        if spec.targets.stored == "within" and self.pooling is not None:
             raise Refusal("model.pooling: a decoder has an output for each token and pools nothing: set it to null")
-        if spec.targets.paired:
+        if spec.targets.stored == "within":
             return EncoderDecoder(self, TextPairInputs.of(spec))
         texts = TextInputs.of(spec)
-        if not spec.targets.per_token:
+        if spec.targets.stored != "windows":
             return TextClassifier(self, texts, num_outputs=spec.num_outputs)
         if self.pooling is not None:
             raise Refusal("model.pooling: a language model has an output for each token and pools nothing: set it to null")

@@ -9,14 +9,14 @@ from pydantic import Field, PositiveFloat, field_validator
 from torch import Tensor, nn
 
 from pipeline.core import untrusted
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import FreeMapping, Section, Share, suggestion
 from pipeline.core.spec import Spec
-from pipeline.inference.inputs.text import attended, indices
 from pipeline.inference.library import library
 from pipeline.inference.networks import build_on_meta
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.first_layer import attended, indices
 
 VERSION, PEFT_VERSION = "5.24.0", "0.21.2"
 """The versions in locks/hub.lock. They stand here because they decide results, so that DVC and a training's identity know them."""
@@ -89,7 +89,7 @@ class Settings(ModelSettings):
 
     def build(self, spec: Spec) -> nn.Module:
         texts = TextInputs.of(spec)
-        causal = spec.targets.per_token
+        causal = spec.targets.stored == "windows"
         if causal and self.architecture not in DECODERS:
             raise Refusal(
                 f"model.architecture: {self.architecture} sees the whole text, so it cannot predict the next token: choose one of {', '.join(DECODERS)}"

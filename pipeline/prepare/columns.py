@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import (
+from pipeline.core.cells import (
     LARGEST,
     NUMBER_FORMAT,
     Floats,

@@ -1,20 +1,27 @@
 """The keys of sources whose samples are in tables: which columns have the labels, and for which task."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from pipeline.core.registry import TASKS, USUAL_TASK
 from pipeline.core.section import Column
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading.labels import LABELS, Labels
 
+TABULAR = tuple(name for name in TASKS.names if TASKS.module(name).Targets.form in LABELS)
+"""The tasks whose labels can be in tables."""
+if TYPE_CHECKING:
+    Task = str
+else:
+    Task = Literal[TABULAR]
 LabelColumns = Column | Annotated[tuple[Column, ...], Field(min_length=1, max_length=1000)]
 
 
 class LabelSettings(SourceSettings):
     """The settings of sources whose labels may be in the columns of tables."""
 
-    task: Literal["classification", "regression", "multi_label"]
+    task: Task
     """The kind of the labels: `classification` for one class a sample, `regression` for a number, or one in each of several columns, and
     `multi_label` for any number of labels a sample: a list in one column, or 0 and 1 in a column for each label."""
     label_column: LabelColumns | None
@@ -35,13 +42,13 @@ class LabelSettings(SourceSettings):
     those before them the validation split."""
 
     RECOMMENDED: ClassVar = {
-        "task": "classification",
+        "task": USUAL_TASK,
         "label_delimiter": None,
         "positive_class": None,
         "group_column": None,
         "divide": "random",
     }
-    ADDED: ClassVar = {"task": "classification", "label_delimiter": None, "positive_class": None, "group_column": None, "divide": "random"}
+    ADDED: ClassVar = {"task": USUAL_TASK, "label_delimiter": None, "positive_class": None, "group_column": None, "divide": "random"}
 
     @field_validator("label_column")
     @classmethod
@@ -61,7 +68,8 @@ class LabelSettings(SourceSettings):
     @field_validator("label_delimiter")
     @classmethod
     def refuse_undivided(cls, delimiter: str | None, info: ValidationInfo) -> str | None:
-        if delimiter is not None and (info.data.get("task") != "multi_label" or isinstance(info.data.get("label_column"), tuple)):
+        several = "task" in info.data and TASKS.module(info.data["task"]).Targets.form == "labels"
+        if delimiter is not None and (not several or isinstance(info.data.get("label_column"), tuple)):
             raise ValueError("is for lists of labels in one column, with `task: multi_label`: write null")
         return delimiter
 
@@ -73,4 +81,5 @@ class LabelSettings(SourceSettings):
 
     @property
     def labels(self) -> Labels:
-        return LABELS[self.task](self.label_columns, self.label_delimiter)
+        targets = TASKS.module(self.task).Targets
+        return LABELS[targets.form](targets, self.label_columns, self.label_delimiter)

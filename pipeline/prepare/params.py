@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt, ValidationInfo, field_validator
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.registry import SOURCES
+from pipeline.core.registry import SOURCES, USUAL_TASK
 from pipeline.core.section import Section, Share, ValueOf
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class SourceSettings(Section):
     """True if `open` itself divides the dataset by `valid` and `test`. Its splits are then no reason to ignore these shares."""
 
     inputs: ClassVar[str] = "image"
-    """The kind of the dataset's inputs: the name of a module of `pipeline/core/inputs/`."""
+    """The kind of the dataset's inputs: the name of a folder of `pipeline/inputs/`."""
 
-    TASK: ClassVar[str] = "classification"
-    """The kind of the dataset's targets, which decides the task: the name of a module of `pipeline/core/tasks/`. Where a key decides it, as in
+    TASK: ClassVar[str] = USUAL_TASK
+    """The kind of the dataset's targets, which decides the task: the name of a folder of `pipeline/tasks/`. Where a key decides it, as in
     `LabelSettings`, this is the usual task."""
 
     name: str

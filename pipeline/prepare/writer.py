@@ -96,7 +96,7 @@ def store(
     task.refuse_unlearnable(targets[TRAIN], "train without its corrupt samples")
     counted = also_in({name: np.concatenate(stored.row_digests) for name, stored in progress.items()})
     splits = {name: finish(progress[name], targets[name], folder, planned=planned[name], also_in=counted[name]) for name in planned}
-    if not task.per_token:
+    if task.stored != "windows":
         write_keys(folder, raw_dataset, assigned, kept, splits)
     inputs_read = statistics.inputs().model_copy(update=raw_dataset.described)
     return PreparedRecord(format=FORMAT, spec=Spec(inputs=inputs_read, targets=task.fitted(targets[TRAIN])), splits=splits)

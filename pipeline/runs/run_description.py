@@ -11,7 +11,7 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.params import section_types
 from pipeline.core.prepared import PreparedRecord, read_record, shared_samples
 from pipeline.core.raw_dataset import TRAIN, VALID
-from pipeline.core.registry import SOURCES
+from pipeline.core.registry import SOURCES, USUAL_TASK
 from pipeline.core.section import Scalar, flatten, formatted
 from pipeline.core.spec import Direction
 from pipeline.core.yaml_document import parse
@@ -87,7 +87,7 @@ def experiment(document: Mapping[str, Any]) -> str:
     """
     params = params_of(document)
     task = SOURCES.settings(str(params["source.name"])).task_of(document["source"])
-    return data_name(params)[:LONGEST_EXPERIMENT] + ("" if task == "classification" else f" {task}")
+    return data_name(params)[:LONGEST_EXPERIMENT] + ("" if task == USUAL_TASK else f" {task}")
 
 
 def dataset_of(document: Mapping[str, Any], prepared: PreparedRecord, split: str) -> Dataset:

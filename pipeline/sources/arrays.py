@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from pipeline.core import untrusted
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import described
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
 from pipeline.prepare.reading.encodings import UTF8
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
 from pipeline.prepare.reading.streams import read_text
+from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_BYTES = 16 * 2**20
 MAX_CHANNELS = 16
@@ -64,7 +64,7 @@ class Settings(SourceSettings):
         classes = class_names(arrays.get("classes"), self.root, targets)
         together = self.duplicates == "together"
         return RawDataset(
-            described(classes, str(self.root)),
+            ClassTargets.named(classes, str(self.root)),
             Statistics(shapes.pop()),
             targets,
             partial(blocks, inputs),

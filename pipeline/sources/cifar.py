@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.untrusted import reason
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading import archives, download
 from pipeline.prepare.reading.file_tree import READ_ERRORS
+from pipeline.tasks.classification.targets import ClassTargets
 
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 CHANNELS, SIDE = 3, 32

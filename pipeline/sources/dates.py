@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
-from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
+from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
 MONTHS = (

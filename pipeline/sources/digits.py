@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset, blocks_of
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
+from pipeline.tasks.classification.targets import ClassTargets
 
 LEVELS = 16
 

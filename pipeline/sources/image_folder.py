@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from pipeline.prepare.image_files import ImageFileSettings
+from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, find_classes
 from pipeline.prepare.reading.file_tree import Tree

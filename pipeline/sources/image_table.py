@@ -11,7 +11,7 @@ from pydantic import field_validator
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.prepare.image_files import ImageFileSettings
+from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.reading import labelled_tables, parquet, tables
 from pipeline.prepare.reading.archives import Folder

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from pipeline.core import untrusted
 from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading import download
+from pipeline.tasks.classification.targets import ClassTargets
 
 PREFIXES = {TRAIN: "train", TEST: "t10k"}
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"

@@ -16,8 +16,8 @@ from pipeline.core import untrusted
 from pipeline.core.environment import Paths
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
-from pipeline.prepare import corpus
-from pipeline.prepare.corpus import CorpusSettings, Document
+from pipeline.prepare.inputs import corpus
+from pipeline.prepare.inputs.corpus import CorpusSettings, Document
 from pipeline.prepare.reading import encodings
 
 MOST_BYTES = 256 * 2**20

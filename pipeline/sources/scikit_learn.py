@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.prepare.inputs.table import Part, Statistics
 from pipeline.prepare.params import SourceSettings
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.regression.targets import NumberTargets
 
 CLASSES = {"breast_cancer": 2, "iris": 3, "wine": 3}
 """The number of classes of each table whose targets are classes."""

@@ -11,11 +11,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pipeline.core.inputs.table import MOST_COLUMNS, Floats, Kind
+from pipeline.core.cells import Floats, Kind
 from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
+from pipeline.inputs.table.description import MOST_COLUMNS
 from pipeline.prepare.columns import Doubt, LeftOut, Survey, marks_added, unclear
 from pipeline.prepare.inputs.table import KINDS, OF_KIND, Part, Statistics, TableSettings
 from pipeline.prepare.label_params import LabelSettings

@@ -11,8 +11,8 @@ from pydantic import Field
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare import corpus
-from pipeline.prepare.corpus import CorpusSettings, Document
+from pipeline.prepare.inputs import corpus
+from pipeline.prepare.inputs.corpus import CorpusSettings, Document
 from pipeline.prepare.reading import streams
 from pipeline.prepare.reading.archives import Folder
 from pipeline.prepare.reading.class_folders import visible_parts

@@ -15,9 +15,9 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import ClassTargets, described
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare import tokens
+from pipeline.inputs.text.description import TextInputs
+from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
@@ -30,6 +30,7 @@ from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, vi
 from pipeline.prepare.reading.labelled_tables import Labelled, Part, find_line_files
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
+from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_SAMPLES = 4096
 Assigned = Mapping[str, NDArray[np.str_]]
@@ -126,7 +127,7 @@ class Settings(LabelSettings, TextSettings):
         if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
             parts = labelled_tables.of_classes(files_of_classes, self.root, self.encoding)
-            return self.of_rows(parts, Columns((2,), 1), ClassLabels([2]), [])
+            return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [])
         return self.open_files()
 
     def tables(self) -> Tables:
@@ -168,7 +169,9 @@ class Settings(LabelSettings, TextSettings):
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
         read = partial(read_files, tree, layout, self.root, self.encoding)
-        dataset = self.dataset(described(layout.classes, str(self.root)), layout.targets, read, layout.names, paths, notes=layout.notes)
+        dataset = self.dataset(
+            ClassTargets.named(layout.classes, str(self.root)), layout.targets, read, layout.names, paths, notes=layout.notes
+        )
         return replace(dataset, described={"whole_files": True})
 
     def dataset(
@@ -213,7 +216,7 @@ class TokenizedTexts:
 
     def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int]) -> None:
         self.settings, self.read, self.counts = settings, read, counts
-        self.statistics = Statistics(settings.max_length)
+        self.statistics = Statistics(partial(TextInputs, length=settings.max_length))
 
     def of_train(self) -> Generator[bytes]:
         for samples in self.read():
@@ -251,11 +254,10 @@ class TokenizedTexts:
 def refuse_names(labelled: Labelled) -> None:
     """Raise Refusal if the first row of all has the only label that no other row of train has: the line has the names of the columns."""
     numbers = labelled.targets[TRAIN]
-    assert isinstance(labelled.task, ClassTargets)
     counts = np.bincount(numbers)
     if labelled.splits[0] == SPLITS.index(TRAIN) and len(numbers) > 1 and np.flatnonzero(counts == 1).tolist() == [numbers[0]]:
         raise Refusal(
-            f"source.root: {labelled.place(0)}: no other row has the label {shown(labelled.task.classes[numbers[0]])}: if this line has the names of the columns, "
+            f"source.root: {labelled.place(0)}: no other row has the label {shown(labelled.task.output_names[numbers[0]])}: if this line has the names of the columns, "
             "write these as source.text_column and source.label_column; else move it to another place"
         )
 

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipeline.core.raw_dataset import RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
-from pipeline.prepare.pairs import BLOCK_PAIRS, Pairs, PairSettings
+from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
@@ -18,6 +18,7 @@ from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
 from pipeline.prepare.reading.labelled_tables import Labelled, find_parallel
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.tables import Columns
+from pipeline.tasks.sequence.targets import SequenceTargets
 
 
 class Settings(PairSettings):
@@ -75,7 +76,7 @@ class Settings(PairSettings):
     def labelled(self) -> Labelled:
         """Return the rows with pairs. Raises Refusal if there is no table, or if a row is unusable."""
         columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
-        labels, notes = TextLabels([self.target_column]), list[str]()
+        labels, notes = TextLabels(SequenceTargets, [self.target_column]), list[str]()
         if files := find_parallel(self.root, self.encoding):
             parts, notes = labelled_tables.of_lines(files, columns, self.root, self.encoding)
         else:

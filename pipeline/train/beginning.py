@@ -151,10 +151,8 @@ def of_other_data(model: ModelSettings, before: Spec, spec: Spec) -> set[str]:
 
 def of_classes(model: ModelSettings, spec: Spec) -> set[str]:
     """Return the names of the tensors that have a part for each class. Published ones belong to other classes, also if these are as many."""
-    if not spec.targets.has_classes:
-        return set()
-    more = spec.targets.model_copy(update={"classes": (*spec.targets.output_names, "one more")})
-    return of_other_data(model, spec, spec.model_copy(update={"targets": more}))
+    more = spec.targets.enlarged_if_other(None) if spec.targets.form == "class" else None
+    return of_other_data(model, spec, spec.model_copy(update={"targets": more})) if more else set()
 
 
 def inspect(model: ModelSettings) -> Spec | None:

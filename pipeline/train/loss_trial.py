@@ -10,19 +10,12 @@ from torch.nn import functional
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import CORRECT, LOSSES
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference import measuring, torch_errors
 from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 from pipeline.inference.params import ClassLossSettings, LossSettings
 from pipeline.train.engine.objective import flattened
 from pipeline.train.params import AugmentSettings, TrainParams
 
-TASKS = (ClassTargets, LabelTargets, NextTokenTargets, NumberTargets, SequenceTargets)
-"""The losses of other tasks are not tried: random numbers may be no valid targets of them."""
 MOST_CALLS, MOST_VALUES = 100, 2**20
 """How often a loss is called with equal arguments, and how many outputs these calls have at most."""
 SCALES, MOST_CLASSES = (0.5, 2.0, 8.0, 100.0), 16
@@ -36,7 +29,7 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
     is wrong.
     """
     loss, place = params.loss, f"loss.name: {LOSSES.path(params.loss.name)}"
-    if not issubclass(kind_of(targets), TASKS):
+    if targets.form is None:  # random numbers may be no valid targets of this task
         return
     try:
         outputs, tried, weights = random_example(params, targets, num_outputs)
@@ -63,27 +56,23 @@ def refuse_unfit(params: TrainParams, targets: type[Targets] | Targets, num_outp
         raise Refusal(f"{place}: {message}")
 
 
-def kind_of(targets: type[Targets] | Targets) -> type[Targets]:
-    return targets if isinstance(targets, type) else type(targets)
-
-
 def random_example(params: TrainParams, targets: type[Targets] | Targets, num_outputs: int) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """Return random outputs, random targets of them, also mixed ones if mixup or CutMix is on, and the weights that the loss computes."""
     augment = params.augment
     outputs, stored = measuring.random_batch(targets, num_outputs)
-    if targets.has_labels:
+    if targets.form == "labels":
         stored[:2] = torch.tensor([[0], [1]])  # a weight may need samples with and without each label
-    outputs, random = flattened(outputs, stored.float() if targets.has_labels else stored)
+    outputs, random = flattened(outputs, stored.float() if targets.form == "labels" else stored)
     tried = [random]
-    if (targets.has_classes or targets.has_labels) and isinstance(augment, AugmentSettings) and (augment.mixup or augment.cutmix):
-        classes = functional.one_hot(random, num_outputs).float() if targets.has_classes else random
+    if targets.mixable and isinstance(augment, AugmentSettings) and (augment.mixup or augment.cutmix):
+        classes = functional.one_hot(random, num_outputs).float() if targets.form == "class" else random
         tried.append(classes.lerp(classes.flip(0), 0.3))
-    return outputs, tried, params.loss.weights((stored if targets.has_labels else random).numpy(), num_outputs)
+    return outputs, tried, params.loss.weights((stored if targets.form == "labels" else random).numpy(), num_outputs)
 
 
 def among_others(params: TrainParams, targets: Targets, num_outputs: int) -> dict[str, Callable[[], object]]:
     """Return a function that computes the loss of a random example, by the key and the file of the loss, to be tried together with metrics."""
-    if not isinstance(targets, TASKS):
+    if targets.form is None:
         return {}
 
     def value() -> object:
@@ -102,11 +91,11 @@ def advantages(loss: LossSettings, targets: type[Targets] | Targets, num_outputs
     generator = torch.Generator().manual_seed(0)
     number = min(num_outputs, MOST_CLASSES)
     for scale in SCALES:
-        if issubclass(kind_of(targets), NumberTargets):
+        if targets.form == "numbers":
             right = torch.randn(MOST_CLASSES, num_outputs, generator=generator)
             wrong = [loss.summed(right + sign * scale, right, weights) for sign in (-1, 1)]
             yield float(sum(wrong) / 2 - loss.summed(right, right, weights))
-        elif targets.has_labels:
+        elif targets.form == "labels":
             present = torch.randint(2, (MOST_CLASSES, num_outputs), generator=generator).float()
             present = torch.cat([present, 1 - present])
             outputs = (2 * present - 1) * scale

@@ -57,7 +57,7 @@ def refuse_unfit(training: Training) -> None:
 def examples(training: Training) -> Tensor:
     """Return the inputs of some train samples, evenly spaced over the split, on the device, as a batch has them."""
     spec, split = training.prepared.spec, training.prepared.train
-    num_values = spec.num_outputs * (split.inputs.shape[1] if spec.targets.per_token or spec.targets.paired else 1)
+    num_values = spec.num_outputs * (split.inputs.shape[1] if spec.targets.stored != "apart" else 1)
     count = max(1, min(NUM_SAMPLES, len(split), training.progress.micro_batch_size, MOST_OUTPUTS // num_values))
     rows = np.arange(count) * len(split) // count
     few = Split.of(spec, split.inputs[rows], split.targets[rows])

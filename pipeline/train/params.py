@@ -1,7 +1,7 @@
 """The sections that the stage `train` reads, and the section `train` itself: length, batch size, precision, reports, validation and export."""
 
 from collections.abc import Container, Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationInfo, field_validator
 
@@ -13,6 +13,9 @@ from pipeline.core.section import Count, Patterns, Section, Share, Steps, ValueO
 from pipeline.inference.params import METRICS, LossSettings, MetricNames, ModelSettings, Precision
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, OptimizerSettings, ScheduleSettings
 from pipeline.train.transform_params import TRANSFORMS, TransformSettings
+
+if TYPE_CHECKING:
+    from pipeline.core.spec import Inputs, Targets
 
 Strength = Annotated[float, Field(ge=0, le=1)]
 """Strength of a colour change. Factors are drawn from [1 - strength, 1 + strength]; a negative one would invert the image."""
@@ -29,10 +32,10 @@ class TransformsSettings(Section):
 
     ADDED: ClassVar = {"transforms": ()}
 
-    def refuse_other_inputs(self, kind: str, *, per_token: bool) -> None:
-        """Raise Refusal if these settings are for other inputs than those of this kind, such as "image". `per_token` is True if each token is a target."""
-        if per_token or kind not in ("image", "text"):
-            data = "each token is a target" if per_token else f"these inputs are of the kind {kind}"
+    def refuse_other_inputs(self, inputs: "type[Inputs] | Inputs", kind: str, targets: "type[Targets] | Targets") -> None:
+        """Raise Refusal if these settings are for other data. `kind` is that of the inputs."""
+        if targets.stored == "windows" or inputs.augmented is None:
+            data = "each token is a target" if targets.stored == "windows" else f"these inputs are of the kind {kind}"
             raise Refusal(f"augment: applies to images, and to texts with one target each, but {data}: set `augment: null`")
 
     def refuse_other_transforms(self, kind: str) -> None:
@@ -92,9 +95,9 @@ class AugmentSettings(TransformsSettings):
             )
         return resized_crop
 
-    def refuse_other_inputs(self, kind: str, *, per_token: bool) -> None:
-        super().refuse_other_inputs(kind, per_token=per_token)
-        if kind != "image":
+    def refuse_other_inputs(self, inputs: "type[Inputs] | Inputs", kind: str, targets: "type[Targets] | Targets") -> None:
+        super().refuse_other_inputs(inputs, kind, targets)
+        if inputs.augmented != "pixels":
             raise Refusal(
                 f"augment: crops, flips and colours are for images, but these inputs are of the kind {kind}: set `augment: null`, or keep the key `transforms` alone"
             )

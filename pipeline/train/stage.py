@@ -94,7 +94,7 @@ def identify(params: TrainParams, paths: Paths, prepared: Prepared, machine: Mac
     names is missing, or if dvc.yaml does not describe the stage.
     """
     sections = params.model_dump(mode="json")
-    listed = identity.dependencies("train", sections, paths.top)
+    listed = identity.dependencies("train", sections | {"evaluate": {"name": prepared.spec.targets.kind}}, paths.top)
     return identity.RunIdentity(
         data=prepared.digest,
         code=identity.code_digest(listed, paths.top),

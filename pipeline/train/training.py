@@ -11,7 +11,6 @@ import torch
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import VALID
 from pipeline.core.refusal import Refusal, counted, listed
@@ -28,7 +27,7 @@ from pipeline.inference.model_file import Manifest
 from pipeline.inference.networks import predict
 from pipeline.inference.tensor_file import Tensors
 from pipeline.train import history, loss_trial
-from pipeline.train.augment.augmentation import Augmentation, TextAugmentation, refuse_misfit
+from pipeline.train.augment import augmentation as augmentations
 from pipeline.train.beginning import begin_state, compiled
 from pipeline.train.engine import captured, fit, metrics
 from pipeline.train.engine.checkpoint import MANIFEST, Checkpoints, Saver, is_finite
@@ -39,7 +38,7 @@ from pipeline.train.engine.step import Step
 from pipeline.train.group.processes import ALONE, Group
 from pipeline.train.params import TrainParams
 
-OBJECTIVES = Registry("pipeline.train.tasks", "task")
+OBJECTIVES = Registry("pipeline.tasks", "task", "train", needs_torch=True)
 Pause = Callable[[], object]
 MOST_NAMED = 5
 DIVERGED = 10
@@ -86,7 +85,7 @@ class Training:
         known = {**targets.metrics, **directions(settings.metrics)}
         settings.refuse_unknown_metric(known)
         if params.augment:
-            refuse_misfit(params.augment, prepared.spec)
+            augmentations.refuse_misfit(params.augment, prepared.spec)
         params.loss.refuse_misfit(targets)
         loss_trial.refuse_unfit(params, targets, prepared.spec.num_outputs, machine.device)
         weights = params.loss.weights(prepared.train.targets, prepared.spec.num_outputs)
@@ -162,11 +161,9 @@ class Training:
     def train_split(self) -> loader.SplitTensors:
         """Return the train split as tensors, with the configured augmentation. Batches are made from these tensors."""
         settings, train = self.params.augment, self.prepared.train
-        augmentation = None
-        if settings:
-            kind = TextAugmentation if isinstance(self.prepared.spec.inputs, TextInputs) else Augmentation
-            augmentation = kind(settings, self.prepared.spec, len(train), seed=self.params.seed, device=self.machine.device)
-        return loader.SplitTensors(train, self.machine.device, augmentation, num_sharing=self.group.local_size)
+        spec, seed, device = self.prepared.spec, self.params.seed, self.machine.device
+        augmentation = augmentations.of(settings, spec, len(train), seed=seed, device=device) if settings else None
+        return loader.SplitTensors(train, device, augmentation, num_sharing=self.group.local_size)
 
     def batches(self, start: int) -> Generator[BlockBatch]:
         """Yield this process's share of the batches of the train split endlessly, beginning with the batch of step `start + 1`."""

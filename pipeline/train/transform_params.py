@@ -11,7 +11,7 @@ from pipeline.core.section import Section
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipeline.core.inputs.text import TextInputs
+    from pipeline.inputs.text.description import TextInputs
 
 Uniform = Callable[..., "Tensor"]
 """A function that returns random numbers from 0 inclusive to 1 exclusive for each of n samples. Each call returns others: `uniform()` one for each

@@ -216,7 +216,7 @@ def test_a_training_whose_data_and_weights_were_restored_with_other_times_goes_o
 
 
 def test_an_evaluation_whose_model_was_changed_is_refused_and_writes_nothing(prepared: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("pipeline.evaluate.tasks.classification.Evaluator.write", lambda *_, **__: None)  # figures take seconds
+    monkeypatch.setattr("pipeline.tasks.classification.evaluate.Evaluator.write", lambda *_, **__: None)  # figures take seconds
     assert main(["train"]) == 0
     whole = MODEL.read_bytes()
     after(evaluate_stage, "judge", lambda: replace(MODEL, whole), monkeypatch)

@@ -14,9 +14,9 @@ from pipeline.core import files
 from pipeline.core.prepared import Prepared, sample_keys, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.writer import write
+from pipeline.tasks.classification.targets import ClassTargets
 
 RNG = np.random.default_rng(0)
 INPUTS = RNG.integers(0, 256, (60, 5, 4, 3), dtype=np.uint8)

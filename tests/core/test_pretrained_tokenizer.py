@@ -10,10 +10,10 @@ from tokenizers import AddedToken as LibraryToken
 from tokenizers import Tokenizer as Library
 
 from pipeline.core import normalization as module
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.normalization import parts
 from pipeline.core.pretrained_tokenizer import AddedToken, PretrainedDescription
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import tokenizer_json
 from tests.pretrained_tokenizers import FAMILIES, file, hostile
 

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.table.description import TableInputs
+from pipeline.tasks.classification.targets import ClassTargets
 
 INPUTS: dict[str, Any] = {"kind": "image", "height": 4, "width": 6, "channels": 3, "mean": (0.1, 0.2, 0.3), "std": (1.0, 1.0, 1.0)}
 TARGETS: dict[str, Any] = {"kind": "classification", "classes": ("a", "b")}

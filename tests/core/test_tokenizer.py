@@ -11,20 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.core.inputs.text import (
-    BYTE_SIGNS,
-    END,
-    LONGEST_TOKEN,
-    MOST_TOKENS,
-    NUM_SPECIAL,
-    PAD,
-    UNKNOWN,
-    TextInputs,
-    TokenizerDescription,
-)
 from pipeline.core.normalization import normalize, pieces
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import BYTE_SIGNS, END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import PARALLELISM, fit
 from tests.imports import TOP
 

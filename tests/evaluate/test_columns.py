@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge, RidgeClassifier
 
-from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec, Targets
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.evaluate import columns
-from pipeline.inference.inputs.table import Preprocessing
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
+from pipeline.inputs.table.first_layer import Preprocessing
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.regression.targets import NumberTargets
 
 GENERATOR = np.random.default_rng(5)
 ROWS = np.column_stack([GENERATOR.normal(3, 2, 200), GENERATOR.integers(0, 2, 200).astype(np.float64)])

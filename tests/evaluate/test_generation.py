@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.core.inputs.text import END, PAD, UNKNOWN, TokenizerDescription
 from pipeline.core.refusal import Refusal
+from pipeline.core.tokenizer_description import END, PAD, UNKNOWN, TokenizerDescription
 from pipeline.evaluate import generation
 from pipeline.evaluate.generation import GenerationSettings
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, texts, title

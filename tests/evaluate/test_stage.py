@@ -38,7 +38,7 @@ def here(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def plotted_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return `here`, where tables and figures are not written: that takes most of the time of an evaluation."""
-    monkeypatch.setattr("pipeline.evaluate.tasks.classification.Evaluator.write", lambda *_, **__: None)
+    monkeypatch.setattr("pipeline.tasks.classification.evaluate.Evaluator.write", lambda *_, **__: None)
     return here
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.core.inputs.table import NumberColumn, TableInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
+from pipeline.inputs.table.description import NumberColumn, TableInputs
+from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.train.params import TrainParams
 from tests import texts
 from tests.conftest import preset
@@ -44,7 +44,7 @@ def words(length: int, classes: tuple[str, ...] | None, samples: int = 800) -> P
 
     def split(count: int) -> Split:
         if classes is None:
-            return Split(random.integers(3, 26, (count, length), dtype=np.int32), np.zeros((count, 0), np.uint8), None, per_token=True)
+            return Split(random.integers(3, 26, (count, length), dtype=np.int32), np.zeros((count, 0), np.uint8), None, windows=True)
         rows = random.integers(3, 26, (count, length), dtype=np.int32)
         return Split(rows, np.arange(count) % len(classes), np.full(count, length))
 

@@ -11,7 +11,7 @@ import torch
 from pipeline.core.prepared import Split
 from pipeline.core.registry import MODELS
 from pipeline.inference.batches import loader
-from pipeline.inference.inputs.image import Preprocessing
+from pipeline.inputs.image.first_layer import Preprocessing
 from pipeline.train.augment.augmentation import Augmentation
 from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
 from tests.laws import test_resuming as resuming

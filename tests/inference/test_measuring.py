@@ -15,13 +15,13 @@ from sklearn import metrics as expected
 
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.measuring import Measured, metric_named, positive_class, refuse_unfit
 from pipeline.inference.metrics import ece
 from pipeline.inference.params import METRICS
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 from pipeline.tools.check.misfits import refuse_unmeasurable
 from tests import project
 from tests.imports import TOP

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from pipeline.core.inputs.table import NumberColumn, TableInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks
-from pipeline.inference.inputs import table
-from pipeline.inference.inputs.image import Preprocessing
 from pipeline.inference.networks import Model
 from pipeline.inference.params import ModelSettings
+from pipeline.inputs.image.first_layer import Preprocessing
+from pipeline.inputs.table import first_layer as table
+from pipeline.inputs.table.description import NumberColumn, TableInputs
 from pipeline.models import mlp
 from pipeline.train.params import TrainParams
 from tests.laws.test_resuming import AIRBENCH, CONVNET

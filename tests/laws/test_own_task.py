@@ -1,6 +1,11 @@
-"""A fork adds a task and inputs by new files alone, which the stages then train, score and verify; no file that exists changes."""
+"""A fork adds a task and inputs by new files alone, which the stages then train, score and verify; no file that exists changes.
 
+The task of docs/extending.md, for a table, is killed and resumed, compared, predicted and served, too.
+"""
+
+import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from pyarrow import parquet
 
 from tests import project
 from tests.conftest import MLP, preset
+from tests.imports import TOP
 from tests.repository import variables
 
 FORK = Path(__file__).parent / "fork/pipeline"
@@ -142,3 +149,87 @@ def test_its_report_has_what_every_task_has(folder: Path, said: dict[str, Answer
 def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(said: dict[str, Answer]) -> None:
     message = "`predict` does not support the kind of inputs `points` of this model: files and values cannot be turned into such inputs"
     assert (said["predict"].code, said["predict"].errors) == (2, f"error: {message}\n")
+
+
+RATINGS = "data/ratings.csv"
+SAVE = """
+from pathlib import Path
+from types import SimpleNamespace
+from pipeline.inference import model_file
+from pipeline.runs.mlflow import saved_model
+
+Path("served").mkdir()
+model = SimpleNamespace(artifact_location="served", source_run_id="run", model_id="model")
+saved_model.save(Path("served"), Path("models/model.safetensors"), model, model_file.load(Path("models/model.safetensors"))[1])
+import mlflow
+print(mlflow.pyfunc.load_model("served/model").predict([{"comfort": 2.0, "price": -1.0}, {"comfort": -2.0, "price": 1.0}]))
+"""
+KILL = """
+import os, signal
+from pipeline.__main__ import main
+from pipeline.train.engine.checkpoint import Checkpoints
+
+save = Checkpoints.save
+def save_and_die(*arguments, **more):
+    save(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Checkpoints.save = save_and_die
+main(["train"])
+"""
+
+
+@pytest.fixture(scope="module")
+def ordinal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a project with a table, and the task of docs/extending.md in the folder `pipeline/tasks/ordinal`."""
+    folder, generator = project.make(tmp_path_factory.mktemp("ordinal"), copy=True), np.random.default_rng(0)
+    shutil.copytree(TOP / "presets", folder / "presets")
+    section = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A task\n")[2].partition("\n## ")[0]
+    files = re.findall(r"`(pipeline/tasks/ordinal/\w+\.py)`[^`]*(?:`[^`]+`[^`]*)*?```python\n(.*?)```", section, re.DOTALL)
+    assert sorted(Path(name).stem for name, _ in files) == ["evaluate", "predict", "targets", "train"]
+    (folder / "pipeline/tasks/ordinal").mkdir()
+    for name, code in files:
+        (folder / name).write_text(code, encoding="utf-8")
+    rows = [(price, comfort, min(5, max(1, round(3 + comfort - price)))) for price, comfort in generator.normal(size=(200, 2)).tolist()]
+    lines = ["price,comfort,rating", *(f"{price:.3f},{comfort:.3f},{rating}" for price, comfort, rating in rows)]
+    (folder / RATINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    chosen = f"data={RATINGS} source.task=ordinal source.label_column=rating evaluate=ordinal train.metric=valid/mae train.epochs=8"
+    python(folder, "-m", "pipeline", "set", *chosen.split())
+    python(folder, "-m", "pipeline", "prepare")
+    return folder
+
+
+def python(folder: Path, *words: str, fails: bool = False) -> str:
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu", PIPELINE_CHECKPOINT_EVERY_STEPS="10"),
+    )
+    assert (done.returncode != 0) == fails, done.stderr
+    return done.stdout
+
+
+def test_the_task_of_the_docs_is_resumed_compared_predicted_and_served(ordinal: Path) -> None:
+    python(ordinal, "-c", KILL, fails=True)
+    assert not (ordinal / "models/model.safetensors").exists()
+    assert "resum" in python(ordinal, "-m", "pipeline", "train")
+    resumed = (ordinal / "models/model.safetensors").read_bytes()
+    (ordinal / "models/model.safetensors").rename(ordinal / "resumed.safetensors")
+    shutil.rmtree(ordinal / ".pipeline", ignore_errors=True)
+    python(ordinal, "-m", "pipeline", "train")
+    assert (ordinal / "models/model.safetensors").read_bytes() == resumed
+    python(ordinal, "-m", "pipeline", "evaluate")
+    scores = json.loads((ordinal / "metrics/evaluate.json").read_bytes())["test"]
+    assert scores["mae_interval"]["low"] <= scores["mae"] <= scores["mae_interval"]["high"] < 1
+    assert "test/mae" in python(ordinal, "-m", "pipeline", "compare", "resumed.safetensors", "models/model.safetensors")
+    predicted = [
+        json.loads(line) for line in python(ordinal, "-m", "pipeline", "predict", "models/model.safetensors", RATINGS).splitlines()
+    ]
+    assert len(predicted) == 200
+    assert {each["class"] for each in predicted} <= {"1", "2", "3", "4", "5"}
+    python(ordinal, "-m", "pipeline", "report")
+    served = ast.literal_eval(python(ordinal, "-W", "ignore", "-c", SAVE).splitlines()[-1])
+    assert served[0]["class"] > served[1]["class"]

@@ -19,9 +19,9 @@ from pipeline.core.environment import Paths
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.networks import postprocessing
 from pipeline.prepare.inputs.table import Part, Statistics
+from pipeline.tasks.regression.targets import NumberTargets
 from tests import project
 from tests.imports import TOP
 from tests.laws.test_resuming import ADAM, COMMON, refuse_another_end

@@ -14,12 +14,12 @@ from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared, Split
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.inference.params import LossSettings
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.multi_label.targets import LabelTargets
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence.targets import SequenceTargets
 from pipeline.tools.check.misfits import refuse_unfit_loss
 from pipeline.train.engine import update
 from pipeline.train.loss_trial import refuse_unfit

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.core import seeding
-from pipeline.core.inputs.text import AnyDescription
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
+from pipeline.core.tokenizer_description import AnyDescription
 from tests.specs import text_spec
 
 RECURRENT = {"name": "recurrent", "weights": None, "cell": "lstm", "embedding_width": 6, "width": 6, "depth": 2, "dropout": 0.0}

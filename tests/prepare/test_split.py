@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.prepare import split
 from pipeline.prepare.split import Fold
+from pipeline.tasks.classification.targets import ClassTargets
 
 CLASSES = tuple("abcde")
 targets_of_five_classes = st.lists(st.integers(0, 4), min_size=60, max_size=200).map(lambda more: np.array([*range(5)] * 20 + more))

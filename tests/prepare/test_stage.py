@@ -18,20 +18,20 @@ from PIL import Image
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.raw_dataset import SPLITS, TEST, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import MOST_BYTES, Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.inference import tensor_file
 from pipeline.inference.model_file import HEADER_BYTES
-from pipeline.prepare import image_files
+from pipeline.inputs.text.description import TextInputs
+from pipeline.prepare.inputs import image_files
 from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.inputs.text import TextSettings
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import arrays, digits, image_folder
+from pipeline.tasks.classification.targets import ClassTargets
 from tests.pretrained_tokenizers import FITTED
 
 WORDS = {"tokenizer": "word", **FITTED, "vocabulary": 65_536, "min_count": 1, "normalization": (), "max_length": 8}

@@ -18,9 +18,9 @@ import pytest
 
 import pipeline
 from pipeline.__main__ import main
-from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import Dataset, Journal, RunInfo
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for

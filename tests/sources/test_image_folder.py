@@ -10,7 +10,7 @@ from PIL import Image
 
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
-from pipeline.prepare import image_files
+from pipeline.prepare.inputs import image_files
 from pipeline.prepare.reading import archives, file_tree
 from pipeline.sources import image_folder
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer as Library
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.inference import model_file
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams
 from pipeline.tools.check.command import describe_dataset
 from tests import project

@@ -12,14 +12,15 @@ import pytest
 import torch
 from scipy.stats import norm, rankdata
 
-from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs, read
+from pipeline.core.cells import read
 from pipeline.core.raw_dataset import TRAIN, VALID, RawDataset
 from pipeline.core.refusal import Refusal
-from pipeline.inference.inputs.table import Preprocessing
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
+from pipeline.inputs.table.first_layer import Preprocessing
+from pipeline.inputs.table.predict import Reader
 from pipeline.prepare import columns
 from pipeline.prepare.inputs import table as inputs_of
 from pipeline.sources import scikit_learn, table
-from pipeline.tools.predict.inputs.table import Reader
 
 from . import rows as rows_of
 from .settings import source

@@ -5,12 +5,12 @@ import random
 import pytest
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.text import END, PAD, UNKNOWN
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.prepare import corpus
-from pipeline.prepare.corpus import Document, divide_by_name, divide_by_position
+from pipeline.core.tokenizer_description import END, PAD, UNKNOWN
+from pipeline.prepare.inputs import corpus
+from pipeline.prepare.inputs.corpus import Document, divide_by_name, divide_by_position
 from pipeline.prepare.reading import streams
 from pipeline.prepare.stage import prepare
 from pipeline.sources import text

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.refusal import Refusal
-from pipeline.evaluate.settings.classification import Settings
 from pipeline.inference import scores
-from pipeline.inference.scores import Calibration, share
+from pipeline.inference.scores import share
 
 BLOCK_VALUES = 1 << 20
 DIVERGED = "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
@@ -117,26 +116,6 @@ class SampleScores(NamedTuple):
     correct: NDArray[np.int64] | None
     num_targets: NDArray[np.int64]
     answers: Mapping[str, NDArray[Any]] = MappingProxyType({})
-
-
-def evaluate(predictions: Predictions, classes: tuple[str, ...], settings: Settings) -> dict[str, Any]:
-    """Return the scores of `predictions` by name. All scores are finite. There is no `top_k_accuracy` if it counts every sample as correct.
-
-    `classes` are the class names, and `settings` the section `evaluate` of params.yaml.
-    """
-    correct = predictions.correct
-    counts = count_classes(predictions.targets, predictions.predicted, len(classes))
-    top = {"top_k_accuracy": float((predictions.rank < settings.top_k).mean())} if settings.top_k < len(classes) else {}
-    return {
-        "loss": float(predictions.loss.mean()),
-        "accuracy": float(correct.mean()),
-        **top,
-        "macro_f1": scores.macro_f1(*counts),
-        "expected_calibration_error": Calibration.of(predictions.confidence, correct, settings.calibration_bins).error,
-        "accuracy_interval": accuracy_interval(correct, settings.confidence_level),
-        "samples": len(correct),
-        "per_class": score_classes(*counts, classes),
-    }
 
 
 def accuracy_interval(correct: NDArray[np.bool_], coverage: float) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from pipeline.core.inputs.text_pair import TextPairInputs
+from pipeline.core.spec import Inputs
 from pipeline.inference.batch import IGNORED, Batch, without_padding
 from pipeline.inference.batches.batch_index import BatchIndex, joined
 
@@ -115,7 +115,7 @@ class BlockBatch:
     def num_targets(self) -> int:
         """Return the number of targets of the whole batch, without host synchronisation.
 
-        Every element of `targets` counts: only tokens can be IGNORED, and WindowBatch and PairBatch count those.
+        Every element of `targets` counts: only tokens can be IGNORED, and WindowBatch and WithinBatch count those.
         """
         return self.batch_size * (self.batch_index.targets.numel() // len(self.batch_index))
 
@@ -197,10 +197,10 @@ class WindowBatch(BlockBatch):
 
 
 @dataclass(frozen=True)
-class PairBatch(BlockBatch):
-    """A batch of pairs of texts, which `pairs` describes. The targets are all tokens of the target texts but the first."""
+class WithinBatch(BlockBatch):
+    """A batch of samples that `described` describes, whose targets are all of their target tokens but the first."""
 
-    pairs: TextPairInputs | None = None
+    described: Inputs | None = None
 
     @property
     def num_targets(self) -> int:
@@ -208,13 +208,13 @@ class PairBatch(BlockBatch):
         return round(self.batch_size * float(self.batch_index.num_targets.mean()))
 
     def made(self, positions: slice) -> Batch:
-        assert self.pairs is not None
-        return with_target_texts(self.inputs(positions), self.pairs)
+        assert self.described is not None
+        return targets_within(self.inputs(positions), self.described)
 
 
-def with_target_texts(rows: Tensor, pairs: TextPairInputs) -> Batch:
-    """Return pairs of texts as inputs (n, pieces, width), with all tokens of the target texts but the first as targets, IGNORED at the padding."""
-    return Batch(rows, next_tokens(pairs.texts(rows)[1], pad=pairs.pad).targets)
+def targets_within(rows: Tensor, described: Inputs) -> Batch:
+    """Return samples as inputs, with all of their target tokens but the first as targets, IGNORED at the padding."""
+    return Batch(rows, next_tokens(described.target_tokens(rows), pad=described.pad).targets)
 
 
 def next_tokens(windows: Tensor, *, pad: int | None = None) -> Batch:

@@ -17,7 +17,7 @@ from pipeline.core.refusal import counted
 from pipeline.inference.batch import Batch, without_padding
 from pipeline.inference.batches import batch_index
 from pipeline.inference.batches.batch_index import BatchIndex, Placement, Samples, Windows
-from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, PairBatch, Share, WindowBatch, next_tokens, with_target_texts
+from pipeline.inference.batches.blocks import WHOLE, Block, BlockBatch, Share, WindowBatch, WithinBatch, next_tokens, targets_within
 
 if TYPE_CHECKING:
     from pipeline.inference.batch import Augmentation
@@ -155,14 +155,14 @@ class SplitTensors:
         self.split, self.device = split, device
         self.augmentation = augmentation if augmentation and augmentation.active else None
         self.resident = self.size_bytes <= RESIDENT_SHARE * free_bytes(device, num_sharing) if resident is None else resident
-        self.stored = Windows(split.inputs) if split.per_token else Samples(split.inputs)
+        self.stored = Windows(split.inputs) if split.windows else Samples(split.inputs)
         self.placement = Placement(
             torch.from_numpy(split.targets),
             device,
             device if self.resident else torch.device("cpu"),
             lengths=None if split.lengths is None else torch.from_numpy(split.lengths),
-            window=split.inputs.shape[1] if split.per_token else None,
-            num_targets=torch.from_numpy(split.pairs.num_targets(split.inputs)).double() if split.pairs else None,
+            window=split.inputs.shape[1] if split.windows else None,
+            num_targets=torch.from_numpy(split.within.num_targets(split.inputs)).double() if split.within else None,
         )
         if self.resident:
             self.held = self.packed(self.augmentation) if self.augmentation else self.stored.on_device(device)
@@ -227,8 +227,8 @@ def training(tensors: SplitTensors, *, batch_size: int, seed: int, start: int, s
     whole = batch_index.training(tensors.placement, tensors.augmentation, size=size, seed=seed, first=start * batch_size)
     mixes = tensors.augmentation is not None and tensors.augmentation.mixing is not None
     gathers_whole_block = tensors.is_small(size)
-    pairs = tensors.split.pairs
-    batch_class = WindowBatch if tensors.split.per_token else partial(PairBatch, pairs=pairs) if pairs else BlockBatch
+    within = tensors.split.within
+    batch_class = WindowBatch if tensors.split.windows else partial(WithinBatch, described=within) if within else BlockBatch
     with closing(tensors.blocks(share.of(index, with_partners=mixes) for index in whole)) as blocks:
         for block in blocks:
             num_local_samples = len(block.batch_index) // num_batches
@@ -250,6 +250,6 @@ def scoring(tensors: SplitTensors, *, batch_size: int, share: Share = WHOLE) -> 
     batch_indices = batch_index.scoring(tensors.placement, batch_size=batch_size, numbers=numbers)
     for number, block in zip(numbers, tensors.blocks(batch_indices), strict=True):
         inputs, index = block.gather(slice(0, batch_size)), block.batch_index
-        batch = next_tokens(inputs, pad=split.pad) if split.per_token else Batch(without_padding(inputs, index.lengths), index.targets)
-        batch = with_target_texts(batch.inputs, split.pairs) if split.pairs else batch
+        batch = next_tokens(inputs, pad=split.pad) if split.windows else Batch(without_padding(inputs, index.lengths), index.targets)
+        batch = targets_within(batch.inputs, split.within) if split.within else batch
         yield batch, max(0, min(batch_size, len(tensors) - number * batch_size))

@@ -6,7 +6,7 @@ from pipeline.inference.scores import Floats, Integers
 
 class Metric(measuring.FromProbabilities):
     direction = "max"
-    of_labels = True
+    forms = ("class", "labels")
 
     def of(self, classes: Integers, probabilities: Floats) -> float:
         from sklearn.metrics import roc_auc_score  # late: the import takes a second

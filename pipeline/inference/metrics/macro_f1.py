@@ -6,7 +6,7 @@ from pipeline.inference.scores import Integers
 
 class Metric(measuring.FromCounts):
     direction = "max"
-    of_labels = True
+    forms = ("class", "labels")
 
     def of(self, support: Integers, predicted: Integers, hits: Integers) -> float:
         return scores.macro_f1(support, predicted, hits)

@@ -16,11 +16,11 @@ K = int(__name__.split("_")[-2])
 
 class Metric(measuring.Metric):
     direction = "max"
+    forms = ("class", "tokens")
 
     @classmethod
     def refuse_misfit(cls, targets: type[Targets] | Targets, num_outputs: int | None, key: str) -> None:
-        if not targets.per_token:  # tokens are classes here
-            super().refuse_misfit(targets, num_outputs, key)
+        super().refuse_misfit(targets, num_outputs, key)
         if num_outputs is not None and num_outputs <= K:
             raise Refusal(f"{key}: top_{K}_accuracy needs more than {K} classes, but this data has {num_outputs}: remove it")
 

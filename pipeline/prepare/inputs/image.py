@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from pipeline.core.inputs.image import ImageInputs
+    from pipeline.inputs.image.description import ImageInputs
 
 BYTE = 255.0
 MOST_LINES = 16
@@ -63,7 +63,7 @@ class Statistics:
 
         For a channel in which all values are equal, the standard deviation is given as 1.
         """
-        from pipeline.core.inputs.image import ImageInputs  # late: worker processes do not need it
+        from pipeline.inputs.image.description import ImageInputs  # late: worker processes do not need it
 
         mean = self.sums / self.count
         variance = self.squares / self.count - mean**2

@@ -15,28 +15,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.inputs.table import (
-    LARGEST,
+from pipeline.core.cells import LARGEST, Floats, Format, Kind, as_category, is_constant, kind_of_format
+from pipeline.core.cells import read as read_cell
+from pipeline.core.raw_dataset import TRAIN, SampleBlock
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Column
+from pipeline.core.untrusted import shown
+from pipeline.inputs.table.description import (
     LONGEST_VALUE,
     MOST_COLUMNS,
     MOST_KNOTS,
     MOST_VALUES,
     CategoryColumn,
-    Floats,
-    Format,
-    Kind,
     Mark,
     NumberColumn,
     TableInputs,
-    as_category,
-    is_constant,
-    kind_of_format,
 )
-from pipeline.core.inputs.table import read as read_cell
-from pipeline.core.raw_dataset import TRAIN, SampleBlock
-from pipeline.core.refusal import Refusal
-from pipeline.core.section import Column
-from pipeline.core.untrusted import shown
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_numbers
 from pipeline.prepare.reading.formats import read as read_cells

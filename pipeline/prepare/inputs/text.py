@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.inputs.text import (
+from pipeline.core.normalization import normalize, pieces, words
+from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Count
+from pipeline.core.spec import stored_bytes
+from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
+from pipeline.core.tokenizer_description import (
     BYTE_SIGNS,
     LONGEST_TOKEN,
     MOST_TOKENS,
@@ -22,30 +28,27 @@ from pipeline.core.inputs.text import (
     TOKENIZER_BYTES,
     AnyDescription,
     Normalization,
-    TextInputs,
     TokenizerDescription,
     TokenizerKind,
 )
-from pipeline.core.normalization import normalize, pieces, words
-from pipeline.core.pretrained_tokenizer import PRETRAINED_BYTES
-from pipeline.core.refusal import Refusal
-from pipeline.core.section import Count
-from pipeline.core.spec import stored_bytes
-from pipeline.core.tokenizer import BLOCK_CHARACTERS, NUM_CODE_POINTS, Tokenizer, code_points
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import SourceSettings
 from pipeline.prepare.reading import tokenizer_json
 
 
 class Statistics:
-    """Makes the description of texts, which contains `length`, the number of tokens of a row, and `tokenizer`. Nothing is computed from the
-    rows. `tokenizer` is set when it has been fitted to the train split, before `inputs` is called.
+    """Makes the description of texts or pairs of texts: `describe(tokenizer=...)`. Nothing is computed from the rows. `tokenizer` is set when it
+    has been fitted to the train split, before `inputs` is called.
     """
 
     dtype: ClassVar[type[np.generic]] = TextInputs.dtype
 
-    def __init__(self, length: int, tokenizer: AnyDescription | None = None) -> None:
-        self.row_shape = (length,)
-        self.tokenizer = tokenizer
+    def __init__(self, describe: Callable[..., Any], tokenizer: AnyDescription | None = None) -> None:
+        self.describe, self.tokenizer = describe, tokenizer
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return tuple(self.inputs().row_shape)
 
     def summarize(self, tokens: NDArray[Any]) -> None:
         """Return None: the tokens of a text need no statistics."""
@@ -53,10 +56,10 @@ class Statistics:
     def add(self, summary: None) -> None:
         """Do nothing, for the same reason."""
 
-    def inputs(self) -> TextInputs:
-        """Return the description of the texts."""
+    def inputs(self) -> Any:
+        """Return the description of the texts, TextInputs or TextPairInputs."""
         assert self.tokenizer is not None
-        return TextInputs(length=self.row_shape[0], tokenizer=self.tokenizer)
+        return self.describe(tokenizer=self.tokenizer)
 
 
 PARALLELISM = "TOKENIZERS_PARALLELISM"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import LARGEST, MISSING, as_date, as_number
+from pipeline.core.cells import LARGEST, MISSING, as_date, as_number
 from pipeline.core.refusal import Refusal
 
 Meaning = TypeVar("Meaning")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import as_number
+from pipeline.core.cells import as_number
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 from pipeline.prepare.reading.cells import mask

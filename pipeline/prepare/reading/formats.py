@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import LARGEST, NUMBER_FORMAT, Floats, kind_of_format
+from pipeline.core.cells import LARGEST, NUMBER_FORMAT, Floats, kind_of_format
 from pipeline.prepare.reading.cells import Cells, dates, is_missing, mask, numbers, texts
 
 SIGNS = "$€£¥₹₽₩₺₪₫฿₴₦₱₸"

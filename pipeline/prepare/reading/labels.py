@@ -13,14 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.inputs.table import LARGEST, MISSING, as_truth, is_too_large
+from pipeline.core.cells import LARGEST, MISSING, as_truth, is_too_large
 from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.spec import Targets
-from pipeline.core.tasks.classification import described
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
-from pipeline.core.tasks.sequence import SequenceTargets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
 from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, is_missing, mask, texts
@@ -66,12 +62,13 @@ Problems = list[tuple[NDArray[np.int64], Refusal]]
 
 class Labels:
     """The labels of a task, in the columns `columns` of tables: see `ClassLabels`, `NumberLabels` and `SeveralLabels`. `delimiter` is for the last.
+    `task` is the class that describes the targets.
 
     `read` is called for some rows at a time, and `of` at the end.
     """
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        self.columns, self.delimiter = tuple(map(str, columns)), delimiter
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        self.task, self.columns, self.delimiter = task, tuple(map(str, columns)), delimiter
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:
         """Return a value for the labels of each row (n, ...), and the rows that have none. `cells` are those of the columns.
@@ -80,19 +77,20 @@ class Labels:
         """
         raise NotImplementedError
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
+    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # for classes
         """Return the description of the targets, those of all rows in their order, and sentences about them. `values` are what `read` returned.
 
-        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other.
+        `stored` are the class names in the file, if it has any. Raises Refusal if the labels do not fit each other. In this base class, the values
+        are the targets.
         """
-        raise NotImplementedError
+        return self.task.named(self.columns, str(rows.root)), values, ()
 
 
 class ClassLabels(Labels):
     """Labels that are the name or number of a class in one column, or the name of the one of several columns that has a 1."""
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(columns, delimiter)
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(task, columns, delimiter)
         self.found = dict[str, int]()
         """The labels so far, with the value that `read` returns for each."""
 
@@ -127,14 +125,14 @@ class ClassLabels(Labels):
             more = f" ({len(unseen)} rows have such labels{also})" if unseen[1:].size else ""
             problem = f"has the label {shown(labels[values[unseen[0]]])}, which no row of train has{more}"
             raise Refusal(f"source.root: {rows.place(int(unseen[0]))}: {problem}: correct it, or add such rows to train")
-        return described(classes.names, str(rows.root)), targets, classes.notes
+        return self.task.named(classes.names, str(rows.root)), targets, classes.notes
 
 
 class NumberLabels(Labels):
     """Labels that are numbers, one in each of the columns. `formats` has those of columns that write no plain numbers, by name."""
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(columns, delimiter)
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(task, columns, delimiter)
         self.formats = dict[str, str]()
         self.seen = {name: Formats() for name in self.columns}
         """What the cells say about the format of each column that has none in `formats`."""
@@ -151,9 +149,6 @@ class NumberLabels(Labels):
                 problems += [(wrong[rows], refusal) for rows, refusal in faulty_rows(read)]
         return np.stack(values, axis=1), problems
 
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return NumberTargets(columns=self.columns), values, ()
-
 
 class SeveralLabels(Labels):
     """Labels of which a sample may have any number: a list of them in one column, or a truth value in each of several columns, named by them.
@@ -162,8 +157,8 @@ class SeveralLabels(Labels):
     it is refused: it may mean that nobody knows.
     """
 
-    def __init__(self, columns: Sequence[str | int], delimiter: str | None = None) -> None:
-        super().__init__(columns, delimiter)
+    def __init__(self, task: type[Targets], columns: Sequence[str | int], delimiter: str | None = None) -> None:
+        super().__init__(task, columns, delimiter)
         self.sets = dict[frozenset[str], int]()
         """The labels of the rows so far that have one column, with the value that `read` returns for them."""
 
@@ -181,18 +176,14 @@ class SeveralLabels(Labels):
 
     def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:
         if len(self.columns) > 1:
-            return LabelTargets(labels=self.columns), values.astype(np.uint8), ()
+            return self.task.named(self.columns, str(rows.root)), values.astype(np.uint8), ()
         sets = [*self.sets]
         names = named({label for number in np.unique(values) for label in sets[number]}, stored)
-        if len(names.names) < 2:
-            raise Refusal(
-                f"source.root: {rows.root}: its samples have {counted(len(names.names), 'label')} ({', '.join(map(shown, names.names))}), but this "
-                "task needs two at least: write `task: classification` if each sample has one class, or the source.label_delimiter"
-            )
+        task = self.task.named(names.names, str(rows.root))
         marks = np.zeros((len(sets), len(names.names)), np.uint8)
         for mark, labels in zip(marks, sets, strict=True):
             mark[[names.numbers[label] for label in labels if label in names.numbers]] = 1
-        return LabelTargets(labels=names.names), marks[values], names.notes
+        return task, marks[values], names.notes
 
 
 class TextLabels(Labels):
@@ -203,13 +194,11 @@ class TextLabels(Labels):
         problems: Problems = [(np.flatnonzero(empty), NoLabel("an empty text", self.columns[0]))]
         if len(with_nul := np.flatnonzero(mask(pc.match_substring(texts(cells[0]), "\0")))):
             problems.append((with_nul, Refusal("has a NUL character, so it is no text", remedy="remove it")))
-        return np.zeros((len(empty), 0), SequenceTargets.dtype), problems
-
-    def of(self, values: NDArray[Any], rows: "Rows", stored: Sequence[str]) -> tuple[Targets, NDArray[Any], tuple[str, ...]]:  # noqa: ARG002  # as for classes
-        return SequenceTargets(), values, ()
+        return np.zeros((len(empty), 0), self.task.dtype), problems
 
 
-LABELS: dict[str, type[Labels]] = {"classification": ClassLabels, "regression": NumberLabels, "multi_label": SeveralLabels}
+LABELS: dict[str | None, type[Labels]] = {"class": ClassLabels, "numbers": NumberLabels, "labels": SeveralLabels}
+"""How labels in tables are read, by the form of the targets."""
 
 
 def named(found: set[str], stored: Sequence[str]) -> ClassNames:

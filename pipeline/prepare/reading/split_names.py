@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from pipeline.core.inputs.table import as_truth
+from pipeline.core.cells import as_truth
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown

@@ -7,20 +7,14 @@ import textwrap
 import zipfile
 from importlib import metadata
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.table import TableInputs
-from pipeline.core.inputs.text import TextInputs
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, VALID
+from pipeline.core.registry import READERS
 from pipeline.core.spec import Inputs, Spec
-from pipeline.core.tokenizer import Tokenizer
-from pipeline.core.untrusted import shown
 from pipeline.runs.journal import MODEL, architecture
 from pipeline.runs.mlflow.store import MODEL_TAG
 
@@ -39,17 +33,15 @@ HUB = ("timm", "transformers", "peft")
 """Those that a model of one of them needs, too."""
 
 
+def reader(inputs: Inputs) -> Any:
+    """Return what reads the inputs that are sent to a logged model; None for a kind that cannot be read from values, whose stored samples are sent."""
+    return READERS.module(inputs.kind).Reader(inputs) if inputs.kind in READERS.names else None
+
+
 def expected(inputs: Inputs) -> str:
     """Describe the input of a logged model, for people."""
-    if isinstance(inputs, TextInputs | TextPairInputs):
-        return f"a list of texts, of which the model reads at most {inputs.length} tokens each"
-    if isinstance(inputs, TableInputs):
-        return f"rows of a table (a DataFrame, or dicts) with the columns {shown(', '.join(str(column.name) for column in inputs.columns))}"
-    shape = f"of shape (n, {', '.join(map(str, inputs.row_shape))})"
-    if isinstance(inputs, ImageInputs):
-        scale = f" (255 is white, which was {inputs.white} in the files of the training)" if inputs.white else ""
-        return f"raw images, integers from 0 to 255{scale} {shape}: the model normalises them itself"
-    return f"{np.dtype(inputs.dtype).name} arrays {shape}"
+    plain = f"{np.dtype(inputs.dtype).name} arrays of shape (n, {', '.join(map(str, inputs.row_shape))})"
+    return str(found.expected()) if (found := reader(inputs)) else plain
 
 
 def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -> None:
@@ -64,7 +56,7 @@ def save(folder: Path, path: Path, model: "LoggedModel", manifest: "Manifest") -
     from pipeline.runs.mlflow import served_model
 
     spec = manifest.spec
-    params = served_model.GENERATION if spec.targets.per_token else served_model.PARAMS
+    params = served_model.GENERATION if spec.targets.stored == "windows" else served_model.PARAMS
     needed = (*REQUIREMENTS, *(HUB if manifest.inference.model.name in HUB else ()))
     mlflow.pyfunc.save_model(
         folder / "model",
@@ -94,14 +86,7 @@ def packed_code(path: Path) -> Path:
 def given_example(inputs: Inputs) -> Any:
     """Return two inputs as they are sent to a logged model: texts, rows of a table, or else arrays."""
     stored = inputs.random_samples(2)
-    if isinstance(inputs, TextInputs | TextPairInputs):
-        tokenizer = Tokenizer(inputs.tokenizer)
-        return [tokenizer.decode(islice((number for number in range(inputs.num_tokens) if number not in tokenizer.special), 8))] * 2
-    if isinstance(inputs, TableInputs):
-        return [
-            {str(column.name): column.cell(number) for column, number in zip(inputs.columns, row, strict=True)} for row in stored.tolist()
-        ]
-    return stored
+    return found.example(stored) if (found := reader(inputs)) else stored
 
 
 LONGEST_LIST = 500
@@ -190,9 +175,5 @@ def name_of(run: "Run") -> str:
 def description(run: "Run", spec: "Spec") -> str:
     """Return a description of the run's logged model in Markdown."""
     targets, names = spec.targets, textwrap.shorten(", ".join(spec.targets.output_names), LONGEST_LIST, placeholder=" ...")
-    if targets.paired or targets.per_token:
-        output = "the text that it writes for each"
-    else:
-        noun = "classes" if targets.has_classes else "labels" if targets.has_labels else ""
-        output = (f"the most probable {noun} with their probabilities" if noun else "numbers") + (f", of {names}" if names else "")
+    output = targets.predictions + (f", of {names}" if names else "")
     return f"**{name_of(run)}**, trained by run {run.info.run_name}.\n\nInput: {expected(spec.inputs)}. Output: {output}."

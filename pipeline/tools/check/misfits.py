@@ -53,7 +53,7 @@ def targets_of(source: SourceSettings) -> "type[Targets]":
     if source.targets_kind not in TASKS.names:
         raise Refusal(
             f"source.name: the dataset {source.name} needs the task {source.targets_kind}, but this pipeline has only these tasks: "
-            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/core/tasks/{source.targets_kind}.py"
+            f"{', '.join(TASKS.names)}: choose another dataset, or add the task as pipeline/tasks/{source.targets_kind}/targets.py"
         )
     targets: type[Targets] = TASKS.module(source.targets_kind).Targets
     return targets
@@ -68,12 +68,8 @@ def refuse_unusable(train: TrainParams, source: SourceSettings, num_classes: int
     train.train.refuse_unknown_metric([*targets.metrics, *train.train.metrics])
     refuse_unmeasurable(train.train.metrics, targets, num_classes, "train.metrics")
     if train.augment is not None:
-        train.augment.refuse_other_inputs(source.inputs, per_token=targets.per_token)
-    if (
-        not (targets.has_classes or targets.has_labels)
-        and isinstance(train.augment, AugmentSettings)
-        and (train.augment.mixup or train.augment.cutmix)
-    ):
+        train.augment.refuse_other_inputs(INPUTS.module(source.inputs).Inputs, source.inputs, targets)
+    if not targets.mixable and isinstance(train.augment, AugmentSettings) and (train.augment.mixup or train.augment.cutmix):
         raise Refusal(
             "augment: mixup and CutMix need a task with classes, but this task has none: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )
@@ -96,7 +92,7 @@ def refuse_unscorable(settings: EvaluateSettings, source: SourceSettings, num_cl
     `num_classes` is None if the data has no classes, or if their number is not known yet; it is then not checked.
     """
     settings.refuse_other_task(source.targets_kind)
-    settings.refuse_impossible_views(source.inputs, targets_of(source).metrics)
+    settings.refuse_impossible_views(INPUTS.module(source.inputs).Inputs, targets_of(source).metrics)
     refuse_unmeasurable(settings.metrics, targets_of(source), num_classes, "evaluate.metrics")
     if num_classes is not None:
         settings.refuse_misfit(num_classes)

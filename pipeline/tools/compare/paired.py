@@ -178,7 +178,7 @@ def averaged(members: Sequence[Member]) -> Model:
     if not others:
         return first.model
     targets = first.manifest.spec.targets
-    if not (targets.has_classes or targets.per_token):
+    if not targets.averaged:
         raise Refusal(f"{first.name}: an ensemble averages the probabilities of classes, and the task {targets.kind} has no classes")
     for name, _, manifest in others:
         if reason := incomparability(first.manifest.spec, manifest.spec):
@@ -286,8 +286,8 @@ def incomparability(first: Spec, second: Spec) -> str | None:
         return f"the two models have different tasks: {task(first)}, and {task(second)}"
     one, other = stage.shown(first), stage.shown(second)
     both = f"{one}, and {other}" + ("" if one != other else " in another form, such as another tokenizer or names that are not shown")
-    if first.targets != second.targets and (first.targets.has_classes or first.targets.enlarged_if_other(second.targets)):
-        return f"the two models have different {'classes' if first.targets.has_classes else 'targets'}: {both}"
+    if first.targets.enlarged_if_other(second.targets):
+        return f"the two models have different {'classes' if first.targets.form == 'class' else 'targets'}: {both}"
     if not first.inputs.reads_samples_of(second.inputs):
         return f"the two models have different inputs: {both}"
     return None

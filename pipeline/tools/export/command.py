@@ -111,7 +111,7 @@ def export(models: Sequence[Path], name: str, target: Path, paths: Paths, enviro
     chosen = FORMATS[name]
     chosen.refuse_unavailable()
     members = [Member(str(path), *model_file.load(path, complete=True)) for path in models]
-    if members[0].manifest.spec.targets.paired:
+    if members[0].manifest.spec.targets.stored == "within":
         raise Refusal(
             f"--format {name}: this model writes texts token by token, and an exported program has no loop for it: use `load_model` or a model of MLflow"
         )
@@ -254,7 +254,11 @@ def compare(model: Model, program: Program, rows: NDArray[np.generic], *, variab
     ValueError if the shapes of the outputs differ. Exceptions of the program are passed on.
     """
     last = model.postprocessing
-    difference = OutputDifference() if last is None else OutputDifference(np.asarray(last.scale), None, unit=str(last.unit))
+    difference = (
+        OutputDifference()
+        if last is None
+        else OutputDifference(np.asarray(dict(last.named_buffers()).get("scale", 1.0)), None, unit=str(last.unit))
+    )
     with progress("export", len(rows), "samples") as advance:
         for batch in advance.each(batches(rows, variable_length=variable_length), len):
             with torch.inference_mode():

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from pipeline.core.inputs.table import as_date, as_number, as_truth, is_missing, kind_of_format
+from pipeline.core.cells import as_date, as_number, as_truth, is_missing, kind_of_format
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.formats import read as read_cells

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import as_number, as_truth, is_missing
+from pipeline.core.cells import as_number, as_truth, is_missing
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import SIMILARITY

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import create_model
 
-from pipeline.core.inputs.table import TableInputs
 from pipeline.core.params import validate
 from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN, RawDataset
 from pipeline.core.refusal import Problem, Refusal, counted, listed
 from pipeline.core.registry import SOURCES
 from pipeline.core.section import Section, suggestion
-from pipeline.core.spec import Targets
+from pipeline.core.spec import Inputs, Targets
 from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
+from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
 from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
@@ -30,7 +30,6 @@ from pipeline.prepare.reading.looking import looking
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
-from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns, images, questions
 from pipeline.tools.params.questions import DELIMITER, IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
 from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of
@@ -62,7 +61,7 @@ class Finding:
     """The description of the targets; None for a corpus."""
     texts: tuple[str, ...] = ()
     """Some texts of train, to measure them; () for images and for a corpus."""
-    inputs: TableInputs | None = None
+    inputs: Inputs | None = None
     """The columns of a table that are inputs; None for other inputs."""
     image_shape: tuple[int, int] = (0, 0)
     """The side in pixels and the channels of the prepared images; (0, 0) for texts."""
@@ -277,7 +276,7 @@ def described_inputs(
 
 def class_counts(dataset: RawDataset) -> list[int]:
     """Return the train samples of each class; [] for targets that are no classes."""
-    names = dataset.task.output_names if dataset.task.has_classes else ()
+    names = dataset.task.output_names if dataset.task.form == "class" else ()
     return np.bincount(dataset.targets[TRAIN], minlength=len(names)).tolist() if names else []
 
 
@@ -286,7 +285,7 @@ def described_targets(dataset: RawDataset, assigned: NDArray[np.str_]) -> list[s
     names, targets = dataset.task.output_names, dataset.targets[TRAIN]
     if counts := class_counts(dataset):
         return [f"{len(names)} classes: {shares(names, counts, sum(counts))}", *absent_classes(dataset, assigned)]
-    if not dataset.task.has_labels:
+    if dataset.task.form != "labels":
         numbers = [f"numbers from {each.min():g} to {each.max():g}, {each.mean():g} on average" for each in targets.T]
         return [f"{shown(name, 40)}: {described}" for name, described in zip(names, numbers, strict=True)]
     marks = targets.sum(axis=0, dtype=np.int64).tolist()

@@ -14,7 +14,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from pipeline.core import params
 from pipeline.core.environment import Paths
 from pipeline.core.refusal import Location, Problem, Refusal, dotted
-from pipeline.core.registry import SOURCES
+from pipeline.core.registry import SOURCES, USUAL_TASK
 from pipeline.core.section import COMMON_KEYS, COMMON_MODELS, MOVED, SECTIONS, moved, suggestion
 from pipeline.core.untrusted import shown
 from pipeline.core.yaml_document import MAX_BYTES, Document, to_plain_data
@@ -152,10 +152,10 @@ def types_of(section: str) -> params.SectionTypes | None:
 
 
 def task_of(data: Mapping[str, Any]) -> str:
-    """Return the task of the dataset that the parameters `data` name; "classification", the task of most datasets, if they name none."""
+    """Return the task of the dataset that the parameters `data` name; USUAL_TASK, the task of most datasets, if they name none."""
     source = data.get("source")
     name = source.get("name") if isinstance(source, Mapping) else None
-    return str(SOURCES.settings(name).task_of(source)) if name in SOURCES.names else "classification"
+    return str(SOURCES.settings(name).task_of(source)) if name in SOURCES.names else USUAL_TASK
 
 
 def recommended(assignment: Assignment, types: params.SectionTypes, task: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
-from pipeline.prepare.image_files import ImageFileSettings
+from pipeline.prepare.inputs.image_files import ImageFileSettings
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.tools.params.questions import Question
 

@@ -20,7 +20,7 @@ from pipeline.core.registry import MODELS, SOURCES
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inference.library import library
 from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER
-from pipeline.prepare import tokens
+from pipeline.prepare.inputs import tokens
 from pipeline.prepare.reading import tokenizer_json
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.texts import VALUES

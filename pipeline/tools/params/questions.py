@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.refusal import Refusal
+from pipeline.core.registry import USUAL_TASKS
 from pipeline.tools.params.commented_yaml import on_one_line
 
 MOST_LISTED = 8
 IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
 """The keys of the section `source` that name a column."""
-TASK, CLASSES, REGRESSION, SEVERAL = "task", "classification", "regression", "multi_label"
+TASK, (CLASSES, REGRESSION, SEVERAL) = "task", USUAL_TASKS.values()
 DELIMITER = "label_delimiter"
 WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int

@@ -8,12 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.core.environment import Environment
-from pipeline.core.inputs.text import NUM_BYTES, NUM_SPECIAL, TokenizerDescription
 from pipeline.core.params import load
 from pipeline.core.raw_dataset import TRAIN, VALID
-from pipeline.core.registry import INPUTS
+from pipeline.core.registry import INPUTS, TASKS
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.language_modeling import NextTokenTargets
+from pipeline.core.tokenizer_description import NUM_BYTES, NUM_SPECIAL, TokenizerDescription
 from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
 from pipeline.prepare.params import PrepareParams
@@ -37,13 +36,6 @@ SMALLER = 128
 """The side in pixels to which large images are resized for the fastest model."""
 
 
-OF_LABELS = {
-    "loss": "binary_cross_entropy",
-    "evaluate": "multi_label",
-    "loss.threshold": "tuned",
-    "train.metric": "valid/average_precision",
-}
-"""The values for several labels a sample."""
 ENOUGH_S = 600.0
 """Without a GPU, a first training is to end within about this time."""
 LEAST = 0.5
@@ -102,7 +94,7 @@ def params_and_spec(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
     shape = {"height": side, "width": side, "channels": channels, "mean": common, "std": common} if side else {"tokenizer": tokenizer}
     example = source.example_inputs(INPUTS.module(source.inputs).Inputs.example())
     inputs = finding.inputs or example.model_copy(update=shape)
-    return load(document, TrainParams), Spec(inputs=inputs, targets=finding.task or NextTokenTargets())
+    return load(document, TrainParams), Spec(inputs=inputs, targets=finding.task or TASKS.module(source.targets_kind).Targets.example())
 
 
 def num_samples(finding: Finding) -> dict[str, int]:
@@ -136,8 +128,7 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     counts = finding.class_counts
     if not counts:
         assert finding.task is not None
-        metric = "r2" if len(finding.task.output_names) > 1 else "rmse"  # of columns with different units, no mean of errors means anything
-        values |= OF_LABELS if finding.task.has_labels else {"loss": "mse", "evaluate": "regression", "train.metric": f"valid/{metric}"}
+        values |= finding.task.recommended
         return preset, written(values)
     if not finding.inputs and max(counts) >= UNEVEN * max(1, min(counts)):
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.inputs.table import as_number, is_missing
+from pipeline.core.cells import as_number, is_missing
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.columns import MOST_NUMBERED

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.registry import SOURCES
-from pipeline.prepare import tokens
+from pipeline.core.tokenizer_description import NUM_SPECIAL
+from pipeline.prepare.inputs import tokens
+from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.text import TextSettings
-from pipeline.prepare.pairs import PairSettings
 
 IDEOGRAPHS = re.compile(
     "[\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U0001f300-\U0001faff\U00020000-\U0003ffff]"
@@ -107,7 +107,8 @@ def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[d
     `given` has the keys that the user has set: with a tokenizer or a vocabulary, nothing is chosen.
     """
     counts = Counter(chain.from_iterable(texts))
-    usual = SOURCES.settings("text").recommended(name="text", task="language_modeling")["vocabulary"]
+    corpus = SOURCES.settings("text")
+    usual = corpus.recommended(name="text", task=corpus.TASK)["vocabulary"]
     rare = sum(count for _, count in counts.most_common()[usual - NUM_SPECIAL :])
     if {"tokenizer", "vocabulary"} & set(given) or rare <= MOST_RARE * sum(counts.values()):
         return {}, []

@@ -4,7 +4,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.refusal import Refusal, counted
@@ -30,7 +30,6 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     argument, or if the model does not generate text.
     """
     refuse_invalid(prompt, temperature=temperature, top_k=top_k, top_p=top_p, length=length)
-    from pipeline.core.inputs.text import TextInputs
     from pipeline.core.tokenizer import Tokenizer
     from pipeline.evaluate.generation import GenerationSettings, generate
     from pipeline.inference import model_file  # late: torch takes seconds to import, and an invalid argument is reported before
@@ -41,11 +40,11 @@ def run(model: str, prompt: str, temperature: float, top_k: int | None, top_p: f
     with find.located(model, Paths(), environment) as found:
         loaded, manifest = model_file.load(found.path)
     targets = manifest.spec.targets
-    if targets.paired:
+    if targets.stored == "within":
         raise Refusal(f"{model}: reads a text and writes another: use `python -m pipeline predict`")
-    if not targets.per_token:
+    if targets.stored != "windows":
         raise Refusal(f"{model}: is a model of the task {targets.kind}, which generates no text: choose a language model")
-    tokenizer = Tokenizer(TextInputs.of(manifest.spec).tokenizer)
+    tokenizer = Tokenizer(cast("Any", manifest.spec.inputs).tokenizer)
     tokens = encode(prompt, tokenizer)
     loaded.to(Machine.set_up(environment).device)
     set_determinism(manifest.inference.train.deterministic)

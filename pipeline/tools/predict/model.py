@@ -4,7 +4,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from pipeline.core import limits
 from pipeline.core.environment import DEVICE, DEVICE_NAMES, Environment, Paths
-from pipeline.core.inputs.text_pair import TextPairInputs
 from pipeline.core.refusal import Refusal, counted
-from pipeline.core.registry import Registry
+from pipeline.core.registry import READERS, Registry
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
-from pipeline.evaluate import decoding
-from pipeline.evaluate.settings.sequence import WIDEST
+from pipeline.evaluate.params import WIDEST
 from pipeline.inference import machine, model_file, networks, precision, torch_errors
 from pipeline.inference.batch import Batch
 from pipeline.inference.model_file import Manifest
@@ -32,8 +30,7 @@ from pipeline.tools.predict import raw_inputs
 from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader
 from pipeline.tools.predict.table_column import TableColumn
 
-READERS = Registry("pipeline.tools.predict.inputs", "kind of inputs")
-PREDICTORS = Registry("pipeline.tools.predict.tasks", "task")
+PREDICTORS = Registry("pipeline.tasks", "task", "predict")
 BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
 
 
@@ -83,9 +80,11 @@ class LoadedModel:
         self.manifest, self.spec, self.device, self.workers = manifest, manifest.spec, device, workers
         inputs, targets = self.spec.inputs, self.spec.targets
         refuse_missing(READERS, inputs.kind, "files and values cannot be turned into such inputs")
-        if targets.per_token:
+        if targets.stored == "windows":
             raise Refusal("this is a language model, which has no prediction for a single input: use `python -m pipeline generate`")
         refuse_missing(PREDICTORS, targets.kind, "this task has no prediction for a single input")
+        self.write = getattr(PREDICTORS.module(targets.kind), "write", None)
+        """The function that writes texts, of a task that has one: its predictions are not the outputs of one forward pass."""
         self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
         if column is not None and isinstance(self.reader, RowReader):
             raise Refusal(
@@ -140,7 +139,7 @@ class LoadedModel:
 
     def use_beam(self, beam: int) -> None:
         """Write texts by a beam search of this width. Raises Refusal if the model writes none, or if the width is out of range."""
-        if not 1 <= beam <= WIDEST or (beam > 1 and not self.spec.targets.paired):
+        if not 1 <= beam <= WIDEST or (beam > 1 and self.write is None):
             raise Refusal(f"beam: is {beam}: write a number from 1 to {WIDEST}, and 1 for a model that writes no texts")
         self.beam = beam
 
@@ -197,11 +196,9 @@ class LoadedModel:
         """
         batch = self.reader.batch(rows)
         on_device = Batch(batch.inputs.to(self.device))
-        inputs = self.spec.inputs
         with torch_errors.with_remedies(size="batch size"), tf32_allowed():
-            if isinstance(inputs, TextPairInputs):
-                written = decoding.decode(self.network.eval(), on_device.inputs, inputs, beam=self.beam)
-                return np.array(list(zip_longest(*written, fillvalue=inputs.tokenizer.end)), np.int64).reshape(-1, len(rows)).T
+            if self.write is not None:
+                return cast("NDArray[Any]", self.write(self.network, on_device.inputs, self.spec.inputs, beam=self.beam))
             ((outputs, _),) = networks.predict(self.network, [(on_device, len(rows))], precision=self.precision, device=self.device)
         return outputs.cpu().numpy()
 

@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads inputs of one kind. Each kind that can be predicted has its own class `Reader` in `pipeline/tools/predict/inputs/KIND.py`.
+    """Reads inputs of one kind. Each kind that can be predicted has its own class `Reader` in `pipeline/inputs/KIND/predict.py`.
 
     A reader is built from the model's description of its inputs, such as the height, width and channels of images.
     """
@@ -43,6 +43,18 @@ class Reader(Protocol):
 
         Raises Refusal, with a reason and without a name, if the input does not fit the model.
         """
+        ...
+
+    def expected(self) -> str:
+        """Describe the inputs that are sent to a model in MLflow, for people."""
+        ...
+
+    def example(self, stored: NDArray[Any], /) -> Any:
+        """Return inputs that could be sent to a model in MLflow, one for each of the stored samples `stored`."""
+        ...
+
+    def values(self, given: Any, /) -> Any:
+        """Return inputs that were sent to a model in MLflow as `row` takes them. Raises ValueError if they cannot be inputs."""
         ...
 
     def batch(self, rows: Sequence[Any], /) -> Batch:
@@ -128,7 +140,7 @@ class Prediction(Protocol):
 
 
 class Predictor(Protocol):
-    """Turns outputs into predictions. A task with predictions has its own class `Predictor` in `pipeline/tools/predict/tasks/TASK.py`.
+    """Turns outputs into predictions. A task with predictions has its own class `Predictor` in `pipeline/tasks/TASK/predict.py`.
 
     It is built from the model's spec, which describes inputs and targets, and from `top_k`, the number of classes in a prediction.
     """

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.untrusted import reason
@@ -101,7 +100,7 @@ def options(params: TrainParams, prepared: Prepared, machine: Machine, *, channe
 
     effective = "fp32" if settings.precision == "auto" and not on_gpu else settings.precision
     yield from (changed("precision", name) for name in PRECISIONS if name != effective)
-    if isinstance(prepared.spec.inputs, ImageInputs):
+    if prepared.spec.inputs.augmented == "pixels":
         yield changed("channels_last", not channels_last)
     yield from (changed("compile", mode) for mode in ("off", "default", *(["graphs"] if on_gpu else [])) if mode != settings.compile)
     yield changed("lanes", 2 if settings.lanes == 1 else 1)

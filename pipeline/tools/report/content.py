@@ -65,8 +65,7 @@ def report(model: ComparedModel, paths: Paths) -> dict[str, Any]:
         manifest.spec.inputs.kind.replace("table", "tabular"),
         manifest.inference.model.title + (f" on {source}" if source else ""),
     )
-    others = {"language_modeling": "text-generation", "sequence": "text2text-generation", "regression": f"{kind}-regression"}
-    task = others.get(manifest.spec.targets.kind, f"{kind}-classification")  # by the names of the Hugging Face Hub
+    task = manifest.spec.targets.hub_task.format(inputs=kind)
     pictures = {path.stem: path for path in sorted(plots.glob("*.png"))}
     samples = plots / "samples.md"
     return {

@@ -190,7 +190,7 @@ def compare_inputs(
     training started, if any; its digest is compared too. Raises Refusal if there is no prepared data, or if `params.yaml` is invalid.
     """
     sides = Sides("the file", "this checkout (`dvc status train` names what changed)")
-    code = identity.dependencies("train", params, paths.top)
+    code = identity.dependencies("train", {**params, "evaluate": {"name": manifest.spec.targets.kind}}, paths.top)
     recorded_source = read_record(paths.prepared).source  # raises Refusal if no data was prepared
     digests: dict[str, tuple[str, Callable[[], str]]] = {
         "code": ("the dependencies of train in dvc.yaml", lambda: identity.code_digest(code, paths.top)),

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from pipeline.core import seeding
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train.augment.changes import Crop, Cutout, Flip, Jitter, Mixing, NoCrop, ResizedCrop
 from pipeline.train.augment.pixels import Pixels, RandomSource
 from pipeline.train.augment.transform import Transform, refuse_unfit, to_bytes, to_floats, transforms_of
@@ -138,9 +138,15 @@ def drawn(augmenters: Sequence[Augmenter], generator_for: RandomSource, epoch: i
     return torch.from_numpy(np.concatenate([augmenter.draw(generator_for, epoch, num_samples) for augmenter in augmenters]))
 
 
+def of(settings: TransformsSettings, spec: Spec, num_samples: int, *, seed: int, device: torch.device) -> Augmentation | TextAugmentation:
+    """Return the augmentation of a split with `num_samples` samples, which `spec` describes."""
+    kind = TextAugmentation if spec.inputs.augmented == "tokens" else Augmentation
+    return kind(settings, spec, num_samples, seed=seed, device=device)
+
+
 def refuse_misfit(settings: TransformsSettings, spec: Spec) -> None:
     """Raise Refusal if an augmentation cannot be used for the data that `spec` describes."""
-    settings.refuse_other_inputs(spec.inputs.kind, per_token=spec.targets.per_token)
+    settings.refuse_other_inputs(spec.inputs, spec.inputs.kind, spec.targets)
     settings.refuse_other_transforms(spec.inputs.kind)
     if isinstance(spec.inputs, ImageInputs):
         settings.refuse_misfit(*spec.inputs.row_shape)
@@ -153,7 +159,7 @@ def chosen_mixing(settings: TransformsSettings, pixels: Pixels, spec: Spec) -> M
     """
     if not isinstance(settings, AugmentSettings) or not (settings.mixup or settings.cutmix):
         return None
-    if not (spec.targets.has_classes or spec.targets.has_labels):
+    if not spec.targets.mixable:
         raise Refusal(
             f"augment: mixup and CutMix need classes or labels, but the targets are of the kind {spec.targets.kind}: write `augment.mixup: 0.0` and `augment.cutmix: 0.0`"
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pipeline.core.inputs.image import ImageInputs
+from pipeline.inputs.image.description import ImageInputs
 
 Draws = NDArray[np.int64]
 """Random integers that decide how each image changes, (num_draws, num_samples)."""

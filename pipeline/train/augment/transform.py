@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipeline.core.inputs.image import ImageInputs
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
 from pipeline.inference.cuda_graphs import changed_generators, host_randomness, watched
+from pipeline.inputs.image.description import ImageInputs
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train.augment.pixels import BYTE, Draws, RandomSource, rounded
 from pipeline.train.transform_params import TRANSFORMS, TextTransformSettings, TransformSettings, Uniform
 

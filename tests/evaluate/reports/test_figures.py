@@ -12,7 +12,8 @@ from PIL import Image
 
 from pipeline.core.files import digest
 from pipeline.evaluate.reports.figures import canvas, curves, mistakes
-from pipeline.evaluate.reports.metrics import Calibration, Predictions
+from pipeline.evaluate.reports.metrics import Predictions
+from pipeline.inference.scores import Calibration
 
 ROOT = Path(__file__).parents[3]
 AWKWARD = ("a formula: $x^2$ \\alpha_{", "咖啡", "two\nlines", "", "x" * 300, "n02105855 Shetland sheepdog")

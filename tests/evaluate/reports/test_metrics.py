@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 
 from pipeline.evaluate.reports import metrics
-from pipeline.evaluate.reports.metrics import Calibration, Predictions
-from pipeline.evaluate.settings.classification import Settings
+from pipeline.evaluate.reports.metrics import Predictions
+from pipeline.inference.scores import Calibration
+from pipeline.tasks.classification.evaluate import Settings, scored
 
 SETTINGS = Settings(
     name="classification",
@@ -28,7 +29,7 @@ SETTINGS = Settings(
 
 def evaluate(logits, targets, classes, settings):
     """The scores of samples that are given at once."""
-    return metrics.evaluate(Predictions.joined([Predictions.of(logits, targets)]), classes, settings)
+    return scored(Predictions.joined([Predictions.of(logits, targets)]), classes, settings)
 
 
 def names(num_classes):

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.refusal import Refusal
 from pipeline.evaluate.reports import recorded
-from pipeline.evaluate.reports.metrics import Calibration
+from pipeline.inference.scores import Calibration
 
 
 def read(path):

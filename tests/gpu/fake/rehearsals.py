@@ -24,10 +24,15 @@ import torch
 from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
-from pipeline.core.tasks.multi_label import LabelTargets
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference.batches import loader
-from pipeline.inference.inputs import image
+from pipeline.inputs.image import first_layer as image
+from pipeline.tasks.classification import train as classification
+from pipeline.tasks.language_modeling import train as language_modeling
+from pipeline.tasks.multi_label import train as multi_label
+from pipeline.tasks.multi_label.targets import LabelTargets
+from pipeline.tasks.regression import train as regression
+from pipeline.tasks.regression.targets import NumberTargets
+from pipeline.tasks.sequence import train as sequence
 from pipeline.train import training
 from pipeline.train.augment import augmentation as augmenting_images
 from pipeline.train.augment.augmentation import Augmentation
@@ -36,7 +41,6 @@ from pipeline.train.engine.state import EMA, TrainState
 from pipeline.train.group.lanes import Lanes, OneLane
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
-from pipeline.train.tasks import classification, language_modeling, multi_label, regression, sequence
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import preset
@@ -452,7 +456,7 @@ def test_a_split_is_held_once_also_while_it_is_moved_to_the_gpu(kind: str) -> No
         augmentation = Augmentation(settings, data.spec, len(data.train), seed=1, device=device)
         split = data.train
     else:
-        split = Split(np.zeros((2**10, 2**15), np.int32), np.zeros((2**10, 0), np.uint8), None, per_token=True)
+        split = Split(np.zeros((2**10, 2**15), np.int32), np.zeros((2**10, 0), np.uint8), None, windows=True)
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     held = loader.SplitTensors(split, device, augmentation)

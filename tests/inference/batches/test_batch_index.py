@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def tensors(tokens: np.ndarray, *, resident: bool) -> loader.SplitTensors:
     rows = tokens.astype(np.int32).reshape(-1, LENGTH)
-    return loader.SplitTensors(Split(rows, np.zeros((len(rows), 0), np.uint8), None, per_token=True), CPU, resident=resident)
+    return loader.SplitTensors(Split(rows, np.zeros((len(rows), 0), np.uint8), None, windows=True), CPU, resident=resident)
 
 
 def test_each_token_is_once_an_input_and_once_a_target_in_every_epoch() -> None:

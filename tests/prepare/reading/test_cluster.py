@@ -18,7 +18,8 @@ from pipeline.core.environment import Environment, Paths
 from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
-from pipeline.prepare import image_files, stage
+from pipeline.prepare import stage
+from pipeline.prepare.inputs import image_files
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.reading import cluster
 from pipeline.prepare.reading.cluster import on_cluster
@@ -30,7 +31,7 @@ from tests.sources.pictures import picture, write_folder, write_tar, write_zip
 pytest.importorskip("distributed")
 SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "image_size": 64, "channels": 3}
 SOURCE |= {"max_pixels": 10**6, "white": None, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
-RUN = "import sys; from pipeline.prepare import image_files; image_files.CLUSTER_CHUNK = 1; image_files.CHUNK_SAMPLES = 4"
+RUN = "import sys; from pipeline.prepare.inputs import image_files; image_files.CLUSTER_CHUNK = 1; image_files.CHUNK_SAMPLES = 4"
 RUN += "; from pipeline.__main__ import main; sys.exit(main(['prepare']))"
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.prepare import split
 from pipeline.prepare.reading import labelled_tables
 from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.tables import Columns
 from pipeline.sources.text_classification import Settings
+from pipeline.tasks.multi_label.targets import LabelTargets
 from tests.sources.settings import source
 
 TEXTS = ("a red sky", "rain", "fog at night", "snow")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.inference.params import WEIGHTS_FOLDER
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.tools.check import command as check
 from tests import project
 

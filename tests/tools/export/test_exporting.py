@@ -17,12 +17,12 @@ import torch
 
 from pipeline.__main__ import main
 from pipeline.core import files
-from pipeline.core.inputs.table import CategoryColumn, NumberColumn, TableInputs
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.regression import NumberTargets
 from pipeline.inference import model_file
 from pipeline.inference.networks import Model, postprocessing, preprocessing
+from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
+from pipeline.tasks.regression.targets import NumberTargets
 from pipeline.tools.export import command, formats
 from pipeline.tools.export.formats import FORMATS
 from tests import project

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.prepare.inputs.text import fit
-from pipeline.prepare.tokens import row_length
+from pipeline.prepare.inputs.tokens import row_length
 from pipeline.tools.params.data import Finding
 from pipeline.tools.params.recommending import recommendation
 

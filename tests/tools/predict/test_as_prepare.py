@@ -12,15 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.environment import Environment, Paths
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
+from pipeline.inputs.image import predict as image
+from pipeline.inputs.text import predict as text
+from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.tools.predict import raw_inputs
-from pipeline.tools.predict.inputs import image, text
 from pipeline.tools.predict.protocols import Chunk, Reading
 from pipeline.tools.predict.table_column import TableColumn
 from tests.sources.pictures import picture, write_folder, write_tar

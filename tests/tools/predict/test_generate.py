@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from pipeline.__main__ import main
-from pipeline.core.inputs.text import END, NUM_SPECIAL, TextInputs, TokenizerDescription
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
-from pipeline.core.tasks.language_modeling import NextTokenTargets
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import END, NUM_SPECIAL, TokenizerDescription
 from pipeline.inference import model_file
+from pipeline.inputs.text.description import TextInputs
+from pipeline.tasks.classification.targets import ClassTargets
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
 from pipeline.tools.predict import generate
 from tests.conftest import preset
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS

@@ -16,8 +16,8 @@ import pipeline
 from pipeline import load_ensemble, load_model
 from pipeline.__main__ import main
 from pipeline.core.refusal import Refusal
-from pipeline.core.tasks.multi_label import LabelTargets
 from pipeline.inference import model_file
+from pipeline.tasks.multi_label.targets import LabelTargets
 from tests.imports import TOP
 from tests.tools.predict.conftest import CLASSES
 

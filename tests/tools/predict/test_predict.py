@@ -23,14 +23,14 @@ from pipeline.core.prepared import Split
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks, tensor_file
 from pipeline.inference.batches import loader
+from pipeline.inputs.image.predict import Reader
 from pipeline.prepare.reading import archives
 from pipeline.prepare.reading.file_tree import Member
 from pipeline.prepare.reading.images import Decoder
+from pipeline.tasks.classification.predict import Prediction
 from pipeline.tools.predict import command
 from pipeline.tools.predict.command import TABLE_ROWS, print_table
-from pipeline.tools.predict.inputs.image import Reader
 from pipeline.tools.predict.model import load_model
-from pipeline.tools.predict.tasks.classification import Prediction
 from tests.tools.predict.conftest import CLASSES, Predict, Shape
 
 WriteModel = Callable[..., Path]

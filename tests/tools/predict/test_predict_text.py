@@ -17,17 +17,18 @@ import torch
 
 from pipeline import load_model
 from pipeline.__main__ import main
-from pipeline.core.inputs.text import TextInputs, TokenizerDescription
 from pipeline.core.prepared import Split
 from pipeline.core.spec import Spec
-from pipeline.core.tasks.classification import ClassTargets
 from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import TokenizerDescription
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import model_file, networks
 from pipeline.inference.batches import loader
 from pipeline.inference.model_file import Manifest
+from pipeline.inputs.text import predict as text
+from pipeline.inputs.text.description import TextInputs
+from pipeline.tasks.classification.targets import ClassTargets
 from pipeline.tools.predict import command
-from pipeline.tools.predict.inputs import text
 from tests.models.text_models import CLASSIFIERS, build
 from tests.tools.predict.conftest import CLASSES, Predict
 

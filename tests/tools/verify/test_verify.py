@@ -34,7 +34,7 @@ MODEL = Path("models/model.safetensors")
 QUICK = {"train.steps": 4, "train.report_every_steps": 2, "train.validate_every_steps": 4}
 EQUAL = "equal: "
 Verify = Callable[..., list[str]]
-PLOTS = "pipeline.evaluate.tasks.classification.Evaluator.write"
+PLOTS = "pipeline.tasks.classification.evaluate.Evaluator.write"
 """Writes the tables and figures of an evaluation, which takes longer than the rest and which `verify` does not read."""
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode, functional
 
-from pipeline.core.inputs.image import ImageInputs
 from pipeline.core.refusal import Refusal
+from pipeline.inputs.image.description import ImageInputs
 from pipeline.train.augment import imaging, policy
 from pipeline.train.augment.augmentation import TextAugmentation, refuse_misfit
 from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of

@@ -18,6 +18,7 @@ from pipeline.inference.batch import Batch
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.inference.networks import Model, preprocessing
 from pipeline.losses.cross_entropy import Settings as CrossEntropy
+from pipeline.tasks.classification.train import Objective
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.engine.fit import Report
 from pipeline.train.engine.state import TrainState
@@ -25,7 +26,6 @@ from pipeline.train.group.lanes import ONE_LANE, Lanes
 from pipeline.train.group.processes import ALONE
 from pipeline.train.optimizer_params import AdamSettings, MuonSettings, SgdSettings
 from pipeline.train.params import TrainParams
-from pipeline.train.tasks.classification import Objective
 from pipeline.train.training import Training
 from tests.specs import image_spec
 

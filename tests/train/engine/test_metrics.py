@@ -7,12 +7,12 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
-from pipeline.evaluate.reports import metrics as evaluation
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference import precision
 from pipeline.inference.batches import loader
 from pipeline.inference.measuring import Measured
 from pipeline.inference.networks import Model, predict
+from pipeline.tasks.classification.evaluate import scored
 from pipeline.train.engine import metrics
 from pipeline.train.engine.metrics import StepMetrics
 from tests.evaluate.reports.test_metrics import SETTINGS
@@ -40,7 +40,7 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     assert found["accuracy"] == pytest.approx((logits.argmax(1) == images.placement.targets).float().mean().item())
     targets = images.placement.targets.numpy()
     predictions = Predictions.of(logits.numpy(), targets)
-    evaluated = evaluation.evaluate(predictions, tuple("abc"), SETTINGS)
+    evaluated = scored(predictions, tuple("abc"), SETTINGS)
     assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
 
 

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pipeline.core import files
-from pipeline.core.inputs.text import NUM_SPECIAL
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import MODELS
 from pipeline.core.spec import Spec
+from pipeline.core.tokenizer_description import NUM_SPECIAL
 from pipeline.inference import model_file, tensor_file
 from pipeline.inference.model_file import Manifest
 from pipeline.inference.params import WEIGHTS_FOLDER, ModelSettings

@@ -68,7 +68,7 @@ def bare(axes: Axes) -> None:
         spine.set_visible(False)
 
 
-def label(name: str, number: int, longest: int) -> str:
+def label(name: str, number: int, longest: int = 40) -> str:
     """Return the name of a class as text that can be plotted: on one line, with each `$` escaped.
 
     Characters that the font lacks are removed. If there are any, or if the name is empty, the text begins with `#` and `number`, the number

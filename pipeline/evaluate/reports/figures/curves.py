@@ -1,4 +1,4 @@
-"""Figures of curves: the history of a training, the loss by position of a language model, and the reliability of a classifier."""
+"""Figures of curves: the history of a training, the loss by position of a language model, the reliability of a classifier, and the errors of a regression."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,8 @@ from pipeline.inference.scores import Calibration
 
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
+MOST_COLUMNS, MOST_POINTS = 4, 5000
+"""Of more columns of a regression the first are shown, and of more samples evenly spaced ones."""
 FEW = 40
 """A curve with at most this many points has a marker at each point."""
 WIDE = 20.0
@@ -131,3 +133,23 @@ def plot_histogram(axes: Axes, calibration: Calibration) -> None:
     axes.set(xlim=(0, 1), xlabel="confidence: probability of the predicted class (%)", ylabel="samples (%)")
     axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+
+
+def plot_errors(path: Path, actual: NDArray[np.float64], predicted: NDArray[np.float64], columns: Sequence[str]) -> None:
+    """Plot the predictions (samples, columns) above the residuals, predicted minus actual, of at most MOST_COLUMNS columns, and write the figure to `path`.
+
+    Of more than MOST_POINTS samples, evenly spaced ones are drawn.
+    """
+    shown = np.linspace(0, len(actual) - 1, min(len(actual), MOST_POINTS)).astype(int)
+    count = min(len(columns), MOST_COLUMNS)
+    with canvas.figure(path, 4.2 * count, 6.4) as figure:
+        above, below = figure.subplots(2, count, sharex="col", squeeze=False, height_ratios=(3, 1.4))
+        for number in range(count):
+            x, y = actual[shown, number], predicted[shown, number]
+            ends = [min(x.min(), y.min()), max(x.max(), y.max())]
+            above[number].plot(ends, ends, color="0.6", linewidth=1)
+            above[number].scatter(x, y, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
+            above[number].set(title=canvas.label(columns[number], number), ylabel="predicted")
+            below[number].axhline(0, color="0.6", linewidth=1)
+            below[number].scatter(x, y - x, s=8, alpha=0.5, color=canvas.BLUE, linewidths=0)
+            below[number].set(xlabel="actual", ylabel="predicted - actual")

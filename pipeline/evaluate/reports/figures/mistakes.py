@@ -1,6 +1,6 @@
-"""Plots what a classifier gets wrong: the confusion matrix, and its worst mistakes as images."""
+"""Plots what a classifier gets wrong: the confusion matrix, its worst mistakes as images, and of several labels the scores of each."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from pipeline.evaluate.reports.metrics import Floats, Integers, Predictions
 
 MOST_COUNTED = 20
 """The cells show their counts if there are at most this many classes."""
-LONGEST_TICK = 24
+LONGEST_TICK, MOST_BARS = 24, 40
+OF_LABELS = {"average_precision": canvas.BLUE, "f1": canvas.VERMILION}
 
 
 @dataclass(frozen=True)
@@ -196,3 +197,24 @@ def caption(axes: Axes, predictions: Predictions, sample: int, classes: Sequence
     axes.set_title(f"sample {sample}", size=7.5, color=canvas.MUTED, pad=3)
     text = f"actual: {names[0]}\npredicted: {names[1]}\nconfidence: {predictions.confidence[sample]:.1%}"
     axes.annotate(text, (0.5, 0), (0, -4), xycoords="axes fraction", textcoords="offset points", ha="center", va="top", size=7.5)
+
+
+def plot_label_scores(path: Path, per_label: Mapping[str, Mapping[str, float]]) -> None:
+    """Plot the average precision and the F1 of the MOST_BARS most frequent labels, the most frequent at the top."""
+    frequent = sorted(per_label.items(), key=lambda item: -item[1]["support"])[:MOST_BARS]
+    with canvas.figure(path, 6.4, 1.3 + 0.34 * len(frequent)) as figure:
+        axes = figure.add_subplot()
+        for place, (name, colour) in enumerate(OF_LABELS.items()):
+            lengths = [scores.get(name, 0.0) for _, scores in frequent]
+            axes.barh(np.arange(len(frequent)) + 0.38 * place, lengths, 0.36, color=colour, label=name)
+        names = [f"{canvas.label(label, number)} ({scores['support']:,})" for number, (label, scores) in enumerate(frequent)]
+        axes.set_yticks(np.arange(len(frequent)) + 0.19, names)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1), title="Test scores of each label (samples with it)")
+        figure.legend(loc="outside lower center", ncols=len(OF_LABELS))
+
+
+def plot_label_pairs(path: Path, counts: Integers, support: Integers, labels: Sequence[str]) -> None:
+    """Plot for how many of the samples with a label (row) each label (column) is predicted. `support` counts the samples with each label."""
+    title = "Labels predicted for the samples with each label"
+    plot_counts(path, counts, counts / np.maximum(support[:, None], 1), labels, title=title, part="label")

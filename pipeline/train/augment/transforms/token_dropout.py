@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from pipeline.core.inputs.text import TextInputs
 from pipeline.core.refusal import Refusal
+from pipeline.inputs.text.description import TextInputs
 from pipeline.train.transform_params import TextTransformSettings, Uniform
 
 

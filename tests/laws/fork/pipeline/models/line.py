@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pipeline.core.inputs.points import Inputs
+from pipeline.inputs.points.description import Inputs
 from torch import nn
 
 from pipeline.core.spec import Spec

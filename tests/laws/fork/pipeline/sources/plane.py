@@ -4,8 +4,8 @@ from collections.abc import Generator
 from typing import ClassVar, Literal
 
 import numpy as np
-from pipeline.core.tasks.height import Targets
 from pipeline.prepare.inputs.points import Statistics
+from pipeline.tasks.height.targets import Targets
 
 from pipeline.core.raw_dataset import TRAIN, RawDataset, SampleBlock
 from pipeline.prepare.params import SourceSettings

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pipeline.core.inputs.points import Inputs
+from pipeline.inputs.points.description import Inputs
 
 
 class Statistics:

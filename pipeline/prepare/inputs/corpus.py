@@ -1,0 +1,243 @@
+"""A corpus for language models: documents, divided into splits, as rows of consecutive tokens."""
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice, tee
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
+from pipeline.core.refusal import Refusal, counted
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import AnyDescription
+from pipeline.inputs.text.description import TextInputs
+from pipeline.prepare.inputs import tokens as token_counts
+from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.reading.workers import on_processes
+from pipeline.tasks.language_modeling.targets import NextTokenTargets
+
+BLOCK_TOKENS = 2**20
+MOST_FITTED, MANY_CHARACTERS = 2**28, 2**25
+PIECE_CHARACTERS = 2**21
+"""A longer document is read, and tokenized, in pieces of about so many characters."""
+
+
+class Document(NamedTuple):
+    """The name of a file, the number of its characters, which is not 0, and what reads its text, in parts of any length, from the beginning at each call."""
+
+    name: str
+    num_characters: int
+    read: Callable[[], Iterable[str]]
+
+    @classmethod
+    def of(cls, name: str, text: str) -> Self:
+        """Return a document whose text is in memory."""
+        return cls(name, len(text), lambda: [text])
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about PIECE_CHARACTERS, so that the tokens of all pieces are those of the whole text.
+
+        A piece ends with a line break between a line that does not end with white space and one that begins with a letter or digit: no token
+        of a tokenizer of this project crosses it.
+        """
+        rest = ""
+        for part in self.read():
+            rest += part
+            if len(rest) > PIECE_CHARACTERS and (end := last_cut(rest)):
+                yield rest[:end]
+                rest = rest[end:]
+        if rest:
+            yield rest
+
+
+def last_cut(text: str) -> int:
+    """Return the position after the last line break that no token crosses, see `Document.pieces`; 0 if there is none."""
+    at = text.rfind("\n", 1, len(text) - 1)
+    while at > 0 and (text[at - 1].isspace() or not text[at + 1].isalnum()):
+        at = text.rfind("\n", 1, at)
+    return at + 1
+
+
+class Span(NamedTuple):
+    """The characters of a document from `start` to before `end`."""
+
+    document: Document
+    start: int
+    end: int
+
+    @classmethod
+    def whole(cls, document: Document) -> Self:
+        return cls(document, 0, document.num_characters)
+
+    def pieces(self) -> Iterator[str]:
+        """Yield the text in pieces of about PIECE_CHARACTERS."""
+        begin = 0
+        for piece in self.document.pieces():
+            if chosen := piece[max(0, self.start - begin) : max(0, self.end - begin)]:
+                yield chosen
+            begin += len(piece)
+            if begin >= self.end:
+                return
+
+
+Divided = Mapping[str, Sequence[Span]]
+"""The documents, or parts of some, of each split that exists."""
+
+
+class CorpusSettings(TextSettings):
+    """Settings of a source of documents. `valid` and `test` are shares of the characters.
+
+    The tokens of a split form one sequence, in which the token that ends a text precedes each document. The target of each token is the next
+    token. After the last token, the sequence begins again with its first token, unless padding follows. The sequence is cut into rows of
+    `max_length` tokens. If the last row is incomplete, train drops it; valid and test fill it with padding.
+    """
+
+    divides: ClassVar[bool] = True
+    TASK: ClassVar[str] = "language_modeling"
+
+    def dataset(self, documents: Divided, *, workers: int) -> RawDataset:
+        """Return the dataset of the documents of each split. Its tokenizer is fitted to the documents of train, or to every n-th piece of them if they
+        have more than MOST_FITTED characters. `workers` processes tokenize a corpus of MANY_CHARACTERS. The tokens wait in a temporary file.
+
+        Raises Refusal if no tokenizer can be fitted, if train has too few tokens for one row, or if the tokenizer finds no token in the
+        documents of valid or of test.
+        """
+        other = VALID if VALID in documents else TEST
+        sampled = {split: token_counts.Sampled(len(documents.get(split, ()))) for split in (TRAIN, other)}
+        for split, sample in sampled.items():
+            for span in documents.get(split, ()):
+                sample.add(next(span.pieces()))
+        step = max(1, -(-sum(span.end - span.start for span in documents[TRAIN]) // MOST_FITTED))
+        tokenizer = self.fit_tokenizer(islice((piece for span in documents[TRAIN] for piece in span.pieces()), 0, None, step))
+        num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
+        processes = workers if num_characters >= MANY_CHARACTERS else 1
+        rows = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
+
+        def report(_: object) -> None:
+            of_part = f", fitted to one of {step} pieces of train" if step > 1 else ""
+            print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens{of_part}")
+            for split, array in rows.items():
+                print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
+            if warning := token_counts.warning(self, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
+                print(f"prepare: {warning}")
+
+        targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
+        statistics = Statistics(partial(TextInputs, length=self.max_length), tokenizer.description)
+        blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
+        return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
+
+    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str, workers: int) -> NDArray[np.int32]:
+        """Return the tokens of the split called `split` in rows, (n, max_length), in a temporary file. `spans` are the documents of this split.
+
+        Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
+        finds no token in its documents.
+        """
+        assert tokenizer.description.end is not None
+        start, length = np.array([tokenizer.description.end], np.int32), self.max_length
+        with tempfile.TemporaryFile(prefix="corpus-") as file:
+            count, (pieces, ahead) = 0, tee((number, piece) for span in spans for number, piece in enumerate(span.pieces()))
+            encoded = encoded_pieces(tokenizer, (piece for _, piece in ahead), workers)
+            for (number, _), found in zip(pieces, encoded, strict=True):
+                for tokens in (found,) if number else (start, found):
+                    file.write(tokens.astype(np.int32).data)
+                    count += len(tokens)
+            if split == TRAIN and count < length:
+                raise Refusal(f"source.max_length: train has {count} tokens, but a row needs {length}: write at most {count}, or add text")
+            if split != TRAIN and count == len(spans):
+                raise Refusal(f"source.{split}: the documents of {split} have no tokens: write a larger share, or add text")
+            if split != TRAIN:
+                padding = np.full(-count % length, tokenizer.description.pad, np.int32)
+                file.write(padding.data)
+                count += len(padding)
+            file.flush()
+            return np.memmap(file, np.int32, "r", shape=(count // length, length))
+
+
+def encoded_pieces(tokenizer: Tokenizer, pieces: Iterable[str], workers: int) -> Iterator[NDArray[np.int32]]:
+    """Yield the tokens of each piece, in their order."""
+    if workers == 1:
+        return map(tokenizer.encode, pieces)
+    return (tokens for _, tokens in on_processes(tokenizer.encode, pieces, workers=workers, prepare=nothing))
+
+
+def nothing() -> None:
+    """Prepare a process for which there is nothing to prepare."""
+
+
+def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
+    """Cut the sequence of documents into train, valid and test, in this order. A document at a cut is divided.
+
+    `test` is a share of all characters. `valid` is a share of the characters that are not in test. If a share is 0, there is no such split.
+    Raises Refusal if train, or a split with a share above 0, would have no characters.
+    """
+    total = sum(document.num_characters for document in documents)
+    num_test = round(test * total)
+    num_valid = round(valid * (total - num_test))
+    ends = {TRAIN: total - num_test - num_valid, VALID: total - num_test, TEST: total}
+    divided: dict[str, list[Span]] = {split: [] for split in ends}
+    begin = 0
+    for document in documents:
+        for split, (first, last) in zip(ends, zip((0, *ends.values()), ends.values(), strict=False), strict=True):
+            part = Span(document, max(0, first - begin), min(document.num_characters, last - begin))
+            if part.start < part.end:
+                divided[split].append(part)
+        begin += document.num_characters
+    return without_empty(divided, valid=valid, test=test)
+
+
+def divide_by_name(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
+    """Assign each document as a whole to one split. The documents are assigned in the order of the SHA-256 of their names.
+
+    The first documents go to test, until it has the share `test` of all characters. The next documents go to valid, until it has the share
+    `valid` of the characters that are not in test. Train gets the rest. If a share is 0, there is no such split. Raises Refusal if train, or
+    a split with a share above 0, would have no documents.
+    """
+    ordered = sorted(documents, key=lambda document: hashlib.sha256(document.name.encode("utf-8", "surrogateescape")).digest())
+    free = sum(document.num_characters for document in documents)
+    assigned: dict[str, str] = {}
+    for split, share in ((TEST, test), (VALID, valid)):
+        wanted = share * free
+        for document in ordered:
+            if wanted <= 0:
+                break
+            if document.name not in assigned:
+                assigned[document.name] = split
+                wanted -= document.num_characters
+                free -= document.num_characters
+    divided: dict[str, list[Span]] = {split: [] for split in (TRAIN, VALID, TEST)}
+    for document in documents:
+        divided[assigned.get(document.name, TRAIN)].append(Span.whole(document))
+    return without_empty(divided, valid=valid, test=test)
+
+
+def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:
+    """Return the splits that have documents. `valid` and `test` are the shares of these splits.
+
+    Raises Refusal if train has no documents, or if valid or test has none although its share is above 0.
+    """
+    kept = {split: documents for split, documents in divided.items() if documents}
+    for split, share in {VALID: valid, TEST: test, TRAIN: 1.0}.items():
+        if share and split not in kept:
+            raise Refusal(
+                f"source.{split if split != TRAIN else TEST}: the corpus has too few characters or files to divide: nothing is left for {split}: "
+                "change the shares source.valid and source.test, or add text; "
+                "with `source.name: text`, you can also write `source.divide: position`, which needs only enough characters"
+            )
+    return kept
+
+
+def describe(rows: NDArray[np.int32], num_documents: int, tokenizer: AnyDescription) -> str:
+    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens; padding is not counted.
+
+    If some tokens are unknown, the text says how many: they stand for what is not in the vocabulary.
+    """
+    num_unknown = num_tokens = 0
+    for block in np.array_split(rows, max(1, rows.size // BLOCK_TOKENS)):
+        num_unknown += 0 if tokenizer.unknown is None else int(np.count_nonzero(block == tokenizer.unknown))
+        num_tokens += int(np.count_nonzero(block != tokenizer.pad))
+    unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
+    return f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}{unknown}"

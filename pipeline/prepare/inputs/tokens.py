@@ -1,0 +1,142 @@
+"""Counts the tokens that a tokenizer makes of texts, and judges by them whether it suits the texts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID
+from pipeline.core.refusal import counted
+from pipeline.core.tokenizer import Tokenizer
+from pipeline.core.tokenizer_description import Normalization, TokenizerKind
+from pipeline.prepare.inputs.text import TextSettings, fit
+
+MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
+"""At most MOST_TEXTS texts are measured, and at most MOST_CHARACTERS of each."""
+MOST = 0.98
+"""The share of texts that should not be truncated."""
+LONG = 20
+"""A text of so many characters beside white space is more than one word."""
+MOST_UNKNOWN, MOST_MISSING = 0.5, 0.7
+"""A larger share of tokens that are not in the vocabulary, or of characters in them, is too much. For few texts, rare words have half of the characters."""
+LARGEST = {"vocabulary": 50_000, "min_count": 1}
+"""With these values, a tokenizer of words or characters knows nearly all of train."""
+FEWEST_TOKENS, MOST_TOKENS, MOST_SIGNS = 8, 512, 2048
+"""Bounds of the recommended `max_length`: in tokens, and the upper one also in characters or bytes."""
+
+
+class Sampled:
+    """Some of `total` texts, at equal distances: at most MOST_TEXTS, and at most MOST_CHARACTERS of each."""
+
+    def __init__(self, total: int) -> None:
+        self.step, self.seen, self.texts = max(1, -(-total // MOST_TEXTS)) | 1, 0, list[str]()  # odd: pairs have two texts each
+
+    def add(self, text: str) -> None:
+        if self.seen % self.step == 0:
+            self.texts.append(text[:MOST_CHARACTERS])
+        self.seen += 1
+
+
+def measured(texts: Sequence[str]) -> list[str]:
+    """Return the texts to measure, of those that are in memory."""
+    sampled = Sampled(len(texts))
+    for text in texts:
+        sampled.add(text)
+    return sampled.texts
+
+
+def lengths(tokenizer: Tokenizer, texts: Sequence[str]) -> list[int]:
+    """Return the numbers of tokens of the texts, sorted. The tokens that the tokenizer puts around each text are counted."""
+    num_around = len(tokenizer.description.before) + len(tokenizer.description.after)
+    return sorted(len(tokens) + num_around for tokens in tokenizer.encode_all(texts))
+
+
+def long_text(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """Return the number of tokens that the share MOST of the texts does not exceed."""
+    found = lengths(tokenizer, texts)
+    return found[int(MOST * (len(found) - 1))]
+
+
+def row_length(tokenizer: Tokenizer, texts: Sequence[str]) -> int:
+    """Return the recommended `max_length` for texts like these."""
+    most = MOST_SIGNS if tokenizer.description.kind in ("character", "byte") else MOST_TOKENS
+    return min(most, max(FEWEST_TOKENS, long_text(tokenizer, texts)))
+
+
+def misfit(tokenizer: Tokenizer, texts: Sequence[str]) -> str:
+    """Return in words why the tokenizer does not suit `texts`, to which it was not fitted, or "" if it does.
+
+    It does not if it makes one token of most texts of LONG characters or more, or if most tokens are not in its vocabulary, or those that
+    have most characters.
+    """
+    encoded = tokenizer.encode_all(texts)
+    long = [tokens for text, tokens in zip(texts, encoded, strict=True) if len("".join(text.split())) >= LONG]
+    num_whole = sum(len(tokens) == 1 for tokens in long)
+    if 2 * num_whole > len(long):
+        return f"makes one token of {num_whole} of {counted(len(long), 'text')} with {LONG} characters or more"
+    tokens = np.concatenate([*encoded, np.zeros(0, np.int32)])
+    known = tokens[tokens != tokenizer.description.unknown]
+    num_characters = max(1, sum(len("".join(text.split())) for text in texts))
+    unknown, missing = 1 - len(known) / max(1, len(tokens)), 1 - int(tokenizer.num_characters[known].sum()) / num_characters
+    if len(tokens) and (unknown > MOST_UNKNOWN or (missing > MOST_MISSING and unknown)):
+        return f"does not know {unknown:.0%} of the tokens, which have {missing:.0%} of the characters"
+    return ""
+
+
+def first_suitable(
+    kinds: Sequence[TokenizerKind], known: Sequence[str], new: Sequence[str], normalization: tuple[Normalization, ...]
+) -> tuple[Tokenizer, str]:
+    """Return a tokenizer of the first of `kinds`, or else the last, that suits the texts `new` if it is fitted to the texts `known`.
+
+    It has the values LARGEST. Also returns why the first kind was not taken, or "".
+    """
+    reason = ""
+    for kind in kinds:
+        tokenizer = Tokenizer(
+            fit(known, kind, normalization=normalization, most_tokens=LARGEST["vocabulary"], min_count=LARGEST["min_count"])
+        )
+        if not (found := misfit(tokenizer, new)):
+            break
+        reason = reason or f"`{kind}` {found}"
+    return tokenizer, reason
+
+
+def fitted(settings: TextSettings, texts: Iterable[tuple[str, str]], counts: Mapping[str, int]) -> Tokenizer:
+    """Return a tokenizer fitted to the texts of train. Print its number of tokens, and a warning if it does not suit those of valid, or else of test.
+
+    `texts` yields each text with its split, and is read once. `counts` has the number of texts of each split.
+    """
+    other = VALID if counts.get(VALID) else TEST
+    sampled = {TRAIN: Sampled(counts[TRAIN]), other: Sampled(counts.get(other, 0))}
+
+    def of_train() -> Iterator[str]:
+        for text, split in texts:
+            if split in sampled:
+                sampled[split].add(text)
+            if split == TRAIN:
+                yield text
+
+    remaining = of_train()
+    tokenizer = settings.fit_tokenizer(remaining)
+    for _ in remaining:  # of a tokenizer that is not fitted
+        pass
+    print(f"prepare: the tokenizer `{settings.tokenizer}` has {tokenizer.num_tokens} tokens")
+    if told := warning(settings, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
+        print(f"prepare: {told}")
+    return tokenizer
+
+
+def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], new: Sequence[str]) -> str:
+    """Return a sentence with the remedy if the tokenizer does not suit the texts `new`, or "". `known` are some of those to which it was fitted."""
+    if not (found := misfit(tokenizer, new)):
+        return ""
+    beginning = f"warning: outside train, the tokenizer `{settings.tokenizer}` {found}"
+    if settings.tokenizer == "pretrained":
+        return f"{beginning}: choose a pretrained model for their language"
+    better, _ = first_suitable(
+        ("character",) if settings.tokenizer == "character" else ("word", "character"), known, new, settings.normalization
+    )
+    values: dict[str, Any] = {"tokenizer": better.description.kind, **LARGEST}
+    if settings.targets_kind != "language_modeling":
+        values["max_length"] = max(settings.max_length, row_length(better, known))
+    return f"{beginning}: `python -m pipeline set {' '.join(f'source.{key}={value}' for key, value in values.items())}` chooses one that knows more"

@@ -1,0 +1,123 @@
+"""The evaluator of a regression: fed in pieces of any size, it gives the scores of the whole split, and its intervals."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_error
+
+from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
+from pipeline.evaluate.reports import predictions, recorded
+from pipeline.inference.batch import Batch
+from pipeline.inference.networks import Model, postprocessing, predict
+from pipeline.tasks.regression.evaluate import Evaluator, Settings
+from pipeline.tasks.regression.targets import Floats, NumberTargets
+from tests.specs import image_spec
+
+IMAGES = image_spec(shape=(2, 2, 1), classes=("a", "b"), mean=(0.4,), std=(0.3,)).inputs
+GENERATOR = np.random.default_rng(3)
+ACTUAL = GENERATOR.normal((2000.0, -0.5), (15.0, 0.01), (60, 2))
+PREDICTED = torch.from_numpy(ACTUAL + GENERATOR.normal(0, (3.0, 0.004), (60, 2)))
+TARGETS = NumberTargets(columns=("year", "share")).fitted(ACTUAL)
+SETTINGS = Settings(name="regression", batch_size=8, test_time_augmentation="none", metrics=(), confidence_level=0.9)
+HISTORY = [{"step": 1, "learning_rate": 0.1, "train/objective": 1.0, "valid/loss": 1.0, "valid/r2": 0.1}]
+
+
+def fed(size: int, predicted: torch.Tensor = PREDICTED, actual: Floats = ACTUAL, targets: NumberTargets = TARGETS) -> Evaluator:
+    evaluator = Evaluator(Spec(inputs=IMAGES, targets=targets), SETTINGS)
+    for start in range(0, len(predicted), size):
+        evaluator.add(
+            torch.from_numpy(targets.standardized(predicted[start : start + size].numpy())), torch.from_numpy(actual[start : start + size])
+        )
+    return evaluator
+
+
+def test_the_scores_are_those_of_scikit_learn_for_pieces_of_any_size() -> None:
+    actual, predicted = ACTUAL[:, :1], PREDICTED[:, :1]
+    targets = NumberTargets(columns=("year",)).fitted(actual)
+    scores = fed(7, predicted, actual, targets).scores()
+    assert fed(60, predicted, actual, targets).scores() == scores
+    for name, score in (("rmse", root_mean_squared_error), ("mae", mean_absolute_error), ("r2", r2_score)):
+        assert scores[name] == pytest.approx(score(actual, predicted), rel=1e-9)
+        low, high = scores[f"{name}_interval"].values()
+        assert low < scores[name] < high
+    guess = targets.baseline_scores(actual, actual)["mean_guess_rmse"]
+    assert guess == pytest.approx(root_mean_squared_error(actual, np.broadcast_to(actual.mean(), actual.shape)), rel=1e-9)
+
+
+def test_errors_of_several_columns_are_not_averaged_over_their_units() -> None:
+    scores = fed(7).scores()
+    assert scores["r2"] == pytest.approx(r2_score(ACTUAL, PREDICTED), rel=1e-9)
+    assert scores["per_column"]["year"]["rmse"] == pytest.approx(root_mean_squared_error(ACTUAL[:, 0], PREDICTED[:, 0]), rel=1e-9)
+    assert {"rmse", "mae"}.isdisjoint(scores)
+    assert TARGETS.baseline_scores(ACTUAL, ACTUAL) == {}
+    fitted = ACTUAL + GENERATOR.normal(0, (5.0, 0.008), ACTUAL.shape)
+    linear = TARGETS.linear_scores(lambda _: fitted, ACTUAL, ACTUAL)
+    assert linear == {"linear_r2": pytest.approx(r2_score(ACTUAL, fitted), rel=1e-9)}
+    assert re.fullmatch(r"test r2 .*; a linear model: 0\.\d{4}", recorded.result_line(scores | linear))
+
+
+@pytest.mark.parametrize(("unit", "offset"), [(1e-47, 0.0), (1e39, 0.0), (600.0, 1.7e9)])
+def test_the_last_layer_of_a_model_gives_the_numbers_that_are_scored(unit: float, offset: float) -> None:
+    """Float32 has no numbers of these scales, or steps of 128."""
+    actual = GENERATOR.normal(0, 1, (20, 1)) * unit + offset
+    targets = NumberTargets(columns=("y",)).fitted(actual)
+    outputs = torch.from_numpy(targets.standardized(actual + unit / 50)).float()
+    model = Model(torch.nn.Identity(), torch.nn.Identity())
+    model.postprocessing = postprocessing(targets)
+    batches = [(Batch(outputs), len(outputs))]
+    ((predicted, _),) = predict(model, batches, precision="fp32", device=torch.device("cpu"))
+    evaluator = Evaluator(Spec(inputs=IMAGES, targets=targets), SETTINGS)
+    evaluator.add(outputs, torch.from_numpy(actual))
+    assert evaluator.numbers[0].tolist() == predicted.tolist()
+    assert predicted.numpy() - actual == pytest.approx(unit / 50, rel=1e-3)
+    scores = evaluator.scores()
+    assert scores["loss"] == evaluator.mean_loss() == pytest.approx((unit / 50 / targets.std[0]) ** 2, rel=1e-3)
+    assert scores["rmse"] == pytest.approx(unit / 50, rel=1e-3)
+    assert "0.0000" not in recorded.result_line(scores)
+
+
+@pytest.mark.parametrize(("unit", "refuse"), [(1e160, NumberTargets.refuse_invalid), (1e-170, NumberTargets.refuse_unlearnable)])
+def test_numbers_whose_squares_do_not_fit_into_float64_are_refused(unit: float, refuse: Callable[..., None]) -> None:
+    with pytest.raises(Refusal, match=r"in the column y.*: write it in another unit$"):
+        refuse(NumberTargets(columns=("y",)), GENERATOR.normal(0, 1, (20, 1)) * unit, "a.csv: train")
+
+
+def test_targets_that_differ_by_rounding_are_equal() -> None:
+    with pytest.raises(Refusal, match="all train samples have the same number in the column y, apart from rounding"):
+        NumberTargets(columns=("y",)).refuse_unlearnable(np.array([[0.3], [0.1 + 0.2]]), "a.csv: train")
+
+
+def test_a_single_sample_has_no_intervals() -> None:
+    assert not any(name.endswith("_interval") for name in fed(1, PREDICTED[:1], ACTUAL[:1]).scores())
+
+
+def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_path: Path) -> None:
+    evaluator = fed(60)
+    scores = evaluator.sample_scores()
+    assert [*scores.answers] == ["actual year", "predicted year", "actual share", "predicted share"]
+    assert scores.answers["predicted share"] == pytest.approx(PREDICTED[:, 1].numpy(), rel=1e-12)
+    assert scores.loss == pytest.approx((((PREDICTED.numpy() - ACTUAL) / ACTUAL.std(axis=0)) ** 2).sum(axis=1))
+    assert scores.correct is None
+    other = TARGETS.fitted(ACTUAL[:20])
+    assert other != TARGETS
+    assert other.has_targets_of(TARGETS)
+    assert fed(60, targets=other).sample_scores().loss == pytest.approx(scores.loss)
+    evaluator.write(tmp_path, inputs=np.zeros((60, 2, 2, 1)), history=HISTORY, model=torch.nn.Identity())
+    assert {"predicted.png", "history.png"} == {path.name for path in tmp_path.iterdir()}
+    predictions.write(tmp_path / "test.parquet", predictions.table(scores, None), origin="x")
+    again = predictions.sample_scores(tmp_path / "test.parquet", "x")
+    assert again is not None
+    assert again.correct is None
+    assert again.loss.tolist() == scores.loss.tolist()
+
+
+def test_an_output_that_is_not_finite_is_refused() -> None:
+    broken = PREDICTED.clone()
+    broken[3, 1] = torch.nan
+    with pytest.raises(Refusal, match=r"^the model's outputs are not finite for 1 of 60 samples .*: its training diverged"):
+        fed(60, broken).scores()
