@@ -24,6 +24,7 @@ from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Keys
+from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.looking import looking
 from pipeline.prepare.reading.split_names import split_in
@@ -329,6 +330,8 @@ def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
     found = [path for paths in getattr(settings, "tables", dict)().values() for path in paths]
+    if settings.name == LABELLED and not found:
+        found = [path for of_split in find_line_files(root).values() for path in of_split.values()]
     keys = dataset.sample_keys().values() if dataset.sample_keys else []
     names = {name for several in keys for name in (several.names if isinstance(several, Keys) else several)}
     return frozenset([*found, *(root / name for name in names)])

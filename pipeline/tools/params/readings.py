@@ -15,14 +15,15 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, class_folders, delimited, encodings, labelled_tables, lines, streams, tables
+from pipeline.prepare.reading import archives, class_folders, delimited, encodings, lines, streams, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
+from pipeline.prepare.reading.line_files import are_parallel, find_line_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.questions import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Name, Question, assignment, ways
+from pipeline.tools.params.questions import IMAGES, LABELS, MOST_LISTED, SPLITS, TASK, TEXTS, Given, Name, Question, assignment, ways
 from pipeline.tools.params.table import Table
 
 ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
@@ -347,38 +348,33 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
     found = columns.texts(table)
     if TEXTS not in given and table.has_images and not found:
         return None
+    if not {"name", TEXTS, LABELS, TASK} & set(given) and columns.with_references(table, columns.paired(table, None)):
+        return None
     return columns.answered(path, table, given, TEXTS, found)
 
 
 def as_text_pairs(root: Path, given: Given) -> Values | None:
-    """Return the columns of the source texts and the target texts of the only table of train."""
-    if files := labelled_tables.find_parallel(root, encoding_of(given)).get(TRAIN):
+    """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
+    files = find_line_files(root).get(TRAIN, {})
+    if are_parallel(files):
         return columns.pair(root, Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()}), given)
-    options, are_of_train = train_tables(root, given)
-    if not are_of_train:
-        of_lines = find_tables(root, given.get("table"), of_lines=True)
-        if of_lines and have_pairs(path := of_lines[TRAIN][0], given):
-            rows = tables.look(path, encoding=encoding_of(given))
-            return columns.pair(path, Table({number: list(texts) for number, texts in enumerate(zip(*rows, strict=True), 1)}), given)
-        if "name" in given:
-            options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
-    if not are_of_train or (len(options) > 1 and "name" not in given):  # as labelled texts, one of several is asked for
-        return None
+    options, _ = train_tables(root, given)
+    if not options:
+        of_lines = find_tables(root, given.get("table"), of_lines=True).get(TRAIN, [])
+        table = Table.of_fields(of_lines[0], encoding_of(given)) if of_lines else None
+        return columns.pair(of_lines[0], table, given) if table else None
     return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
 def have_pairs(path: Path, given: Given) -> bool:
     """Return True if each line of a file has two texts, with a tab between them."""
-    try:
-        rows = tables.look(path, encoding=encoding_of(given))
-    except Refusal:  # as other readings say that a file cannot be read
-        return False
-    return len(rows) > 1 and all(len(row) == 2 for row in rows) and all(map(cells.are_strings, zip(*rows, strict=True)))
+    table = Table.of_fields(path, encoding_of(given))
+    return table is not None and bool(columns.paired(table, None))
 
 
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
-    files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
+    files = find_line_files(root).get(TRAIN, {})
     table = Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()})
     labels = columns.label_columns(table)
     if not labels:
@@ -407,8 +403,8 @@ def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
 
 
 def lines_in(path: Path, encoding: str) -> list[str]:
-    """Return the lines of a file, or of some pieces of a large one."""
-    return [line for _, line in delimited.lines_of(streams.look(path, encoding))]
+    """Return some lines of a file, or of pieces of a large one."""
+    return cells.sampled([line for _, line in delimited.lines_of(streams.look(path, encoding))])
 
 
 def as_corpus(root: Path, given: Given) -> Values | None:
@@ -421,6 +417,8 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         or not names
         or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names)
     ):
+        return None
+    if are_parallel(find_line_files(root).get(TRAIN, {})):
         return None
     if not lines.class_files(names, None):  # which may also be the parts of a text
         try:

@@ -39,6 +39,15 @@ class Table(NamedTuple):
         joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
         return cls({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
 
+    @classmethod
+    def of_fields(cls, path: Path, encoding: str) -> Self | None:
+        """Return the fields in the lines of a file that is no table by its name, with numbers; None if it cannot be read so."""
+        try:
+            rows = looked(path, encoding, path.stat().st_mtime_ns) if path.is_file() else []
+        except Refusal:  # as other readings say that a file cannot be read
+            return None
+        return cls({number: [*cells] for number, cells in enumerate(zip(*sampled(rows), strict=True), 1)}) if len(rows) > 1 else None
+
     def where(self, fits: Callable[[list[Any]], bool]) -> list[Name]:
         """Return the columns whose values fit."""
         return [name for name, values in self.columns.items() if fits(values)]
