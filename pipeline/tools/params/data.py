@@ -32,10 +32,25 @@ from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.prepare.tokens import measured
 from pipeline.tools.params import columns, images, questions
-from pipeline.tools.params.questions import DELIMITER, IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
-from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of
-from pipeline.tools.params.table import Table
-from pipeline.tools.params.texts import VALUES, pair_values, tokenizer_values, vocabulary_values
+from pipeline.tools.params.questions import (
+    ARRAYS,
+    CORPUS,
+    DELIMITER,
+    FOLDER,
+    IMAGES,
+    LABELLED,
+    LABELS,
+    PAIRS,
+    ROWS,
+    TABLE,
+    TEXTS,
+    WRITTEN,
+    Given,
+    Question,
+)
+from pipeline.tools.params.readings import READERS
+from pipeline.tools.params.table import Table, encoding_of, kind_of
+from pipeline.tools.params.texts import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -376,12 +391,3 @@ def wrong_values(given: Given) -> list[Problem]:
         first = next(problems, [])
         found += first if first and all(problems) else []
     return found
-
-
-def quoted(settings: Any, texts: Sequence[str]) -> list[str]:
-    """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
-    tsv = sorted(path for paths in settings.tables().values() for path in paths if tables.suffix_of(path) == ".tsv")
-    if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
-        return []
-    remedy = f"rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"
-    return [f"warning: most texts are in quotes, which are kept in a .tsv: {remedy}"]
