@@ -239,8 +239,11 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     if not is_wanted and (not strings or {LABELS, TASK} & set(given)):
         return None
     sources = with_references(table, strings)
-    found = strings or [name for name in table.columns if name != split and filled(table.columns[name])]
-    others = [name for name in found if name not in (given.get(TEXTS), given.get(WRITTEN))]
+    taken = (split, given.get(TEXTS), given.get(WRITTEN))
+    found = strings or [name for name in table.where(are_strings) if name != split]
+    others = [name for name in found if name not in taken] or [
+        name for name in table.where(lambda values: bool(filled(values))) if name not in taken
+    ]
     if not is_wanted and sources:
         [source], [target] = sources, [name for name in strings if name not in sources]
         several = (

@@ -111,7 +111,7 @@ def look(root: Path, given: Given) -> Finding:
     if name == CORPUS and isinstance(refusals.get(LABELLED), (Question, WrongLines)):
         raise Refusal(f"{refusals[LABELLED]}; if these are texts without labels, add source={CORPUS}")
     labelled, unlabelled, others = unused[name]
-    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS} & set(given):
+    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS, WRITTEN} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals[TABLE]}" if TABLE in refusals else "")
@@ -161,7 +161,8 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
     if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS), Question) and pairs.questions != error.questions:
-        return Refusal(f"{error}; or {'; and '.join(pairs.questions)}")
+        first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
+        return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if present == {"text"} and "name" not in given and CORPUS not in refusals:
         return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
     return error

@@ -20,6 +20,8 @@ from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, N
 from pipeline.tools.params.texts import num_words
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+MOST_TABLES = 100
+"""Of more tables, none is read: they may be annotations, a file for each sample."""
 Values = dict[str, Any]
 """Values of the section `source` by key."""
 Option = tuple[Values, Sequence[Path]]
@@ -178,6 +180,8 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     Raises Question if several can be read, or could be if a question about them were answered: which of them to read, those that `why`, and
     these questions. Raises the first Refusal of `attempt` if none can.
     """
+    if len(options) > MOST_TABLES:
+        raise Refusal(f"data={root}: has {len(options)} tables: write as data=PATH the one to read, or call it train")
     answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
     for chosen, paths in options:
         try:
