@@ -55,6 +55,8 @@ from pipeline.tools.params.table import Table
 
 SAMPLED_PATHS = 200
 MOST_OFFERED = 3
+MOST_INFLECTED = 4
+"""A table of so many columns, all of short strings, may be of pairs although one has labels, such as a word, a form of it, and the name of the form."""
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
 MOST_NUMBERED = 20
@@ -252,7 +254,8 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
         pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment(WRITTEN, target)}"
         raise Question(path, f"{several}: {pairs}; if they are classes, add {assignment(LABELS, source)} {assignment(TASK, CLASSES)}")
     if WRITTEN not in given and others:
-        texts = f"no column has classes{without_values(table)}, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another"
+        classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
+        texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
         which = ways(WRITTEN, others)
         if TEXTS not in given and len(others) > 2:
             which = f"{assignment(TEXTS, others[0])} {assignment(WRITTEN, others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
@@ -262,8 +265,8 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
 
 
 def paired(table: Table, split: Name | None) -> list[Name]:
-    """Return the columns that may be pairs of texts: two or more of strings with words beside none of classes or, if the table has two columns of
-    strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
+    """Return the columns that may be pairs of texts: two or more of strings with words, beside none of classes unless all are short strings; or, if the
+    table has two columns of strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
     """
     rest = {name: filled(values) for name, values in table.columns.items() if name != split}
     strings = [name for name, cells in rest.items() if cells and all(isinstance(cell, str) for cell in cells) and numbers(cells) is None]
@@ -271,7 +274,9 @@ def paired(table: Table, split: Name | None) -> list[Name]:
     if len(strings) == 2 and varied and not any(map(are_numbers, (rest[name] for name in rest if name not in strings))):
         return strings if len(varied) == 2 or with_references(table, strings) else []
     texts = [name for name in varied if are_strings(rest[name])]
-    return texts if len(texts) > 1 and not label_columns(table) and not list_columns(table) else []
+    have_labels = bool(label_columns(table) or list_columns(table))
+    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(is_text, rest.values()))
+    return texts if len(texts) > 1 and (not have_labels or are_inflected) else []
 
 
 def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:

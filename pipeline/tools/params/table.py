@@ -20,6 +20,8 @@ from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, N
 from pipeline.tools.params.texts import num_words
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+MOST_WORDS = 5
+"""The name of a column has seldom more words. One of a question does, but then other columns have labels."""
 MOST_TABLES = 100
 """Of more tables, none is read: they may be annotations, a file for each sample."""
 Values = dict[str, Any]
@@ -145,6 +147,8 @@ def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
     if not are_labels and any(numbers(first[at : at + 1]) and numbers(values) for at, values in enumerate(columns)):
         return has_other_cells(first, columns)
+    if not are_labels and any(len(name.split()) > MOST_WORDS for name in names):
+        return False
     return 2 * sum(are_labels) <= len(are_labels)
 
 

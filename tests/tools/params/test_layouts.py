@@ -314,6 +314,9 @@ LAYOUTS: dict[str, Files] = {
     "`train/seq.in`, `train/label`, line by line": {
         f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
     },
+    "`a.json` with two texts in an object `translation`": {
+        "a.json": "".join(json.dumps({"translation": {"en": text(n), "de": text(n)[::-1]}}) + "\n" for n in NUMBERS).encode()
+    },
     "`a.csv` with texts and amounts such as `7 EUR`": {"a.csv": table("text,amount", *((text(n), f"{n} EUR") for n in NUMBERS))},
     "`a.csv` with three replies to each text": {
         "a.csv": table("text,reply", *((text(n), f"{word} {text(n)[::-1]}") for n in NUMBERS for word in ("so", "yes", "no")))
