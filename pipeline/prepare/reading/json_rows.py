@@ -59,7 +59,8 @@ def of_document(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int,
 
 def with_translation(fields: dict[str, Any]) -> dict[Column, Any]:
     """Return the fields of a row. As data sets of Hugging Face have them, the texts in several languages may be in an object TRANSLATION."""
-    known: dict[Column, Any] = {**fields}
+    known = dict[Column, Any]()
+    known.update(fields)
     texts = known.get(TRANSLATION)
     if isinstance(texts, dict):
         del known[TRANSLATION]

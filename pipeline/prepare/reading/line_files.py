@@ -70,7 +70,8 @@ def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
 def are_parallel(files: Mapping[str, Path]) -> bool:
     """Return True if the columns `files` may be pairs of texts by their names: those of one stem, such as `train.en` and `train.de`, or of ROLES."""
     stems = {path.with_name(unpacked_name(path.name)).with_suffix("") for path in files.values()}
-    return len(files) > 1 and (len(stems) == 1 or all(set(column.split("_")) & ROLES for column in files))
+    are_numbered = any(column.isdigit() for column in files)  # classes, as in `reviews.0` and `reviews.1`
+    return len(files) > 1 and not are_numbered and (len(stems) == 1 or all(set(column.split("_")) & ROLES for column in files))
 
 
 def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> tuple[list[Part], list[str]]:
