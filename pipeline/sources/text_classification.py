@@ -21,13 +21,13 @@ from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading import archives, encodings, labelled_tables, lines, tables
+from pipeline.prepare.reading import archives, encodings, labelled_tables, line_files, lines, tables
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.class_folders import ClassFolders, find_classes
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.file_tree import READ_ERRORS, Tree
 from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, visible_files
-from pipeline.prepare.reading.labelled_tables import Labelled, Part, find_line_files
+from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
 from pipeline.tasks.classification.targets import ClassTargets
@@ -120,20 +120,20 @@ class Settings(LabelSettings, TextSettings):
     def open(self, *, workers: int) -> RawDataset:
         if paths := self.tables():
             return self.open_tables(paths)
-        if isinstance(self.text_column, str) and (files := find_line_files(self.root, self.encoding)):
+        if isinstance(self.text_column, str) and (files := line_files.find_line_files(self.root)):
             columns = Columns((str(self.label_column),), self.text_column)
-            parts, notes = labelled_tables.of_lines(files, columns, self.root, self.encoding)
+            parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
             return self.of_rows(parts, columns, self.labels, notes)
         if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
-            parts = labelled_tables.of_classes(files_of_classes, self.root, self.encoding)
+            parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
             return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [])
         return self.open_files()
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with a label in each line."""
         found = find_tables(self.root, self.table)
-        is_of_columns = isinstance(self.text_column, str) and find_line_files(self.root, self.encoding)
+        is_of_columns = isinstance(self.text_column, str) and line_files.find_line_files(self.root)
         return found if found or self.text_column is None or is_of_columns else find_tables(self.root, self.table, of_lines=True)
 
     def open_tables(self, paths: Tables) -> RawDataset:

@@ -1,21 +1,22 @@
 """Pairs of texts in tables (TSV, CSV, JSON or Parquet): a source text and the text that a model should write for it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.core.raw_dataset import RawDataset
+from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
-from pipeline.prepare.reading import labelled_tables
+from pipeline.prepare.reading import labelled_tables, line_files
 from pipeline.prepare.reading.cells import texts
 from pipeline.prepare.reading.encodings import UTF8, Encoding
 from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables
-from pipeline.prepare.reading.labelled_tables import Labelled, find_parallel
+from pipeline.prepare.reading.labelled_tables import Labelled
 from pipeline.prepare.reading.labels import TextLabels
 from pipeline.prepare.reading.tables import Columns
 from pipeline.tasks.sequence.targets import SequenceTargets
@@ -77,8 +78,8 @@ class Settings(PairSettings):
         """Return the rows with pairs. Raises Refusal if there is no table, or if a row is unusable."""
         columns = Columns((self.target_column,), self.text_column, self.split_column, label_key="target_column")
         labels, notes = TextLabels(SequenceTargets, [self.target_column]), list[str]()
-        if files := find_parallel(self.root, self.encoding):
-            parts, notes = labelled_tables.of_lines(files, columns, self.root, self.encoding)
+        if files := self.line_files():
+            parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
         else:
             parts = labelled_tables.of_tables(self.found_tables(), self.encoding, self.target_column)
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
@@ -100,8 +101,13 @@ class Settings(PairSettings):
                 chosen = slice(start, start + BLOCK_PAIRS)
                 yield Pairs(samples.split, samples.positions[chosen], sources[chosen], targets[chosen], samples.places(chosen))
 
+    def line_files(self) -> Mapping[str, Mapping[str, Path]]:
+        """Return the parallel files of each split by column, if one of the columns is the source text or the target text."""
+        files = line_files.find_line_files(self.root)
+        return files if {self.text_column, self.target_column} & files.get(TRAIN, {}).keys() else {}
+
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with several fields in each line."""
-        if files := find_parallel(self.root, self.encoding):
+        if files := self.line_files():
             return {split: [*of_split.values()] for split, of_split in files.items()}
         return find_tables(self.root, self.table) or find_tables(self.root, self.table, of_lines=True)

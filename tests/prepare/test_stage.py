@@ -243,9 +243,10 @@ def test_processes_end_when_the_stage_fails_however_long_its_error_is_kept(root,
     assert decoding_processes() == []
 
 
-def test_an_empty_class_folder_is_named(root, tmp_path):
+def test_an_empty_class_folder_is_named(root, tmp_path, capsys):
     (root / "eel").mkdir()
-    assert "images: train has no samples of eel: add some, or remove the class" in refusal(root, tmp_path)
+    run(root, tmp_path)
+    assert "not classes, because without files: eel" in capsys.readouterr().out
 
 
 def test_a_needless_share_is_said(tmp_path, capsys):

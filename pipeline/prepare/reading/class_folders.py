@@ -100,9 +100,6 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
         raise Refusal(
             f"source.root: {place}: {shown(stray[0])}: is not in a class folder{more}: arrange the files as {EXPECTED_LAYOUT}, or remove {them}"
         )
-    classes = class_names(
-        {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}, splits, place
-    )
     notes = [f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)"] if unused else []
     files = [(name, parts) for name, parts in files if len(parts) >= depth]
     if any(name.lower().endswith(suffixes) for name, _ in files):
@@ -110,6 +107,8 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
         files = [(name, parts) for name, parts in files if name not in others]
         counts = Counter(others.values())
         notes += [f"not used, because of the suffix {shown(suffix, 20)}: {counted(count, 'file')}" for suffix, count in counts.items()]
+    labelled = {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}
+    classes = class_names(labelled, splits, {parts[depth - 2] for _, parts in files}, place)
     return replace(build(files, splits, classes), outer=outer, notes=(*classes.notes, *notes))
 
 
@@ -174,8 +173,8 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
     return splits
 
 
-def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> ClassNames:
-    """Return the names of all class folders. Empty class folders are included: a later check reports them.
+def class_names(folders: set[Parts], splits: Mapping[str, str], used: set[str], place: str) -> ClassNames:
+    """Return the names of the class folders that are in `used`, those with files, and a note about the others.
 
     `folders` are the folders below the enclosing folder. `splits` maps each split folder to its split; it is empty if there are none.
     Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
@@ -201,7 +200,9 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], place: str) -> C
                 f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
                 f"more than {MAX_NAME_LENGTH}: rename it"
             )
-    return joined(names)
+    found = joined(names & used or names)
+    empty = sorted(name for name in names if canonical(name) not in found.numbers)
+    return found._replace(notes=(*found.notes, f"not classes, because without files: {shown(', '.join(empty), 120)}")) if empty else found
 
 
 def build(files: list[tuple[str, Parts]], splits: Mapping[str, str], classes: ClassNames) -> ClassFolders:

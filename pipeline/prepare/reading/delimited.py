@@ -55,7 +55,7 @@ def csv_chunks(blocks: Iterable[TextBlock], place: str) -> Generator[Chunk]:
     separator = excel[1] if excel else csv_separator(first.text)
     blocks = chain([first], blocks)
     if separator == BLANKS:
-        yield from of_rows(((line, text.split()) for line, text in lines_of(blocks)), place)
+        yield from of_rows(((line, divided(text)) for line, text in lines_of(blocks)), place)
     else:
         yield from of_blocks(blocks, place, separator, quoted=True)
 
@@ -82,7 +82,7 @@ def look_chunks(blocks: Iterable[TextBlock], place: str, *, quoted: bool) -> Gen
         elif quoted and separator != BLANKS:
             yield from of_rows(((0, fields) for fields in rows_of_piece(block.text, separator, width.fields)), place, width)
         else:
-            rows = (text.split(separator.strip() or None) for _, text in lines_of([block]))
+            rows = (divided(text) if separator == BLANKS else text.split(separator) for _, text in lines_of([block]))
             yield from of_rows(((0, fields) for fields in rows if len(fields) == width.fields), place, width)
 
 
@@ -223,24 +223,34 @@ def is_regular(text: str, separator: str) -> bool:
 def csv_separator(text: str) -> str:
     """Return the first of SEPARATORS by which all first rows have the same number of fields, at least two; a comma if none does.
 
-    BLANKS separate fields only if those of a column are numbers: they may also be words of one text.
+    BLANKS separate fields only if more columns are then numbers than by another sign: they may also be words of one text.
     """
+    found, num_numbers = "", 0
     for sign in SEPARATORS + BLANKS:
+        if found and sign != BLANKS:
+            continue
         try:
             rows = first_rows(text, sign)
         except csv.Error:
             continue
         counts = {len(fields) for fields in rows}
-        if len(counts) == 1 and counts != {1} and (sign != BLANKS or any(map(all, numbers_in(rows)))):
-            return sign
-    return SEPARATORS[0]
+        if len(counts) == 1 and counts != {1} and (sign != BLANKS or sum(map(all, numbers_in(rows))) > num_numbers):
+            found, num_numbers = sign, sum(map(all, numbers_in(rows)))
+    return found or SEPARATORS[0]
+
+
+def divided(line: str) -> list[str]:
+    """Return the fields of a line between BLANKS; one in quotes may have some. Raises csv.Error."""
+    return next(csv.reader([line.replace("\t", " ").strip()], delimiter=" ", skipinitialspace=True)) if '"' in line else line.split()
 
 
 def first_rows(text: str, sign: str) -> list[list[str]]:
     """Return the fields of the first rows that are not blank, divided by `sign`. Raises csv.Error."""
     start = text[:SAMPLED_CHARACTERS]
     rows = (
-        [line.split() for line in start.split("\n")] if sign == BLANKS else list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
+        [divided(line) for line in start.split("\n")]
+        if sign == BLANKS
+        else list(csv.reader(io.StringIO(start, newline=""), delimiter=sign))
     )
     complete = rows if start == text else rows[:-1]  # the last row may end in the middle
     return [fields for fields in complete if any(fields)]

@@ -13,7 +13,7 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.reading.delimited import CHUNK_ROWS, lines_of
 from pipeline.prepare.reading.streams import TextBlock
 
-SPLIT_FIELD = "split"
+SPLIT_FIELD, TRANSLATION = "split", "translation"
 MOST_BYTES = 256 * 2**20
 """Upper bound for a document, which is held in memory; JSON lines have none."""
 Fields = Mapping[Column, Any]
@@ -30,7 +30,7 @@ def of_lines(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int, Fi
                 raise Refusal(f"{place}:{line}: is not valid JSON ({reason(error)}): write one object per line") from None
             if not isinstance(fields, dict):
                 raise Refusal(f"{place}:{line}: has {shown(item, 60)} where an object is expected: write one object per line")
-            yield line, fields
+            yield line, with_translation(fields)
 
 
 def of_document(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int, Fields]]:
@@ -54,7 +54,18 @@ def of_document(blocks: Iterable[TextBlock], place: str) -> Generator[tuple[int,
     for number, item in enumerate(rows_in(data, place), 1):
         if not isinstance(item, dict | list):
             raise Refusal(f"{place}: has {shown(item, 60)} where a row is expected: write a list of objects, or one object per line")
-        yield number, dict(enumerate(item, 1)) if isinstance(item, list) else item
+        yield number, dict(enumerate(item, 1)) if isinstance(item, list) else with_translation(item)
+
+
+def with_translation(fields: dict[str, Any]) -> dict[Column, Any]:
+    """Return the fields of a row. As data sets of Hugging Face have them, the texts in several languages may be in an object TRANSLATION."""
+    known = dict[Column, Any]()
+    known.update(fields)
+    texts = known.get(TRANSLATION)
+    if isinstance(texts, dict):
+        del known[TRANSLATION]
+        known |= texts
+    return known
 
 
 def rows_in(data: Any, place: str) -> list[Any]:

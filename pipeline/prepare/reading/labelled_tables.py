@@ -1,10 +1,9 @@
 """Reads the labelled rows of tables by columns, in constant memory: one pass for labels and splits, and a pass whenever their cells are needed."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -17,21 +16,15 @@ from pipeline.core.refusal import Refusal, Unavailable, counted, listed
 from pipeline.core.section import Column
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import json_rows, parquet, tables
+from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask, texts, without
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
-from pipeline.prepare.reading.delimited import LONGEST_FIELD, lines_of
-from pipeline.prepare.reading.find_tables import Tables, visible_files
+from pipeline.prepare.reading.delimited import LONGEST_FIELD
+from pipeline.prepare.reading.find_tables import Tables
 from pipeline.prepare.reading.labels import Labels, NoLabel
-from pipeline.prepare.reading.lines import NO_TEXTS, is_document
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, split_of_value, words
-from pipeline.prepare.reading.streams import text_blocks, unpacked_name
+from pipeline.prepare.reading.split_names import split_of_value
 from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
 
-LINES, MAPPING = ".txt", "mapping.txt"
-NO_LANGUAGES = (*IMAGE_SUFFIXES, *NO_TEXTS, LINES)
-"""The suffixes of files that are not called after a language."""
 MOST_EMPTY = 3
 NO_LABEL = "-1"
 """A text that stands for a label where none is known, beside those that mean no value."""
@@ -311,99 +304,3 @@ class PartReading:
 def unused(path: Path, column: object, labels: Sequence[Column]) -> str:
     """Return the sentence about a table of test that lacks `column`. `labels` are the columns of the labels."""
     return f"{path} has no {f'labels ({column})' if column in labels else f'column {shown(column)}'} and is not used"
-
-
-def find_line_files(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
-    """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
-
-    Such are `train_text.txt` and `train_labels.txt`, whose columns are `text` and `labels`, or `texts.txt` and `labels.txt`, which belong to
-    train. The result is empty if the files of train do not have equal numbers of lines, or are fewer than two.
-    """
-    found: dict[str, dict[str, Path]] = {}
-    listed_files = map(PurePosixPath, visible_files(root)) if root.is_dir() else []
-    names = [path for path in listed_files if path.suffix.lower() == LINES and path.name != MAPPING and not is_document(path)]
-    named = [path for path in names if split_in(str(path.with_suffix("")))]
-    for path in named or names:
-        words_left = [word for word in words(path.stem) if word not in SPLIT_NAMES]
-        of_split = found.setdefault(split_in(str(path.with_suffix(""))) or TRAIN, {})
-        of_split["_".join(words_left) or path.stem] = root / path
-    of_train = found.get(TRAIN, {})
-    counts = (
-        {sum(1 for _ in lines_of(text_blocks(path, encoding, whole=True))) for path in of_train.values()} if len(of_train) > 1 else set()
-    )
-    return {split: found[split] for split in SPLITS if split in found} if len(counts) == 1 else {}
-
-
-def find_parallel(root: Path, encoding: str) -> dict[str, dict[str, Path]]:
-    """Return the files that have the same text in several languages, line by line: for each split, a dict from the suffix to the file.
-
-    Such are `train.en` and `train.de`. The result is empty if the files of train do not have equal numbers of lines, or are fewer than two.
-    """
-    found, stems = dict[str, dict[str, Path]](), dict[str, set[str]]()
-    for name in visible_files(root) if root.is_dir() else []:
-        path = PurePosixPath(unpacked_name(name))
-        if not path.suffix or path.suffix.lower() in NO_LANGUAGES or tables.suffix_of(Path(name)) or is_document(name):
-            continue
-        split = split_in(path.stem) or split_in(path.parent.name) or TRAIN
-        found.setdefault(split, {})[path.suffix[1:]] = root / name
-        stems.setdefault(split, set()).add(str(path.with_suffix("")))
-    of_train = found.get(TRAIN, {})
-    if len(of_train) < 2 or any(len(several) > 1 for several in stems.values()):
-        return {}
-    counts = {sum(1 for _ in lines_of(text_blocks(path, encoding, whole=True))) for path in of_train.values()}
-    return {split: found[split] for split in SPLITS if of_train.keys() <= found.get(split, {}).keys()} if len(counts) == 1 else {}
-
-
-def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> tuple[list[Part], list[str]]:
-    """Return the files whose lines belong together as parts, and sentences about those that are not used.
-
-    A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
-    a name in each line. Raises Refusal if a file of train or valid is missing.
-    """
-    names, parts, notes = dict[str, str](), list[Part](), list[str]()
-    first = next(iter(found[TRAIN].values())).with_name(MAPPING)
-    if first.exists():
-        for _, line in lines_of(text_blocks(first, encoding)):
-            number, *name = line.split("\t") if "\t" in line else line.split(maxsplit=1)
-            names |= {number: name[0]} if name else {}
-    for split, files in found.items():
-        lacking = [(key, column) for key, column in columns.named if column not in files]
-        if lacking and split == TEST:
-            notes.append(unused(next(iter(files.values())), lacking[0][1], columns.labels))
-        elif lacking:
-            key, column = lacking[0]
-            raise Refusal(
-                f"{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
-            )
-        else:
-            parts.append(Part(files[str(columns.text)], split, partial(joined_lines, files, encoding, columns.labels[0], names)))
-    return parts, notes
-
-
-def joined_lines(files: Mapping[str, Path], encoding: str, label: Column, names: Mapping[str, str], columns: Named) -> Generator[Block]:
-    """Yield the lines of several files as rows. Raises Refusal if one has more or fewer lines than another."""
-    chosen = [str(column) for _, column in columns]
-    for rows in json_rows.several(
-        enumerate(zip_longest(*(lines_of(text_blocks(files[name], encoding, whole=True)) for name in chosen)), 1)
-    ):
-        if any(None in fields for _, fields in rows):
-            one, other = (shown(files[name]) for name in (*chosen, *chosen)[:2])
-            raise Refusal(f"source.root: {one}: has another number of lines than {other}: make them equal")
-        every = {name: [fields[at][1] for _, fields in rows] for at, name in enumerate(chosen)}
-        if label in every:
-            every[str(label)] = [names.get(name.strip(), name) for name in every[str(label)]]
-        yield Block(np.array([line for line, _ in rows]), {name: pa.array(values, pa.string()) for name, values in every.items()})
-
-
-def of_classes(classes: Mapping[Path, str], root: Path, encoding: str) -> list[Part]:
-    """Return the files of text `classes`, whose values are the labels of their lines, as parts. Their columns have the numbers 1 and 2."""
-    splits = {path: split_in(str(path.parent.relative_to(root))) or TRAIN for path in classes}
-    return [Part(path, splits[path], partial(lines_of_class, path, label, encoding)) for path, label in classes.items()]
-
-
-def lines_of_class(path: Path, label: str, encoding: str, columns: Named) -> Generator[Block]:  # noqa: ARG001  # both columns, always
-    """Yield the lines that are not blank of a file, as texts, with their label."""
-    filled: Iterator[tuple[int, Any]] = ((number, line.strip()) for number, line in lines_of(text_blocks(path, encoding)) if line.strip())
-    for rows in json_rows.several(filled):
-        found = pa.array([text for _, text in rows], pa.string())
-        yield Block(np.array([line for line, _ in rows]), {1: found, 2: pa.array([label] * len(rows), pa.string())})

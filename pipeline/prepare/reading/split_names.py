@@ -9,9 +9,9 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 
 SPLIT_NAMES = {
-    **dict.fromkeys(("train", "training"), TRAIN),
-    **dict.fromkeys(("valid", "val", "validation", "dev"), VALID),
-    **dict.fromkeys(("test", "testing"), TEST),
+    **dict.fromkeys(("train", "training", "trainset"), TRAIN),
+    **dict.fromkeys(("valid", "val", "validation", "dev", "devset"), VALID),
+    **dict.fromkeys(("test", "testing", "testset"), TEST),
 }
 AROUND = {"is", "in", "for", "set", "split"}
 """The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""

@@ -105,6 +105,18 @@ def decoded_blocks(file: IO[bytes], encoding: str, place: str) -> Iterator[TextB
             return
 
 
+def num_lines(path: Path) -> int:
+    """Return the number of lines of a file, decompressed. Raises Refusal if it cannot be read."""
+    count, last = 0, b"\n"
+    try:
+        with opened(path) as file:
+            while block := file.read(BLOCK_BYTES):
+                count, last = count + block.count(b"\n"), block
+    except (OSError, EOFError, zlib.error) as error:
+        raise Refusal(f"source.root: {shown(path)}: cannot be read ({reason(error)}): make it a readable file") from None
+    return count + (not last.endswith(b"\n"))
+
+
 def read_text(path: Path, encoding: str, most_bytes: int, remedy: str) -> str:
     """Return the whole text of a file, such as a document. Raises Refusal as `text_blocks` does, and with the remedy if it has more than `most_bytes`."""
     parts, size_bytes = list[str](), 0

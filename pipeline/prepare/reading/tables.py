@@ -24,9 +24,10 @@ MOST_NAMED = 10
 """How many faulty rows of a table a message lists."""
 JSON_LINES = (".jsonl", ".ndjson")
 JSON = (*JSON_LINES, ".json")
-TEXT = (".tsv", ".csv", *JSON)
+TEXT = (".tsv", ".csv", *JSON, ".data", ".dat")
 FORMATS = (*TEXT, parquet.SUFFIX)
-"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv` a field in quotes may have line breaks, and the separator is found."""
+"""The suffixes of tables. In a `.tsv` no field is quoted; in a `.csv`, `.data` or `.dat` a field in quotes may have line breaks, and the
+separator is found."""
 MOST_LOOKED_AT = 100_000
 """How many rows of a packed file `look` returns."""
 NO_ROWS = "has no rows: add some, or remove the file"
@@ -112,7 +113,7 @@ def chunks_of(read: ReadText, suffix: str, place: str) -> Iterator[Chunk]:
     if suffix in ("", ".txt"):
         return lines.chunks(read, place)
     if LOOK.get():
-        return delimited.look_chunks(read(), place, quoted=suffix == ".csv")
+        return delimited.look_chunks(read(), place, quoted=suffix != ".tsv")
     return (delimited.tsv_chunks if suffix == ".tsv" else delimited.csv_chunks)(read(), place)
 
 
@@ -179,7 +180,7 @@ def names(path: Path, *, encoding: str = encodings.UTF8) -> list[str]:
     if suffix in JSON:
         return [str(name) for name in next(json_of(read, suffix, place), (0, {}))[1]]
     beginning = next(iter(read()))
-    first = next(chunks_of((lambda: [beginning]) if suffix in (".csv", ".tsv") else read, suffix, place), None)
+    first = next(chunks_of((lambda: [beginning]) if suffix not in ("", ".txt") else read, suffix, place), None)
     return [] if first is None else first.row(0)
 
 

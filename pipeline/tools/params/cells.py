@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pyarrow as pa
@@ -19,6 +20,10 @@ MOST_LABELS = 1000
 SAMPLED_TEXTS = 200
 LONGEST_LABEL = 60
 DELIMITERS = (";", "|", ",", " ")
+FEWEST_SOURCES, MOST_REFERENCES = 10, 20
+"""Source texts with several references: so many at least, and at most so many references for each on average."""
+PHRASE, MANY = 3, 100
+"""Names of classes have fewer words, and if they have one, there are fewer of them."""
 LETTER = re.compile(r"[^\W\d_]|[^\x00-\x7f]")
 QUANTITY = re.compile(r"\W*\d[\d.,]*\s?[^\W\d_]{1,3}\W*")
 """A number with a unit, such as `512 kg`."""
@@ -93,9 +98,24 @@ def are_image_names(values: Sequence[Any]) -> bool:
 
 def are_strings(values: Sequence[Any]) -> bool:
     """Return True for strings that are no numbers, dates or names of images, most of them different."""
+    return is_varied(values) and have_words(filled(values))
+
+
+def is_varied(values: Sequence[Any]) -> bool:
+    """Return True for strings, most of them different, that are no names of images."""
     known = filled(values)
-    is_varied = all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3
-    return is_varied and not are_image_names(known) and have_words(known)
+    return all(isinstance(value, str) for value in known) and len(set(known)) > len(known) / 3 and not are_image_names(known)
+
+
+def recurs(values: Sequence[Any]) -> bool:
+    """Return True for texts that stand in several rows each, but in fewer than a class does: phrases, or what stands in one run of rows."""
+    known = filled(values)
+    different = len(set(known))
+    if not FEWEST_SOURCES <= different <= len(known) / 2 or len(known) > MOST_REFERENCES * different or not have_words(known):
+        return False
+    words = sum(map(num_words, known)) / len(known)
+    num_runs = 1 + sum(one != other for one, other in pairwise(known))
+    return words >= PHRASE or (num_runs <= 1.05 * different and (words >= 2 or different > MANY))
 
 
 def is_mark(values: Sequence[Any]) -> bool:

@@ -28,7 +28,9 @@ from pipeline.tools.params.cells import (
     is_label,
     is_mark,
     is_text,
+    is_varied,
     numbers,
+    recurs,
     sampled,
 )
 from pipeline.tools.params.questions import (
@@ -53,6 +55,8 @@ from pipeline.tools.params.table import Table
 
 SAMPLED_PATHS = 200
 MOST_OFFERED = 3
+MOST_INFLECTED = 4
+"""A table of so many columns, all of short strings, may be of pairs although one has labels, such as a word, a form of it, and the name of the form."""
 NAMES = ("target", "label", "labels", "class", "y")
 """Names of a column that leave no doubt that it is to be predicted."""
 MOST_NUMBERED = 20
@@ -228,18 +232,57 @@ def texts(table: Table) -> list[Name]:
 def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     """Return the columns of the source texts and the target texts, and that of the splits. None for a table that seems to have no pairs.
 
-    Raises Refusal like `chosen`: only the user can say which of two columns is the source.
+    Raises Question: only the user can say which of two columns is the source.
     """
     split = split_column(path, table, given)
-    found = [name for name in table.where(are_strings) if name != split]
-    if not {"name", WRITTEN} & set(given) and (len(found) < 2 or label_columns(table) or list_columns(table)):
+    is_wanted, strings = bool({"name", WRITTEN} & set(given)), paired(table, split)
+    if not is_wanted and (not strings or {LABELS, TASK} & set(given)):
         return None
-    others = [name for name in found if name != given.get(TEXTS)]
+    sources = with_references(table, strings)
+    taken = (split, given.get(TEXTS), given.get(WRITTEN))
+    found = strings or [name for name in table.where(are_strings) if name != split]
+    others = [name for name in found if name not in taken] or [
+        name for name in table.where(lambda values: bool(filled(values))) if name not in taken
+    ]
+    if not is_wanted and sources:
+        [source], [target] = sources, [name for name in strings if name not in sources]
+        several = (
+            f"the column {shown(source, 60)} has {len(set(table.columns[source]))} different texts in {len(table.columns[source])} rows"
+        )
+        pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment(WRITTEN, target)}"
+        raise Question(path, f"{several}: {pairs}; if they are classes, add {assignment(LABELS, source)} {assignment(TASK, CLASSES)}")
     if WRITTEN not in given and others:
-        texts = f"no column has classes{without_values(table)}, but {len(found)} have texts: to train a model that reads the text of one column and writes that of another"
-        raise Question(path, f"{texts}, add {ways(WRITTEN, others)} for the column to write{of_numbers(path, table, others)}")
+        classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
+        texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
+        which = ways(WRITTEN, others)
+        if TEXTS not in given and len(others) > 2:
+            which = f"{assignment(TEXTS, others[0])} {assignment(WRITTEN, others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
+        raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
     written = chosen(path, table, WRITTEN, given, others)
     return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
+
+
+def paired(table: Table, split: Name | None) -> list[Name]:
+    """Return the columns that may be pairs of texts: two or more of strings with words, beside none of classes unless all are short strings; or, if the
+    table has two columns of strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
+    """
+    rest = {name: filled(values) for name, values in table.columns.items() if name != split}
+    strings = [name for name, cells in rest.items() if cells and all(isinstance(cell, str) for cell in cells) and numbers(cells) is None]
+    varied = [name for name in strings if is_varied(rest[name])]
+    if len(strings) == 2 and varied and not any(map(are_numbers, (rest[name] for name in rest if name not in strings))):
+        return strings if len(varied) == 2 or with_references(table, strings) else []
+    texts = [name for name in varied if are_strings(rest[name])]
+    have_labels = bool(label_columns(table) or list_columns(table))
+    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(is_text, rest.values()))
+    return texts if len(texts) > 1 and (not have_labels or are_inflected) else []
+
+
+def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:
+    """Return that of two columns of `strings` whose texts recur, because the other one has several references for each; or []."""
+    if len(strings) != 2:
+        return []
+    source, other = sorted(strings, key=lambda name: len(set(table.columns[name])))
+    return [source] if recurs(table.columns[source]) and is_varied(table.columns[other]) else []
 
 
 def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
@@ -309,7 +352,8 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
 def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     """Return what else the columns `found`, which fit `key`, may mean; or ""."""
     if key == TEXTS:
-        return f"; if these are pairs of texts, name the column to write instead, such as {assignment(WRITTEN, found[-1])}"
+        pairs = f"; if these are pairs of texts, name the column to write instead, such as {assignment(WRITTEN, found[-1])}"
+        return f"{pairs}; to classify two texts together, join them in one column first"
     marks = [name for name in found if key == LABELS and is_mark(table.columns[name])]
     sentence = ""
     if marks and isinstance(marks[0], str) and are_exclusive(table, marks):

@@ -25,16 +25,32 @@ from pipeline.prepare.reading import archives, encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Keys
+from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.looking import looking
 from pipeline.prepare.reading.split_names import split_in
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images, questions
-from pipeline.tools.params.questions import DELIMITER, IMAGES, LABELS, TEXTS, WRITTEN, Given, Question
-from pipeline.tools.params.readings import ARRAYS, CORPUS, FOLDER, LABELLED, PAIRS, READERS, ROWS, TABLE, encoding_of, kind_of
-from pipeline.tools.params.table import Table
-from pipeline.tools.params.texts import VALUES, pair_values, tokenizer_values, vocabulary_values
+from pipeline.tools.params.questions import (
+    ARRAYS,
+    CORPUS,
+    DELIMITER,
+    FOLDER,
+    IMAGES,
+    LABELLED,
+    LABELS,
+    PAIRS,
+    ROWS,
+    TABLE,
+    TEXTS,
+    WRITTEN,
+    Given,
+    Question,
+)
+from pipeline.tools.params.readings import READERS
+from pipeline.tools.params.table import Table, encoding_of, kind_of
+from pipeline.tools.params.texts import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -95,7 +111,7 @@ def look(root: Path, given: Given) -> Finding:
     if name == CORPUS and isinstance(refusals.get(LABELLED), (Question, WrongLines)):
         raise Refusal(f"{refusals[LABELLED]}; if these are texts without labels, add source={CORPUS}")
     labelled, unlabelled, others = unused[name]
-    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS} & set(given):
+    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS, WRITTEN} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
         remedy = f"to leave this out, add source={name}" + (f"; else: {refusals[TABLE]}" if TABLE in refusals else "")
@@ -147,7 +163,8 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
     if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS), Question) and pairs.questions != error.questions:
-        return Refusal(f"{error}; or {'; and '.join(pairs.questions)}")
+        first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
+        return Refusal(f"{first}; or {'; and '.join(second.questions)}")
     if present == {"text"} and "name" not in given and CORPUS not in refusals:
         return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
     return error
@@ -331,6 +348,8 @@ def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
     found = [path for paths in getattr(settings, "tables", dict)().values() for path in paths]
+    if settings.name == LABELLED and not found:
+        found = [path for of_split in find_line_files(root).values() for path in of_split.values()]
     keys = dataset.sample_keys().values() if dataset.sample_keys else []
     names = {name for several in keys for name in (several.names if isinstance(several, Keys) else several)}
     return frozenset([*found, *(root / name for name in names)])
@@ -375,12 +394,3 @@ def wrong_values(given: Given) -> list[Problem]:
         first = next(problems, [])
         found += first if first and all(problems) else []
     return found
-
-
-def quoted(settings: Any, texts: Sequence[str]) -> list[str]:
-    """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
-    tsv = sorted(path for paths in settings.tables().values() for path in paths if tables.suffix_of(path) == ".tsv")
-    if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
-        return []
-    remedy = f"rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"
-    return [f"warning: most texts are in quotes, which are kept in a .tsv: {remedy}"]

@@ -9,6 +9,8 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import USUAL_TASKS
 from pipeline.tools.params.commented_yaml import on_one_line
 
+ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
+PAIRS = "text_pairs"
 MOST_LISTED = 8
 IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
 """The keys of the section `source` that name a column."""

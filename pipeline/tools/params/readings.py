@@ -1,13 +1,10 @@
 """For each source, a function that finds its values for the data at a path, or says why they cannot be read."""
 
 import os.path
-import shlex
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
-from functools import partial
-from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -15,190 +12,35 @@ from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
-from pipeline.prepare.reading import archives, class_folders, delimited, encodings, labelled_tables, lines, streams, tables
-from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
+from pipeline.prepare.reading import archives, delimited, encodings, lines, streams
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
+from pipeline.prepare.reading.line_files import are_parallel, find_line_files
 from pipeline.prepare.reading.lines import WrongLines
-from pipeline.prepare.reading.listed_images import images_by_stem
-from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in
+from pipeline.prepare.reading.split_names import split_in
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.questions import IMAGES, LABELS, MOST_LISTED, SPLITS, TEXTS, Given, Name, Question, assignment, ways
-from pipeline.tools.params.table import Table
+from pipeline.tools.params.image_readings import as_image_folder, as_image_table, class_layout
+from pipeline.tools.params.questions import (
+    ARRAYS,
+    CORPUS,
+    FOLDER,
+    LABELLED,
+    LABELS,
+    MOST_LISTED,
+    PAIRS,
+    ROWS,
+    SPLITS,
+    TABLE,
+    TASK,
+    TEXTS,
+    Given,
+    Question,
+    ways,
+)
+from pipeline.tools.params.table import TEXT_SUFFIXES, Table, Values, attempted, encoding_of, kind_of, train_tables
 
-ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
-PAIRS = "text_pairs"
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
 MOST_BLANK = 0.05
 """The share of blank lines in files whose lines are samples. Prose and verse have more."""
-Values = dict[str, Any]
-"""Values of the section `source` by key."""
-Option = tuple[Values, Sequence[Path]]
-"""The values that choose a table, and the parts of the table."""
-Attempt = Callable[[Path, Table, Given], Values | None]
-"""Returns values for a table, given its path, its rows and the keys that the user has set; None if it is no such table."""
-
-
-def kind_of(name: str) -> str:
-    """Return the kind of a file: `image`, `table`, `text`, `array` or `other`."""
-    suffixes = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES, "array": (".npy", ".npz")}
-    if tables.suffix_of(Path(name)):
-        return "table"
-    return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
-
-
-def encoding_of(given: Given) -> str:
-    return str(given.get("encoding", encodings.UTF8))
-
-
-def as_image_folder(root: Path, given: Given) -> Values | None:
-    layout = class_layout(root, IMAGE_SUFFIXES)
-    if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
-        return None
-    if "name" not in given:
-        refuse_uneven(root, layout)
-    return {}
-
-
-def refuse_uneven(root: Path, layout: ClassFolders) -> None:
-    """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
-    inside, places = defaultdict[str, set[str]](set), dict[str, str]()
-    for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
-        is_split = len(folders) > layout.outer + 1 and SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets
-        depth = layout.outer + is_split
-        inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
-        places.setdefault(folders[depth], "/".join(folders[: depth + 1]))
-    flat = [top for top, subfolders in inside.items() if subfolders == {""}]
-    deep = [top for top, subfolders in inside.items() if len(subfolders - {""}) > 1 and "" not in subfolders]
-    if flat and deep:
-        one, other = shown(flat[0]), shown(deep[0])
-        unclear = f"{one}/ has images, but {other}/ has only folders ({shown(listed(sorted(inside[deep[0]]), MOST_LISTED))}), so it is not clear which are the classes"
-        alone = archives.alone(root, "that folder", [places[deep[0]]])
-        raise Question(root, f"{unclear}: {alone}, or, if {one} and {other} are two classes, add source={FOLDER}")
-
-
-def as_image_table(root: Path, given: Given) -> Values | None:
-    """Return the columns of the images, labels and splits, and the table, if `root` is such a table or a folder with one.
-
-    The images of a table may also be in a folder beside its own. Raises Refusal if there are tables and images, but no table lists images.
-    """
-    names = visible_files(root)
-    kinds = set(map(kind_of, names))
-    if not root.is_dir():
-        if tables.suffix_of(root):
-            return of_single_table(root, given)
-        if {"image", "table"} <= kinds:
-            before, folder = archives.unpacked(root)
-            raise Refusal(f"data={root}: has a table, which is read only from a folder: {before}write {shlex.quote(f'data={folder}')}")
-        return None
-    options, by_stem = folder_tables(root, names, given), images_by_stem(names)
-    found = attempted(root, options, given, partial(table_values, root, by_stem), "list images")
-    if not found and options and "image" in kinds:
-        listed_in = ", ".join(shown(path.relative_to(root)) for _, (path, *_) in options)
-        raise Refusal(f"data={root}: no column of {listed_in} lists the images: write their paths into a column")
-    return found
-
-
-def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option]:
-    """Return the tables of a folder with the files `names`. `table` is None for those whose names are splits: one of train represents them."""
-    if given.get("table") is not None:
-        return [({"root": root, "table": Path(given["table"])}, [root / given["table"]])]
-    of_splits: Mapping[str, Sequence[Path]] = {}
-    with suppress(Refusal):  # as one of several tables of train, each may be read
-        of_splits = find_tables(root)
-        if not of_splits:
-            of_lines = find_tables(root, of_lines=True)
-            of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
-    options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
-    several = {path for paths in of_splits.values() for path in paths}
-    for path in [root / name for name in names if "table" not in given]:
-        may_list = path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
-        if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
-            options[path.relative_to(root)] = [path]
-    return [({"root": root, "table": table}, paths) for table, paths in options.items()]
-
-
-def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
-    """Return True if the lines of files of text begin with the names of images."""
-    with suppress(Refusal):  # as it is no list
-        table = Table.read(*paths, encoding=encoding_of(given))
-        return len(table.columns) > 1 and cells.are_image_names(next(iter(table.columns.values())))
-    return False
-
-
-def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Attempt, why: str) -> Values | None:
-    """Return the values that choose the only table that can be read, and what `attempt` returns for it; None if it returns None for each.
-
-    Raises Question if several can be read, or could be if a question about them were answered: which of them to read, those that `why`, and
-    these questions. Raises the first Refusal of `attempt` if none can.
-    """
-    answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
-    for chosen, paths in options:
-        try:
-            table = Table.read(*paths, encoding=encoding_of(given), given=given)
-            if (values := attempt(paths[0], table, given)) is not None:
-                answers[chooses(chosen, paths)] = {**chosen, **values}
-        except Question as error:
-            answers[chooses(chosen, paths)] = None
-            questions.append(error)
-        except Refusal as error:
-            refusals.append(error)
-    if len(answers) > 1:
-        asked = defaultdict[str, list[str]](list)
-        for question in questions:
-            for each in question.questions:
-                asked[each].append(question.path.name)
-        which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
-        details = (each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items())
-        raise Question(root, which, *details)
-    if questions or (refusals and not answers):
-        raise (*questions, *refusals)[0]
-    return next(iter(answers.values()), None)
-
-
-def chooses(values: Values, paths: Sequence[Path]) -> str:
-    """Return the word of a command that chooses a table, an Option."""
-    if "table" not in values:
-        return shlex.quote(f"data={values['root']}")
-    name = "" if values["table"] else f" ({shown(paths[0].relative_to(values['root']))})"
-    return assignment("table", values["table"]) + name
-
-
-def of_single_table(path: Path, given: Given) -> Values | None:
-    """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
-    table = Table.read(path, encoding=encoding_of(given), given=given)
-    if table.holds_images and given.get(IMAGES) not in table.columns:
-        return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
-    folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
-    if has_names and len(path.parts) > 2:
-        folders.append(path.parent.parent)
-    try:
-        by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
-    except Refusal:  # such as that of links in the environment of a checkout, beside a table of something else
-        if has_names or IMAGES in given:
-            raise
-        return None
-    root = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
-    values = table_values(root, by_stem[root], path, table, given)
-    return values and {"root": root, "table": path.relative_to(root), **values}
-
-
-def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, table: Table, given: Given) -> Values | None:
-    """Return the values for a table that lists images, or holds them; None if it does neither.
-
-    `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
-    """
-    existing = dict[Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
-    if not existing and IMAGES not in given:
-        return None
-    best = [image for image, count in existing.items() if count == max(existing.values())]
-    image = given[IMAGES] if IMAGES in given else best[0]
-    if image in table.columns and not existing.get(image):
-        example = shown(next(iter(table.columns[image]), ""), 60)
-        missing = f"lists images such as {example}, but there are none of them in {root}"
-        remedy = "put them there, or write as data=PATH the folder that has both"
-        raise Refusal(f"data={path}: the column {shown(image)} {missing}: {remedy}")
-    return columns.answered(path, table, given, IMAGES, best)
 
 
 def as_rows(root: Path, given: Given) -> Values | None:
@@ -211,21 +53,6 @@ def as_rows(root: Path, given: Given) -> Values | None:
         renamed = f"call it {shown(path.with_suffix('.csv').name)}, with whatever separator"
         raise Question(root, f"{shown(name)} has rows of numbers, but is no table by its name: {renamed}")
     return attempted(root, train_tables(root, given)[0], given, rows.values, "have rows to train on")
-
-
-def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
-    """Return the tables of train in `root`, or every table if the names say nothing of splits; True if they do, or if `root` is a table.
-
-    The key `table` chooses one of several sets of tables, or one in an archive.
-    """
-    try:
-        of_splits = find_tables(root, given.get("table"))
-    except SeveralSets as error:
-        return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
-    if of_splits:
-        return [({"root": root}, of_splits[TRAIN])], True
-    names = [name for name in visible_files(root) if kind_of(name) == "table"]
-    return [({"root": root / name} if root.is_dir() else {"root": root, "table": escape(name)}, [root / name]) for name in names], False
 
 
 def as_labelled_texts(root: Path, given: Given) -> Values | None:
@@ -347,38 +174,33 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
     found = columns.texts(table)
     if TEXTS not in given and table.has_images and not found:
         return None
+    if not {"name", TEXTS, LABELS, TASK} & set(given) and columns.with_references(table, columns.paired(table, None)):
+        return None
     return columns.answered(path, table, given, TEXTS, found)
 
 
 def as_text_pairs(root: Path, given: Given) -> Values | None:
-    """Return the columns of the source texts and the target texts of the only table of train."""
-    if files := labelled_tables.find_parallel(root, encoding_of(given)).get(TRAIN):
+    """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
+    files = find_line_files(root).get(TRAIN, {})
+    if are_parallel(files):
         return columns.pair(root, Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()}), given)
-    options, are_of_train = train_tables(root, given)
-    if not are_of_train:
-        of_lines = find_tables(root, given.get("table"), of_lines=True)
-        if of_lines and have_pairs(path := of_lines[TRAIN][0], given):
-            rows = tables.look(path, encoding=encoding_of(given))
-            return columns.pair(path, Table({number: list(texts) for number, texts in enumerate(zip(*rows, strict=True), 1)}), given)
-        if "name" in given:
-            options, are_of_train = [({"root": root}, paths) for split, paths in of_lines.items() if split == TRAIN], bool(of_lines)
-    if not are_of_train or (len(options) > 1 and "name" not in given):  # as labelled texts, one of several is asked for
-        return None
+    options, _ = train_tables(root, given)
+    if not options:
+        of_lines = find_tables(root, given.get("table"), of_lines=True).get(TRAIN, [])
+        table = Table.of_fields(of_lines[0], encoding_of(given)) if of_lines else None
+        return columns.pair(of_lines[0], table, given) if table else None
     return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
 def have_pairs(path: Path, given: Given) -> bool:
     """Return True if each line of a file has two texts, with a tab between them."""
-    try:
-        rows = tables.look(path, encoding=encoding_of(given))
-    except Refusal:  # as other readings say that a file cannot be read
-        return False
-    return len(rows) > 1 and all(len(row) == 2 for row in rows) and all(map(cells.are_strings, zip(*rows, strict=True)))
+    table = Table.of_fields(path, encoding_of(given))
+    return table is not None and bool(columns.paired(table, None))
 
 
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
-    files = labelled_tables.find_line_files(root, encoding_of(given)).get(TRAIN, {})
+    files = find_line_files(root).get(TRAIN, {})
     table = Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()})
     labels = columns.label_columns(table)
     if not labels:
@@ -407,8 +229,8 @@ def unnamed_tables(root: Path, given: Given) -> Iterator[str]:
 
 
 def lines_in(path: Path, encoding: str) -> list[str]:
-    """Return the lines of a file, or of some pieces of a large one."""
-    return [line for _, line in delimited.lines_of(streams.look(path, encoding))]
+    """Return some lines of a file, or of pieces of a large one."""
+    return cells.sampled([line for _, line in delimited.lines_of(streams.look(path, encoding))])
 
 
 def as_corpus(root: Path, given: Given) -> Values | None:
@@ -420,6 +242,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
         or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names)
+        or are_parallel(find_line_files(root).get(TRAIN, {}))
     ):
         return None
     if not lines.class_files(names, None):  # which may also be the parts of a text
@@ -443,20 +266,6 @@ def refuse_labelled_lines(path: Path, encoding: str) -> None:
     if cells.is_label([line for line in cells.sampled(lines_in(path, encoding)) if line.strip()]):
         way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
         raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
-
-
-def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
-    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
-
-    Raises the Refusal of `find_classes` if the files are not arranged by class.
-    """
-    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
-        return None
-    listing = archives.open_tree(root).listing()
-    files = [name for name in listing.files if visible_parts(name) and not lines.is_document(name)]
-    if not any("/" in name and name.lower().endswith(suffixes) for name in files):
-        return None
-    return class_folders.find_classes(listing, str(root))
 
 
 class Reader(NamedTuple):

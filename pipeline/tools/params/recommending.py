@@ -20,7 +20,7 @@ from pipeline.tools import training_time
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import Finding
 from pipeline.tools.params.images import LARGE
-from pipeline.tools.params.readings import ARRAYS, CORPUS, PAIRS
+from pipeline.tools.params.questions import ARRAYS, CORPUS, PAIRS
 from pipeline.tools.params.texts import IDEOGRAPHS, share
 from pipeline.train.params import TrainParams
 

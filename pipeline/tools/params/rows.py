@@ -1,5 +1,6 @@
 """Finds out which column of a table of numbers and categories is to be predicted, and whether it holds classes or numbers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.tools.params.questions import (
     Given,
     Name,
     Question,
+    assignment,
 )
 from pipeline.tools.params.table import Table
 
@@ -41,7 +43,12 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
             return None
         if texts:
             beside = f"the column {shown(texts[0], 60)} has texts, and {len(usable)} others have numbers or categories"
-            raise Question(path, f"{beside}: to train on these, add source=table; on the texts alone, add source=text_classification")
+            questions = [f"{beside}: to train on these, add source=table; on the texts alone, add source=text_classification"]
+            try:
+                target(path, table, given, columns.split_column(path, table, given))
+            except Question as error:
+                questions += error.questions
+            raise Question(path, *questions)
     split = columns.split_column(path, table, given)
     if isinstance(names := given.get(LABELS), list):
         are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
@@ -71,7 +78,17 @@ def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
     ways = [columns.described(name, table.columns[name], LABELS) for name in (found[-1], *found[:-1])]
     more = " or that of another column" if len(ways) > MOST_LISTED else ""
     problem = f"{len(ways)} columns may be the one to predict{columns.without_values(table)}"
-    raise Question(path, f"{problem}: add {' or '.join(ways[:MOST_LISTED])}{more}")
+    raise Question(path, f"{problem}: add {' or '.join(ways[:MOST_LISTED])}{more}{unclear(table, [found[-1], *found[: MOST_LISTED - 1]])}")
+
+
+def unclear(table: Table, found: Sequence[Name]) -> str:
+    """Return what to add for a column of `found` whose whole numbers may be classes or numbers; or "" if there is none."""
+    for name in found:
+        try:
+            task(Path(), table, name)
+        except Question:
+            return f"; for whole numbers, such as those of {shown(name, 60)}, say also if they are classes, {assignment(TASK, CLASSES)}, or not, {assignment(TASK, REGRESSION)}"
+    return ""
 
 
 def task(path: Path, table: Table, label: Name) -> str:

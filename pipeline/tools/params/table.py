@@ -1,17 +1,33 @@
-"""Reads a table: up to MOST_ROWS of its rows, and finds out whether its first line has the names of the columns."""
+"""Reads a table: up to MOST_ROWS of its rows, finds out whether its first line has the names of the columns, and which of several tables is meant."""
 
+import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from glob import escape
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, parquet, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.looking import looking
 from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, numbers, sampled
 from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, Name, Question, assignment
 from pipeline.tools.params.texts import num_words
+
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
+MOST_WORDS = 5
+"""The name of a column has seldom more words. One of a question does, but then other columns have labels."""
+MOST_TABLES = 100
+"""Of more tables, none is read: they may be annotations, a file for each sample."""
+Values = dict[str, Any]
+"""Values of the section `source` by key."""
+Option = tuple[Values, Sequence[Path]]
+"""The values that choose a table, and the parts of the table."""
 
 
 class Table(NamedTuple):
@@ -38,6 +54,15 @@ class Table(NamedTuple):
         first = parts[0]
         joined = {name: [value for part in parts for value in part.columns.get(name, ())] for name in first.columns}
         return cls({name: sampled(values) for name, values in joined.items()}, first.holds_images, first.named_classes)
+
+    @classmethod
+    def of_fields(cls, path: Path, encoding: str) -> Self | None:
+        """Return the fields in the lines of a file that is no table by its name, with numbers; None if it cannot be read so."""
+        try:
+            rows = looked(path, encoding, path.stat().st_mtime_ns) if path.is_file() else []
+        except Refusal:  # as other readings say that a file cannot be read
+            return None
+        return cls({number: [*cells] for number, cells in enumerate(zip(*sampled(rows), strict=True), 1)}) if len(rows) > 1 else None
 
     def where(self, fits: Callable[[list[Any]], bool]) -> list[Name]:
         """Return the columns whose values fit."""
@@ -122,6 +147,8 @@ def has_names(first: Sequence[str], columns: Sequence[Sequence[str]]) -> bool:
     are_labels = [name in values for name, values in zip(first, columns, strict=True) if is_label(values)]
     if not are_labels and any(numbers(first[at : at + 1]) and numbers(values) for at, values in enumerate(columns)):
         return has_other_cells(first, columns)
+    if not are_labels and any(len(name.split()) > MOST_WORDS for name in names):
+        return False
     return 2 * sum(are_labels) <= len(are_labels)
 
 
@@ -133,3 +160,74 @@ def has_other_cells(first: Sequence[str], columns: Sequence[Sequence[str]]) -> b
         for name, values in zip(first, columns, strict=True)
         if name
     )
+
+
+Attempt = Callable[[Path, Table, Given], Values | None]
+"""Returns values for a table, given its path, its rows and the keys that the user has set; None if it is no such table."""
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of a file: `image`, `table`, `text`, `array` or `other`."""
+    suffixes = {"image": IMAGE_SUFFIXES, "text": TEXT_SUFFIXES, "array": (".npy", ".npz")}
+    if tables.suffix_of(Path(name)):
+        return "table"
+    return next((kind for kind, several in suffixes.items() if name.lower().endswith(several)), "other")
+
+
+def encoding_of(given: Given) -> str:
+    return str(given.get("encoding", encodings.UTF8))
+
+
+def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Attempt, why: str) -> Values | None:
+    """Return the values that choose the only table that can be read, and what `attempt` returns for it; None if it returns None for each.
+
+    Raises Question if several can be read, or could be if a question about them were answered: which of them to read, those that `why`, and
+    these questions. Raises the first Refusal of `attempt` if none can.
+    """
+    if len(options) > MOST_TABLES:
+        raise Refusal(f"data={root}: has {len(options)} tables: write as data=PATH the one to read, or call it train")
+    answers, questions, refusals = dict[str, Values | None](), list[Question](), list[Refusal]()
+    for chosen, paths in options:
+        try:
+            table = Table.read(*paths, encoding=encoding_of(given), given=given)
+            if (values := attempt(paths[0], table, given)) is not None:
+                answers[chooses(chosen, paths)] = {**chosen, **values}
+        except Question as error:
+            answers[chooses(chosen, paths)] = None
+            questions.append(error)
+        except Refusal as error:
+            refusals.append(error)
+    if len(answers) > 1:
+        asked = defaultdict[str, list[str]](list)
+        for question in questions:
+            for each in question.questions:
+                asked[each].append(question.path.name)
+        which = f"{len(answers)} tables {why}: {'add' if 'table' in options[0][0] else 'write'} {' or '.join(answers)}"
+        details = (each if len(names) == len(answers) else f"in {shown(', '.join(names))}, {each}" for each, names in asked.items())
+        raise Question(root, which, *details)
+    if questions or (refusals and not answers):
+        raise (*questions, *refusals)[0]
+    return next(iter(answers.values()), None)
+
+
+def chooses(values: Values, paths: Sequence[Path]) -> str:
+    """Return the word of a command that chooses a table, an Option."""
+    if "table" not in values:
+        return shlex.quote(f"data={values['root']}")
+    name = "" if values["table"] else f" ({shown(paths[0].relative_to(values['root']))})"
+    return assignment("table", values["table"]) + name
+
+
+def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
+    """Return the tables of train in `root`, or every table if the names say nothing of splits; True if they do, or if `root` is a table.
+
+    The key `table` chooses one of several sets of tables, or one in an archive.
+    """
+    try:
+        of_splits = find_tables(root, given.get("table"))
+    except SeveralSets as error:
+        return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
+    if of_splits:
+        return [({"root": root}, of_splits[TRAIN])], True
+    names = [name for name in visible_files(root) if kind_of(name) == "table"]
+    return [({"root": root / name} if root.is_dir() else {"root": root, "table": escape(name)}, [root / name]) for name in names], False

@@ -11,6 +11,7 @@ from pipeline.core.tokenizer_description import NUM_SPECIAL
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.pairs import PairSettings
 from pipeline.prepare.inputs.text import TextSettings
+from pipeline.prepare.reading import tables
 
 IDEOGRAPHS = re.compile(
     "[\u3005-\u3007\u3040-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U0001f300-\U0001faff\U00020000-\U0003ffff]"
@@ -115,3 +116,12 @@ def vocabulary_values(given: Mapping[str, Any], texts: Sequence[str]) -> tuple[d
     size = min(len(counts) + NUM_SPECIAL, tokens.LARGEST["vocabulary"])
     reason = f"{rare / sum(counts.values()):.0%} of the characters are none of the {usual - NUM_SPECIAL} most frequent"
     return {"vocabulary": size}, [f"vocabulary: {size}, because {reason}"]
+
+
+def quoted(settings: Any, texts: Sequence[str]) -> list[str]:
+    """Return a line about texts of a `.tsv` in quotes, as pandas writes them, if most are."""
+    tsv = sorted(path for paths in settings.tables().values() for path in paths if tables.suffix_of(path) == ".tsv")
+    if not tsv or 2 * sum(len(text) > 1 and text.startswith('"') and text.endswith('"') for text in texts) < len(texts):
+        return []
+    remedy = f"rename {tsv[0]} to {tsv[0].with_suffix('.csv')}, where they are read"
+    return [f"warning: most texts are in quotes, which are kept in a .tsv: {remedy}"]

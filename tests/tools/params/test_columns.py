@@ -143,6 +143,7 @@ IMAGE_ROWS = [[f"{number}.png", f"{number}.5"] for number in range(30)]
         (["x.png", "0.5"], IMAGE_ROWS, {}, False),
         (["x.png", "c"], [[name, "ab"[at % 2]] for at, (name, _) in enumerate(IMAGE_ROWS)], {}, False),
         (["a film", "a film"], [[text, text[::-1]] for text, _ in TEXT_ROWS], {}, False),
+        (["abandon", "a b a n d o n"], [[text[:9], " ".join(text[:9])] for text, _ in TEXT_ROWS], {}, False),
         (["NA", "?"], [row[:2] for row in NUMBER_ROWS], {}, True),
         (["a first film", "3.5"], [[text, number] for (text, _), (number, *_) in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, False),
         (["film", "3.5", "size"], [[text, *row[:2]] for (text, _), row in zip(TEXT_ROWS, NUMBER_ROWS, strict=True)], {}, True),
@@ -157,6 +158,47 @@ def test_the_first_line_has_names_if_its_cells_differ_from_those_below(first: li
         return
     with pytest.raises(Refusal, match=expected):
         names_are_first(Path("a.csv"), first, values, given)
+
+
+WORDS = [f"{one}{two}" for one in ("haus", "baum", "tag", "wald") for two in ("er", "chen", "lein", "tor", "dach", "feld", "mark")]
+DATES = [f"2024-{1 + number // 9:02}-{1 + number:02}" for number in range(28)]
+
+
+@pytest.mark.parametrize(
+    ("found", "given", "expected"),
+    [
+        ({"a": WORDS, "b": [f"{number} USD" for number in range(28)]}, {}, "add source.target_column=a or source.target_column=b for"),
+        ({"a": WORDS, "b": DATES}, {}, "add source.target_column=a or source.target_column=b for"),
+        ({"id": [*map(str, range(28))], "a": DATES, "b": DATES[::-1]}, {}, "add source.target_column=a or source.target_column=b for"),
+        ({"a": WORDS, "b": [f"{number}.5" for number in range(28)]}, {}, None),
+        ({"a": WORDS, "b": ["x", "y"] * 14}, {}, None),
+        ({"a": WORDS[:14] * 2, "b": WORDS}, {}, "add source.target_column=a or source.target_column=b for"),
+        ({"a": [f"the old {word}" for word in WORDS for _ in "ab"], "b": [*WORDS, *DATES]}, {}, "to write those of the column b for them"),
+        ({"a": [f"the old {word}" for word in WORDS for _ in "ab"], "b": [*WORDS, *DATES]}, {"label_column": "a"}, None),
+        ({"a": WORDS, "b": WORDS[::-1], "form": ["x;y", "x"] * 14}, {}, "2 columns have texts: .* add source.target_column=a or"),
+        ({"a": WORDS, "b": WORDS[::-1], "c": WORDS}, {}, "add source.text_column=a source.target_column=b, or other two of a, b, c, for"),
+        ({"a": WORDS, "kind": ["x", "y"] * 14}, {"target_column": "a"}, "kind"),
+        ({"a": WORDS, "b": WORDS[::-1], "kind": ["x", "y"] * 14}, {"target_column": "b"}, "a"),
+        ({"kind": ["x", "y"] * 14, "n": ["1", "2"] * 14}, {"name": "text_pairs", "target_column": "n"}, "kind"),
+    ],
+)
+def test_two_columns_of_strings_may_be_pairs_of_texts(found: dict[str, list[str]], given: dict[str, str], expected: str | None) -> None:
+    if expected is None or "target_column" in given:
+        pair = columns.pair(Path("a.jsonl"), Table(found), given)
+        assert pair == (expected and {"text_column": expected, "target_column": given["target_column"], "split_column": None})
+        return
+    with pytest.raises(Question, match=expected):
+        columns.pair(Path("a.jsonl"), Table(found), given)
+
+
+def test_a_question_asks_for_the_texts_the_column_and_its_task_at_once() -> None:
+    numbers = {name: [f"{number * factor % 31}" for number in range(30)] for name, factor in (("size", 7), ("mass", 11), ("age", 13))}
+    with pytest.raises(Question) as asked:
+        rows.values(Path("a.csv"), Table({"about": [row[0] for row in TEXT_ROWS], **numbers}), {})
+    kind, label = asked.value.questions
+    assert kind.endswith("to train on these, add source=table; on the texts alone, add source=text_classification")
+    assert "3 columns may be the one to predict: add source.label_column=age" in label
+    assert rows.values(Path("a.csv"), Table(numbers), {"label_column": "age", "task": "regression"})
 
 
 @pytest.mark.parametrize(

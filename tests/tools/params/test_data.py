@@ -211,13 +211,11 @@ def write_bad() -> dict[str, str]:
     keyed = [{"text": text(number), "label": "ab"[number % 2]} for number in range(12)]
     Path("data/keys.jsonl").write_text("".join(json.dumps(row if number else {"text": "one"}) + "\n" for number, row in enumerate(keyed)))
     csv("data/words.csv", [{"name": f"Ann{number}", "kind": "ab"[number % 2]} for number in range(12)])
-    write_folder(Path("data/empty"), PICTURES)
-    Path("data/empty/bird").mkdir()
     Path("data/list.json").write_text("[]")
-    Path("data/mushrooms.data").write_text("p,x,s,n\ne,x,s,y\n")
+    Path("data/mushrooms.codes").write_text("p,x,s,n\ne,x,s,y\n")
     return {
-        "data=data/mushrooms.data": "looks like none of",
-        "data=data/mushrooms.data source=table": "if it is a table, rename it to data/mushrooms.csv; else arrange it",
+        "data=data/mushrooms.codes": "looks like none of",
+        "data=data/mushrooms.codes source=table": "if it is a table, rename it to data/mushrooms.csv; else arrange it",
         "data=data/list.json": "data/list.json: has no rows: add some",
         "data=data/a.csv source=image_foldr": "did you mean `image_folder`?",
         "data=data/none": "there is no such file or folder",
@@ -229,7 +227,6 @@ def write_bad() -> dict[str, str]:
         "data=data/nested.parquet": "has no column that can be an input: columns not used: text (nested values)",
         "data=data/keys.jsonl": "data/keys.jsonl:1: has no key label: write one object per line with the keys text and label",
         "data=data/words.csv": "texts are read by source=text_classification",
-        "data=data/empty": "data/empty: train has no samples of bird",
         "data=data/blank.csv": "no column has classes (label has no values), but 2 have texts",
         "data=": "data=: names no data: write data=PATH",
         "data=data/a.csv source=[x]": "source=[x]: should be the name of a source: write source=NAME",

@@ -130,6 +130,7 @@ LAYOUTS: dict[str, Files] = {
     "`Café/1.png` in two Unicode forms": by_class("Caf\u00e9", "Cafe\u0301", "Tea"),
     "`Cat/1.png`, `cat/2.png`": by_class("Cat", "cat", "dog"),
     "`cat/1.png`, `cat/faces.idx`": by_class("cat", "dog") | {"cat/faces.idx": b"x1,y1"},
+    "`cat/1.png`, `dog/2.png`, `notes/a.yml`": by_class("cat", "dog") | {"notes/a.yml": b"a: 1"},
     "`cat/1.png`, `dogs/old/1.png`, `dogs/new/2.png`": by_class("cat", "dogs/old", "dogs/new"),
     "`10/1.png`, `9/2.png`": by_class("10", "9"),
     "`cat/1.tif` of 16 bits, grey, big-endian": {name: grey(at, 5000) for at, name in enumerate(by_class("cat", "dog", suffix="tif"))},
@@ -281,7 +282,13 @@ LAYOUTS: dict[str, Files] = {
     },
     "`a.csv` with `31,4.5,Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima")},
     "`a.csv` with `31 4.5 Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima").replace(b",", b"  ")},
-    "`a.txt` or `a.data` with `31,4.5,7`": {"a.txt": measurements("target", 3, 7, 9)},
+    "`a.txt` with `31,4.5,7`": {"a.txt": measurements("target", 3, 7, 9)},
+    "`a.data` with `A11`, a tab and `31`, without names": {
+        "a.data": "".join(f"A1{n % 3}\t{n * n % 41}\tA9{n % 2}\n" for n in range(24)).encode()
+    },
+    '`a.csv` with `31  4.5`, a tab and `"red car"`, without names': {
+        "a.csv": "".join(f'{n * n % 41}   {n * 7 % 12 / 2}\t"{("red", "old")[n % 2]} car"\n' for n in range(24)).encode()
+    },
     "`a.csv` with `31,4.5,Oslo`, the last column called `city`": {"a.csv": measurements("city", "Oslo", "Lima")},
     "`a.csv` with `31,4.5,7`, the last column called `target`": {"a.csv": measurements("target", 3, 7, 9)},
     "`a.csv` with `31,4.5,Oslo`, the third column called `target`, and a text": {
@@ -298,6 +305,21 @@ LAYOUTS: dict[str, Files] = {
     "`a.train.txt`, `a.test.txt` with two texts and a tab between them": {
         f"a.{split}.txt": "".join(f"{text(n)}\treply {text(n)[::-1]}\n" for n in numbers).encode()
         for split, numbers in (("train", NUMBERS), ("test", range(3)))
+    },
+    "`src-train.txt`, `tgt-train.txt`, line by line": {
+        f"{word}-{split}.txt": "".join(f"{word} {text(n)}\n" for n in numbers).encode()
+        for split, numbers in (("train", NUMBERS), ("val", range(3)))
+        for word in ("src", "tgt")
+    },
+    "`train/seq.in`, `train/label`, line by line": {
+        f"{split}/{name}": content for split in ("train", "test") for name, content in (("seq.in", LINES), ("label", CLASSES))
+    },
+    "`a.json` with two texts in an object `translation`": {
+        "a.json": "".join(json.dumps({"translation": {"en": text(n), "de": text(n)[::-1]}}) + "\n" for n in NUMBERS).encode()
+    },
+    "`a.csv` with texts and amounts such as `7 EUR`": {"a.csv": table("text,amount", *((text(n), f"{n} EUR") for n in NUMBERS))},
+    "`a.csv` with three replies to each text": {
+        "a.csv": table("text,reply", *((text(n), f"{word} {text(n)[::-1]}") for n in NUMBERS for word in ("so", "yes", "no")))
     },
     "`a.csv` with one text and two labels": {"a.csv": texts() + f"{text(1)},cat\n".encode()},
     "`train_text.txt`, `train_labels.txt`, `mapping.txt`": {

@@ -1,0 +1,129 @@
+"""Files of text that are one table: line by line beside each other, or one file for each class."""
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.core.raw_dataset import SPLITS, TEST, TRAIN
+from pipeline.core.refusal import Refusal
+from pipeline.core.section import Column
+from pipeline.core.untrusted import shown
+from pipeline.prepare.reading import archives, json_rows
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
+from pipeline.prepare.reading.delimited import lines_of
+from pipeline.prepare.reading.find_tables import visible_files
+from pipeline.prepare.reading.labelled_tables import Part, unused
+from pipeline.prepare.reading.lines import NO_TEXTS, is_document
+from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
+from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
+from pipeline.prepare.reading.tables import Block, Columns, Named
+
+MAPPING = "mapping.txt"
+ROLES = {
+    *("source", "src", "input", "in", "question", "questions", "query", "text"),
+    *("target", "tgt", "trg", "output", "out", "answer", "answers", "label"),
+}
+"""Words in the names of files with the texts of pairs, line by line."""
+NO_LINES = (*IMAGE_SUFFIXES, *NO_TEXTS, *archives.SUFFIXES)
+"""The suffixes of files whose lines are no samples."""
+
+
+def find_line_files(root: Path) -> dict[str, dict[str, Path]]:
+    """Return the files of text that are columns of one table, line by line: for each split, a dict from the name of a column to its file.
+
+    Such are `train.en` and `train.de`, `train/seq.in` and `train/label`, `src-train.txt` and `tgt-train.txt`, or `texts.txt` and `labels.txt`,
+    which belong to train. A column is called like the words in the name of its file that are no split, and not in the names of all. Of the files of
+    train, at least two with equal numbers of lines count, and the larger of two such sets; of several in another split, the first that is complete.
+    """
+    splits: dict[str, dict[tuple[str, ...], Path]] = {}
+    listed_files = [PurePosixPath(name) for name in visible_files(root)] if root.is_dir() else []
+    lined = [path for path in listed_files if not path.name.lower().endswith(NO_LINES) and path.name != MAPPING]
+    names = [path for path in lined if not is_document(path) and not unpacked_name(path.name.lower()).endswith(NO_LINES)]
+    named = [path for path in names if split_in(unpacked_name(str(path)))]
+    for path in named or names:
+        plain = unpacked_name(path.name).removesuffix(".txt")
+        column = tuple(word for word in words(plain) if word not in SPLIT_NAMES)
+        splits.setdefault(split_in(unpacked_name(str(path))) or TRAIN, {})[column or (plain,)] = root / path
+    sizes = {column: num_lines(path) for column, path in splits.get(TRAIN, {}).items()} if len(splits.get(TRAIN, {})) > 1 else {}
+    counts = Counter(sizes.values())
+    best = max((size for size, count in counts.items() if count > 1 and size), default=0)
+    of_train = [column for column, size in sizes.items() if size == best]
+    if not best:
+        return {}
+    fewest = min(map(len, of_train)) - 1
+    common = next((at for at in range(fewest) if len({column[: at + 1] for column in of_train}) > 1), fewest)
+    found = dict[str, dict[str, Path]]()
+    for split in SPLITS:
+        for column, file in splits.get(split, {}).items():
+            name = next((of for of in of_train if column[-len(of[common:]) :] == of[common:]), None)
+            if name is not None and (split != TRAIN or name == column):
+                found.setdefault(split, {}).setdefault("_".join(name[common:]), file)
+    return found
+
+
+def are_parallel(files: Mapping[str, Path]) -> bool:
+    """Return True if the columns `files` may be pairs of texts by their names: those of one stem, such as `train.en` and `train.de`, or of ROLES."""
+    stems = {path.with_name(unpacked_name(path.name)).with_suffix("") for path in files.values()}
+    are_numbered = any(column.isdigit() for column in files)  # classes, as in `reviews.0` and `reviews.1`
+    return len(files) > 1 and not are_numbered and (len(stems) == 1 or all(set(column.split("_")) & ROLES for column in files))
+
+
+def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Path, encoding: str) -> tuple[list[Part], list[str]]:
+    """Return the files whose lines belong together as parts, and sentences about those that are not used.
+
+    A number that stands for a label gets its name from the file `mapping.txt` beside the files of train, if there is one, with a number and
+    a name in each line. Raises Refusal if a file of train or valid is missing.
+    """
+    names, parts, notes = dict[str, str](), list[Part](), list[str]()
+    first = next(iter(found[TRAIN].values())).with_name(MAPPING)
+    if first.exists():
+        for _, line in lines_of(text_blocks(first, encoding)):
+            number, *name = line.split("\t") if "\t" in line else line.split(maxsplit=1)
+            names |= {number: name[0]} if name else {}
+    for split, files in found.items():
+        lacking = [(key, column) for key, column in columns.named if column not in files]
+        if lacking and split == TEST:
+            notes.append(unused(next(iter(files.values())), lacking[0][1], columns.labels))
+        elif lacking:
+            key, column = lacking[0]
+            raise Refusal(
+                f"{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
+            )
+        else:
+            parts.append(Part(files[str(columns.text)], split, partial(joined_lines, files, encoding, columns.labels[0], names)))
+    return parts, notes
+
+
+def joined_lines(files: Mapping[str, Path], encoding: str, label: Column, names: Mapping[str, str], columns: Named) -> Generator[Block]:
+    """Yield the lines of several files as rows. Raises Refusal if one has more or fewer lines than another."""
+    chosen = [str(column) for _, column in columns]
+    for rows in json_rows.several(
+        enumerate(zip_longest(*(lines_of(text_blocks(files[name], encoding, whole=True)) for name in chosen)), 1)
+    ):
+        if any(None in fields for _, fields in rows):
+            one, other = (shown(files[name]) for name in (*chosen, *chosen)[:2])
+            raise Refusal(f"source.root: {one}: has another number of lines than {other}: make them equal")
+        every = {name: [fields[at][1] for _, fields in rows] for at, name in enumerate(chosen)}
+        if label in every:
+            every[str(label)] = [names.get(name.strip(), name) for name in every[str(label)]]
+        yield Block(np.array([line for line, _ in rows]), {name: pa.array(values, pa.string()) for name, values in every.items()})
+
+
+def of_classes(classes: Mapping[Path, str], root: Path, encoding: str) -> list[Part]:
+    """Return the files of text `classes`, whose values are the labels of their lines, as parts. Their columns have the numbers 1 and 2."""
+    splits = {path: split_in(str(path.parent.relative_to(root))) or TRAIN for path in classes}
+    return [Part(path, splits[path], partial(lines_of_class, path, label, encoding)) for path, label in classes.items()]
+
+
+def lines_of_class(path: Path, label: str, encoding: str, columns: Named) -> Generator[Block]:  # noqa: ARG001  # both columns, always
+    """Yield the lines that are not blank of a file, as texts, with their label."""
+    filled: Iterator[tuple[int, Any]] = ((number, line.strip()) for number, line in lines_of(text_blocks(path, encoding)) if line.strip())
+    for rows in json_rows.several(filled):
+        found = pa.array([text for _, text in rows], pa.string())
+        yield Block(np.array([line for line, _ in rows]), {1: found, 2: pa.array([label] * len(rows), pa.string())})
