@@ -1,4 +1,4 @@
-"""The table of layouts in docs/data.md: what `set data=PATH` does with each, and that its advice works."""
+"""The table of layouts in docs/data-layouts.md: what `set data=PATH` does with each, and that its advice works."""
 
 import gzip
 import io
@@ -375,8 +375,8 @@ LAYOUTS: dict[str, Files] = {
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Return the answer and the sentence for each layout, from the table in docs/data.md."""
-    page = (TOP / "docs/data.md").read_text(encoding="utf-8")
+    """Return the answer and the sentence for each layout, from the table in docs/data-layouts.md."""
+    page = (TOP / "docs/data-layouts.md").read_text(encoding="utf-8")
     lines = page.partition("| in PATH | read by |")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     return {layout: (answer.strip("`"), sentence.strip("`")) for layout, answer, sentence in cells}
