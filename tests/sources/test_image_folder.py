@@ -191,10 +191,10 @@ def test_clutter_is_no_image(tmp_path):
     assert values(tmp_path) == EXPECTED
 
 
-def test_classes_are_sorted_by_bytes_and_may_be_empty(tmp_path):
+def test_classes_are_sorted_by_bytes_and_an_empty_folder_is_none(tmp_path):
     write_folder(tmp_path, dataset({"train/é/1.png": 1, "train/B/1.png": 1, "train/a/1.png": 1, "train/a-b/1.png": 1}))
     (tmp_path / "train/empty").mkdir()
-    assert settings(tmp_path).open(workers=1).task.classes == ("B", "a", "a-b", "empty", "é")
+    assert settings(tmp_path).open(workers=1).task.classes == ("B", "a", "a-b", "é")
 
 
 LAYOUTS = {
