@@ -235,7 +235,7 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     Raises Question: only the user can say which of two columns is the source.
     """
     split = split_column(path, table, given)
-    is_wanted, strings = bool({"name", WRITTEN} & set(given)), paired(table, split)
+    is_wanted, strings = bool({"name", WRITTEN} & set(given)), pair_columns(table, split)
     if not is_wanted and (not strings or {LABELS, TASK} & set(given)):
         return None
     sources = with_references(table, strings)
@@ -262,12 +262,13 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
 
 
-def paired(table: Table, split: Name | None) -> list[Name]:
+def pair_columns(table: Table, split: Name | None) -> list[Name]:
     """Return the columns that may be pairs of texts: two or more of strings with words, beside none of classes unless all are short strings; or, if the
     table has two columns of strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
     """
     rest = {name: filled(values) for name, values in table.columns.items() if name != split}
-    strings = [name for name, cells in rest.items() if cells and all(isinstance(cell, str) for cell in cells) and numbers(cells) is None]
+    are_plain = {name: all(as_number(cell) is not None for cell in cells if not is_missing(cell)) for name, cells in rest.items()}
+    strings = [name for name, cells in rest.items() if all(isinstance(cell, str) for cell in cells) and not are_plain[name]]
     varied = [name for name in strings if is_varied(rest[name])]
     if len(strings) == 2 and varied and not any(map(are_numbers, (rest[name] for name in rest if name not in strings))):
         return strings if len(varied) == 2 or with_references(table, strings) else []

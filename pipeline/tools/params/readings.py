@@ -174,7 +174,7 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
     found = columns.texts(table)
     if TEXTS not in given and table.has_images and not found:
         return None
-    if not {"name", TEXTS, LABELS, TASK} & set(given) and columns.with_references(table, columns.paired(table, None)):
+    if not {"name", TEXTS, LABELS, TASK} & set(given) and columns.with_references(table, columns.pair_columns(table, None)):
         return None
     return columns.answered(path, table, given, TEXTS, found)
 
@@ -195,7 +195,7 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
 def have_pairs(path: Path, given: Given) -> bool:
     """Return True if each line of a file has two texts, with a tab between them."""
     table = Table.of_fields(path, encoding_of(given))
-    return table is not None and bool(columns.paired(table, None))
+    return table is not None and bool(columns.pair_columns(table, None))
 
 
 def of_line_files(root: Path, given: Given) -> Values | None:
