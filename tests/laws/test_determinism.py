@@ -62,7 +62,7 @@ DRIVER = """
 import json, os, sys, time
 import pipeline.models.convnet, pipeline.sources.image_folder
 import pipeline.evaluate.stage, pipeline.prepare.stage, pipeline.train.stage
-import scipy.stats, torch._inductor.config  # imported late by the interval of the accuracy, and by optimizers
+import importlib.readers, scipy.stats, torch._inductor.config  # imported late by the registry, the interval of the accuracy, and optimizers
 from pipeline.__main__ import main
 from pipeline.evaluate.reports.figures import curves, mistakes
 
