@@ -1,6 +1,7 @@
 """Finds what a column of a table holds, from the rows of train: its kind, its format, its range, and what only the user can say."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -43,6 +44,7 @@ MOST_DIFFERENT_TEXTS, MOST_DIFFERENT_BYTES = 100_000, 2**24
 """A column of more different texts, or of more bytes of such, is no column of categories, however many rows there are."""
 FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
 """The first and the last date, written as a number."""
+SEPARATED = re.compile(r"\d[^\w-]\d")
 
 
 class LeftOut(NamedTuple):
@@ -187,7 +189,8 @@ class Survey:
             return None
         if num_marks > (1 - MOSTLY) * self.known and (num_marks > num_values or num_texts < FEWEST_COUNTED):  # which may be categories
             return None
-        example = "" if self.texts is None else next((text for text in self.texts.to_pylist() if text.strip() not in marks), "")
+        cells = [] if self.texts is None else [text for text in self.texts.to_pylist() if text.strip() not in marks]
+        example = next((text for text in cells if SEPARATED.search(text)), cells[0] if cells else "")
         kind = kind_of_format(found[0]) if found else next(kind for kind in VALUES if self.counts[kind] == num_values)
         words = " and ".join(shown(mark, 30) for mark in marks)
         problems = [f"has {kind}s, but in {num_marks} of {self.known} rows {words}"] if marks else []

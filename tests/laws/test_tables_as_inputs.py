@@ -123,6 +123,11 @@ def columns_to_keep_stand_beside_the_predictions(capsys: pytest.CaptureFixture[s
         assert scored["predicted price"] == pytest.approx(predicted)
     assert main(["predict", str(Paths().model), "given.csv", "--output", "scored.csv", "--keep", "key"]) == 2
     assert "--keep: is key, but given.csv:1 has the columns area, city," in capsys.readouterr().err
+    assert main(["predict", str(Paths().model), "given.csv", "data/prepared/test-inputs.npy", "--output", "x.csv", "--keep", "city"]) == 1
+    assert "error: data/prepared/test-inputs.npy: is no table of rows or texts, so it has no column to keep" in capsys.readouterr().err
+    Path("other.csv").write_text(Path("given.csv").read_text(encoding="utf-8").replace("7", "x"), encoding="utf-8")
+    assert main(["predict", str(Paths().model), "given.parquet", "other.csv", "--output", "x.csv", "--keep", "home"]) == 2
+    assert "columns are of another type than those before: predict these files apart" in capsys.readouterr().err
     assert main(["predict", str(Paths().model), "given.csv", "--keep", "home"]) == 2
     assert "--keep: is for a file: add --output FILE" in capsys.readouterr().err
 

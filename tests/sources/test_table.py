@@ -233,6 +233,8 @@ WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
             "has numbers, but in 1 of 13 rows unknown: if unknown means no value, add 'source.missing=[\"unknown\"]'",
         ),
         (["4GB", "512MB"], "c, numbers with the units GB and MB"),
+        (["10 mW", "20 MW"], "c, numbers with the units mW and MW"),
+        ([f"{number % 3 + 1} hr{'s' * (number % 3 > 0)}" for number in range(12)], ("1234.5 hr", 1.0)),
         (["02134", "10115"], "columns of the kind category: c"),
         ([f"0{number}" for number in range(10, 22)], "c (12 different codes with leading zeros, such as 010, in 12 rows)"),
         (["A11", "A40"], "columns of the kind category: c"),

@@ -44,21 +44,23 @@ class Document(NamedTuple):
         A piece ends with a line break between a line that does not end with white space and one that begins with a letter or digit: no token
         of a tokenizer of this project crosses it.
         """
-        rest = ""
+        rest, searched = "", 0
         for part in self.read():
             rest += part
-            if len(rest) > PIECE_CHARACTERS and (end := last_cut(rest)):
-                yield rest[:end]
-                rest = rest[end:]
+            if len(rest) > PIECE_CHARACTERS:
+                if end := last_cut(rest, searched):
+                    yield rest[:end]
+                    rest = rest[end:]
+                searched = 0 if end else len(rest) - 1
         if rest:
             yield rest
 
 
-def last_cut(text: str) -> int:
-    """Return the position after the last line break that no token crosses, see `Document.pieces`; 0 if there is none."""
-    at = text.rfind("\n", 1, len(text) - 1)
+def last_cut(text: str, first: int) -> int:
+    """Return the position after the last line break from `first` on that no token crosses, see `Document.pieces`; 0 if there is none."""
+    at = text.rfind("\n", max(1, first), len(text) - 1)
     while at > 0 and (text[at - 1].isspace() or not text[at + 1].isalnum()):
-        at = text.rfind("\n", 1, at)
+        at = text.rfind("\n", max(1, first), at)
     return at + 1
 
 

@@ -21,6 +21,7 @@ SUFFIX = rf"[%‰{SIGNS}]|(?:[^\W\d_]|°)(?:[^\W\d_]|[²³°/ ]){{0,11}}"
 UNIT = re.compile(rf"\(?[-+]? ?(?P<before>(?:(?:{PREFIX}) ?)?)[-+]? ?[0-9.,' ]*[0-9](?P<after>(?: ?(?:{SUFFIX}))?)\)?")
 WITH_COMMA = ("$", "£", "¥", "₹", "USD", "GBP", "JPY", "INR")
 """Currencies in which a comma stands between thousands."""
+ANY_CASE = ("kg", "km", "cm", "lb", "hr", "yr")
 PLAIN, COMMAS, DECIMAL_COMMA, POINTS, BLANKS, BLANKS_POINT, MARKS = (
     ("", "."),
     (",", "."),
@@ -95,14 +96,20 @@ def number_pattern(style: tuple[str, str], units: Iterable[tuple[str, str]]) -> 
     return rf"^(?:[-+]? ?(?:{prefix})? ?[-+]? ?{number} ?(?:{suffix})?|\((?:{prefix})? ?{number} ?(?:{suffix})?\))$"
 
 
+def is_word(suffix: str) -> bool:
+    """Return True if the case of the letters of a unit means nothing, as it does in `mW` and `MW`."""
+    return suffix.lower().removesuffix("s") in ANY_CASE or (len(suffix) > 2 and suffix[1:].islower())
+
+
 def stem(suffix: str) -> str:
-    """Return the unit in the form that equal ones share: in lower case and singular, such as `month` for `Months`."""
-    return suffix if len(suffix) < 2 else suffix.lower() if len(suffix) == 2 else suffix.lower().removesuffix("s")
+    """Return the unit in the form that equal ones share: words in lower case, and singular, such as `month` for `Months`."""
+    unit = suffix.lower() if is_word(suffix) else suffix
+    return unit.removesuffix("s") if len(unit) > 2 else unit
 
 
 def same_units(suffix: str) -> str:
     """Return the pattern of units with the same `stem`."""
-    return re.escape(suffix) if len(suffix) < 2 else f"(?i:{re.escape(stem(suffix))}{'s?' * (len(suffix) > 2)})"
+    return f"(?{'i' * is_word(suffix)}:{re.escape(stem(suffix))}{'s?' * (len(stem(suffix)) > 1)})"
 
 
 def as_numbers(values: Cells, written: str) -> Floats:

@@ -193,7 +193,13 @@ def tables_of(scored: "Iterable[tuple[Chunk, NDArray[Any]]]", predictor: "Predic
     for chunk, outputs in scored:
         predicted = predictor.columns(outputs)
         columns = {f"predicted {name}" if name in chunk.kept else name: column for name, column in predicted.items()}
-        held.append(pa.table({"input": [storable(name) for name in chunk.names], **chunk.kept, **columns}, schema=schema))
+        if taken := {"input", *columns} & {*chunk.kept}:
+            raise Refusal(f"--keep: {shown(sorted(taken)[0], 60)} is the title of another column of the output: rename it in the table")
+        try:
+            held.append(pa.table({"input": [storable(name) for name in chunk.names], **chunk.kept, **columns}, schema=schema))
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            problem = f"--keep: {shown(chunk.names[0])}: its columns are of another type than those before"
+            raise Refusal(f"{problem}: predict these files apart") from None
         schema = held[0].schema
         if sum(map(len, held)) >= FILE_ROWS:
             yield pa.concat_tables(held)

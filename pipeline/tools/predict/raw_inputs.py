@@ -32,6 +32,7 @@ from pipeline.tools.predict.protocols import Chunk, FileReader, LineReader, Read
 from pipeline.tools.predict.table_column import OPTION, TableColumn
 
 STANDARD_INPUT, KEEP = "-", "--keep"
+NO_COLUMN = Refusal(f"is no table of rows or texts, so it has no column to keep: leave {KEEP} out")
 STREAM = Path("/dev/stdin")
 """Stands for standard input that is read as it arrives."""
 BLOCK_BYTES = 1 << 20
@@ -82,7 +83,7 @@ class RawInputs:
     def add_files(self, named: Sequence[tuple[str, Path]]) -> None:
         """Add neighbouring files. They are one source, so that they are decoded side by side, unless they are read line by line."""
         if self.keep and not isinstance(self.reader, RowReader):
-            self.problems += [(name, Refusal(f"is no table, so it has no column to keep: leave {KEEP} out")) for name, _ in named]
+            self.problems += [(name, NO_COLUMN) for name, _ in named]
             return
         if isinstance(self.reader, LineReader):
             self.sources.extend(Source(1, partial(read_lines, name, path, self.reader)) for name, path in named)
@@ -97,7 +98,7 @@ class RawInputs:
             if isinstance(reader := self.reader, RowReader):
                 return without_failure(member.name, partial(self.chunks, member.name, partial(reader.blocks, member), reader.columns))
             assert isinstance(reader, FileReader)
-            return without_failure(member.name, partial(reader.read, member))
+            return iter([(member.name, NO_COLUMN)]) if self.keep else without_failure(member.name, partial(reader.read, member))
 
         read_all = (
             map(readings_of, members)
@@ -216,6 +217,8 @@ class RawInputs:
 
     def add_array(self, name: str, path: Path) -> None:
         """Add an `.npy` file whose rows are stored samples. Raises Refusal if its rows do not fit the model."""
+        if self.keep:
+            raise NO_COLUMN
         array = ArrayFile.open(name, lambda: path.open("rb"), untrusted.size_bytes(path))
         if not array.shape or not array.shape[0]:
             raise Refusal(f"has shape {array.shape}, so it has no rows")
