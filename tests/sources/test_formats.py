@@ -220,7 +220,7 @@ def test_a_row_left_out_is_the_same_in_both_passes_whatever_its_line(tmp_path: P
 @pytest.mark.parametrize(
     ("first", "then", "said"),
     [
-        ("17", "1,5", "has numbers with a comma in the column size, such as 1,5"),
+        ("17", "1,5", "columns of the kind number: size (1234,5: 1.5 to 17)"),
         ("20240105", "2024-03-01", "columns of the kind date: size"),
         ("17", "k17", "columns of the kind category: size"),
     ],
