@@ -2,6 +2,7 @@
 
 import csv
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -128,17 +129,19 @@ def test_repro_changes_no_parameter_while_another_container_trains(steps: list[s
 
 
 @pytest.mark.parametrize("words", [["repro", "-S", "seed=4"], ["set", "seed=4"]])
-def test_a_second_command_changes_no_parameter_before_the_first_repro_has_ended(steps, words: list[str], monkeypatch, capsys) -> None:
-    trained, second = list[int](), Thread(target=main, args=(words,))
+def test_a_second_command_changes_no_parameter_before_the_first_repro_has_ended(steps, words: list[str], monkeypatch) -> None:
+    trained, said, second = list[int](), list[str](), Thread(target=main, args=(words,))
 
     def train(_lock: int) -> int:
         if not trained:
             second.start()
-            while f"process {os.getpid()}, or" not in capsys.readouterr().out:
+            while not any(f"process {os.getpid()}, or" in text for text in said):
                 assert second.is_alive()
+                time.sleep(0.02)
         trained.append(Document.read(PARAMS).data["seed"])
         return 0
 
+    monkeypatch.setattr(checkout_lock, "print", lambda text, **_: said.append(text), raising=False)  # capsys loses what a thread prints
     monkeypatch.setattr(repro, "dvc_repro", train)
     monkeypatch.setattr(repro, "summarize", lambda: trained.append(Document.read(PARAMS).data["seed"]))
     assert main(["repro", "-S", "seed=3"]) == 0
