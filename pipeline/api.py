@@ -1,4 +1,4 @@
-"""What people import: `from pipeline import fit, load_model, load_ensemble` trains, and uses one model or several as one."""
+"""Gathers what people import: `from pipeline import fit, load_model, load_ensemble` trains, and uses one model or several as one."""
 
 from typing import Any
 

@@ -67,7 +67,7 @@ class Inputs(Description):
         return None
 
     augmented: ClassVar[Literal["pixels", "tokens"] | None] = None
-    """What an augmentation changes of a sample; None if these inputs are not augmented."""
+    """This says what an augmentation changes of a sample; None if these inputs are not augmented."""
 
     @property
     def columns_read(self) -> tuple[tuple[str | int, str], ...]:
@@ -141,14 +141,14 @@ class Targets(Description):
     dtype: ClassVar[type[np.generic]]
     """NumPy dtype of the stored targets."""
     form: ClassVar[Literal["class", "labels", "numbers", "tokens"] | None] = None
-    """What the targets of a sample are: the number of a class; 1 for each label that it has, and 0 for each other one (outputs,); numbers
+    """This says what the targets of a sample are: the number of a class; 1 for each label that it has, and 0 for each other one (outputs,); numbers
     (outputs,); or numbers of tokens. Losses and metrics say which of them they compare (`forms`). None for another form."""
     loss_keys: ClassVar[frozenset[str]] = frozenset()
     """Those of the keys `class_weights` and `label_smoothing` of a loss that have a meaning for such targets."""
     mixable: ClassVar[bool] = False
     """True if mixup and CutMix can mix the targets of two samples: by shares of classes or labels."""
     stored: ClassVar[Literal["apart", "windows", "within"]] = "apart"
-    """Where the targets are: stored beside the inputs, or the tokens that follow each token of the inputs. If they are in `windows`, the rows
+    """This says where the targets are: stored beside the inputs, or the tokens that follow each token of the inputs. If they are in `windows`, the rows
     of a split are consecutive pieces of one sequence, and a model returns outputs (n, length, num_outputs). `within` the inputs, they are
     among the `target_tokens` of a sample, such as those of the target text in a pair: a model returns outputs (n, length - 1, num_outputs),
     and those at a target token predict the one that follows."""
@@ -161,7 +161,7 @@ class Targets(Description):
     averaged: ClassVar[bool] = False
     """True if the predictions of several models can be one: by the mean of the probabilities of classes or tokens."""
     predictions: ClassVar[str] = "numbers"
-    """What `predict` gives, in words for people."""
+    """This says in words what `predict` gives."""
     hub_task: ClassVar[str] = "{inputs}-classification"
     """The name of the task on the Hugging Face Hub. `{inputs}` stands for the inputs, such as `image`."""
     prediction_unit: ClassVar[str | None] = None

@@ -54,7 +54,7 @@ class LeftOut(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What only the user can say about a column: which of `formats` it has, or whether `marks`, texts of some cells, mean no value."""
+    """Says what only the user can decide about a column: which of `formats` it has, or whether `marks`, texts of some cells, mean no value."""
 
     name: Column
     problem: str

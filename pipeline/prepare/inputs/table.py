@@ -134,7 +134,7 @@ class Statistics:
         self.parts, self.counts, self.scale, self.marks, self.row_shape = parts, counts, scale, marks, (len(parts),)
         self.num_rows = sum(counts.values())
         self.starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
-        """Where the values of each split begin."""
+        """The number of the row at which the values of each split begin."""
         self.categories = [dict[str, int]() for _ in parts]
         """The number that stands for each text of a column of categories until `fit`."""
         self.filled = 0

@@ -16,7 +16,7 @@ from pipeline.inference.scores import Calibration
 CURVES = {"train": canvas.BLUE, "valid": canvas.VERMILION}
 LOSSES = {"train": "train/objective", "valid": "valid/loss"}
 MOST_COLUMNS, MOST_POINTS = 4, 5000
-"""Of more columns of a regression the first are shown, and of more samples evenly spaced ones."""
+"""If a regression has more columns, the first are shown; of more samples, evenly spaced ones are."""
 FEW = 40
 """A curve with at most this many points has a marker at each point."""
 WIDE = 20.0
