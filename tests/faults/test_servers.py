@@ -60,7 +60,9 @@ def sync(root: Path, address: str) -> int:
 
 @pytest.fixture(scope="module", params=["some", pytest.param("every", marks=pytest.mark.slow)])
 def disturbed(request, fork_server: FaultServer, server: Server, tmp_path_factory) -> Iterator[dict[Fault, Disturbed]]:
-    """One stage for each fault, all at the same time; the servers are well again once all have ended."""
+    """One stage for each fault: first the one whose server is well, undisturbed, then all others at the same time, and at last every server
+    is well again.
+    """
     top = tmp_path_factory.mktemp("disturbed")
     proxies: dict[Fault, Proxy] = {fault: Proxy(server.port, fault) for fault in FAULTS[request.param]}
     roots = {fault: top / fault.replace(" ", "-") for fault in proxies}
@@ -68,8 +70,9 @@ def disturbed(request, fork_server: FaultServer, server: Server, tmp_path_factor
         root.mkdir()
         if fault in WITH_MODEL:
             tiny.write(root / "model.safetensors")
-    pids = [begin(fork_server, root, proxies[fault].address) for fault, root in roots.items()]
-    wait_until(lambda: not any(map(is_alive, pids)), 120)
+    for together in (["well"], [fault for fault in proxies if fault != "well"]):
+        pids = [begin(fork_server, roots[fault], proxies[fault].address) for fault in together]
+        wait_until(lambda pids=pids: not any(map(is_alive, pids)), 120)
     for fault, proxy in proxies.items():
         if fault != "cutting":  # it cuts the first answer of every endpoint, and so heals by being asked
             proxy.heal()
