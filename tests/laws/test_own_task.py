@@ -7,6 +7,7 @@ import ast
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -152,19 +153,7 @@ def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(
 
 
 RATINGS = "data/ratings.csv"
-SAVE = """
-from pathlib import Path
-from types import SimpleNamespace
-from pipeline.inference import model_file
-from pipeline.runs.mlflow import saved_model
-
-Path("served").mkdir()
-model = SimpleNamespace(artifact_location="served", source_run_id="run", model_id="model")
-saved_model.save(Path("served"), Path("models/model.safetensors"), model, model_file.load(Path("models/model.safetensors"))[1])
-import mlflow
-print(mlflow.pyfunc.load_model("served/model").predict([{"comfort": 2.0, "price": -1.0}, {"comfort": -2.0, "price": 1.0}]))
-"""
-KILL = """
+KILLED = f"""
 import os, signal
 from pipeline.__main__ import main
 from pipeline.train.engine.checkpoint import Checkpoints
@@ -174,8 +163,31 @@ def save_and_die(*arguments, **more):
     save(*arguments, **more)
     os.kill(os.getpid(), signal.SIGKILL)
 
+chosen = "set data={RATINGS} source.task=ordinal source.label_column=rating evaluate=ordinal train.metric=valid/mae train.epochs=8"
+assert main(chosen.split()) == main(["prepare"]) == 0
 Checkpoints.save = save_and_die
 main(["train"])
+"""
+THE_REST = f"""
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from pipeline.__main__ import main
+from pipeline.inference import model_file
+from pipeline.runs.mlflow import saved_model
+
+model = Path("models/model.safetensors")
+assert not model.exists()
+assert main(["train"]) == 0
+model.rename("first.safetensors")
+shutil.rmtree(".pipeline")
+for words in ("train", "evaluate", f"compare first.safetensors {{model}}", f"predict {{model}} {RATINGS} --output out.parquet", "report"):
+    assert main(words.split()) == 0, words
+Path("served").mkdir()
+logged = SimpleNamespace(artifact_location="served", source_run_id="run", model_id="model")
+saved_model.save(Path("served"), model, logged, model_file.load(model)[1])
+import mlflow
+print(mlflow.pyfunc.load_model("served/model").predict([{{"comfort": 2.0, "price": -1.0}}, {{"comfort": -2.0, "price": 1.0}}]))
 """
 
 
@@ -193,43 +205,27 @@ def ordinal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [(price, comfort, min(5, max(1, round(3 + comfort - price)))) for price, comfort in generator.normal(size=(200, 2)).tolist()]
     lines = ["price,comfort,rating", *(f"{price:.3f},{comfort:.3f},{rating}" for price, comfort, rating in rows)]
     (folder / RATINGS).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    chosen = f"data={RATINGS} source.task=ordinal source.label_column=rating evaluate=ordinal train.metric=valid/mae train.epochs=8"
-    python(folder, "-m", "pipeline", "set", *chosen.split())
-    python(folder, "-m", "pipeline", "prepare")
     return folder
 
 
-def python(folder: Path, *words: str, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu", PIPELINE_CHECKPOINT_EVERY_STEPS="10"),
+def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
+    environment = variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu", PIPELINE_CHECKPOINT_EVERY_STEPS="10")
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=environment
     )
-    assert (done.returncode != 0) == fails, done.stderr
-    return done.stdout
 
 
 def test_the_task_of_the_docs_is_resumed_compared_predicted_and_served(ordinal: Path) -> None:
-    python(ordinal, "-c", KILL, fails=True)
-    assert not (ordinal / "models/model.safetensors").exists()
-    assert "resum" in python(ordinal, "-m", "pipeline", "train")
-    resumed = (ordinal / "models/model.safetensors").read_bytes()
-    (ordinal / "models/model.safetensors").rename(ordinal / "resumed.safetensors")
-    shutil.rmtree(ordinal / ".pipeline", ignore_errors=True)
-    python(ordinal, "-m", "pipeline", "train")
-    assert (ordinal / "models/model.safetensors").read_bytes() == resumed
-    python(ordinal, "-m", "pipeline", "evaluate")
+    assert python(ordinal, KILLED).returncode == -signal.SIGKILL
+    done = python(ordinal, THE_REST)
+    assert done.returncode == 0, done.stderr
+    assert "resum" in done.stdout
+    assert (ordinal / "models/model.safetensors").read_bytes() == (ordinal / "first.safetensors").read_bytes()
     scores = json.loads((ordinal / "metrics/evaluate.json").read_bytes())["test"]
     assert scores["mae_interval"]["low"] <= scores["mae"] <= scores["mae_interval"]["high"] < 1
-    assert "test/mae" in python(ordinal, "-m", "pipeline", "compare", "resumed.safetensors", "models/model.safetensors")
-    predicted = [
-        json.loads(line) for line in python(ordinal, "-m", "pipeline", "predict", "models/model.safetensors", RATINGS).splitlines()
-    ]
+    assert "test/mae" in done.stdout
+    predicted = parquet.read_table(ordinal / "out.parquet").column("class").to_pylist()
     assert len(predicted) == 200
-    assert {each["class"] for each in predicted} <= {"1", "2", "3", "4", "5"}
-    python(ordinal, "-m", "pipeline", "report")
-    served = ast.literal_eval(python(ordinal, "-W", "ignore", "-c", SAVE).splitlines()[-1])
+    assert set(predicted) <= {"1", "2", "3", "4", "5"}
+    served = ast.literal_eval(done.stdout.splitlines()[-1])
     assert served[0]["class"] > served[1]["class"]

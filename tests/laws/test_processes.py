@@ -386,7 +386,7 @@ def test_processes_with_different_work_folders_are_refused(server: Server, whole
     assert said.startswith("error: the processes of rank 0 and rank 1 differ in checkpoint: ")
 
 
-@pytest.mark.parametrize(("setting", "kills"), [("digits", 4), *KILLS])
+@pytest.mark.parametrize(("setting", "kills"), [("digits", 2), *KILLS])
 def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(server: Server, tmp_path: Path, setting: str, kills: int) -> None:
     """A campaign that proves nothing fails."""
     outcome = server.campaign(tmp_path, "tests.faults.killing", kills, setting)
