@@ -66,13 +66,15 @@ def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, 
         (".\\A\\1.PNG", ["a/1.png", "b/1.png"], "a/1.png"),
         ("data/a/1.png", ["a/1.png", "b/1.png"], "a/1.png"),
         ("1.png", ["a/1.png", "a/0.png", "b/1.png"], "a/1.png"),
+        ("1.png", ["train/1.png", "test/1.png", "test/0.png"], "train/1.png"),
         ("1.png", ["test/1.png", "training/1.png"], "training/1.png"),
         ("3.png", ["a/1.png"], "lists/3.png"),
         ("1.png", ["a/1.png", "b/1.png"], None),
+        ("1.png", ["a/1.png", "a/2.png", "b/1.png", "b/0.png"], None),
     ],
 )
 def test_an_image_is_the_one_whose_path_ends_as_written(written: str, files: list[str], expected: str | None) -> None:
-    rows = [ListedImage(Path("data/lists/all.csv"), number, text, TRAIN) for number, text in enumerate((written, "0.png"))]
+    rows = [ListedImage(Path("data/lists/all.csv"), number, text, TRAIN) for number, text in enumerate((written, "0.png", "2.png"))]
     if expected is None:
         with pytest.raises(
             Refusal, match=r"all.csv:0: 1.png may be a/1.png or b/1.png: write the path relative to the folder of the table"

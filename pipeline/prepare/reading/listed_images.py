@@ -36,21 +36,35 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
         return written
     by_stem = images_by_stem(files)
     fitting = [candidates(row.text, by_stem) for row in rows]
-    in_folder = Counter((row.path, parent(name)) for names, row in zip(fitting, rows, strict=True) for name in names)
+    together = Counter(
+        (row.path, row.split, parent(name), parent(other))
+        for names, row in zip(fitting, rows, strict=True)
+        for name in names
+        for other in names
+    )
+
+    def is_better(name: str, other: str, row: ListedImage) -> bool:
+        """Return whether a name fits better than another: its folder alone is that of the row's split, or it has all that the other folder
+        has of the rows, and more. Folders that have a part of the rows each, as those of classes, leave the question open.
+        """
+        folder, rival = parent(name), parent(other)
+        if (split_in(folder) == row.split) != (split_in(rival) == row.split):
+            return split_in(folder) == row.split
+        in_folder, in_rival, in_both = (together[row.path, row.split, *pair] for pair in ((folder,) * 2, (rival,) * 2, (folder, rival)))
+        return in_both == in_rival < in_folder
 
     def chosen(path: str, row: ListedImage, names: Sequence[str]) -> str:
         if not names or path.startswith("../"):
             refuse_outside(path, row, root)
         if path in known or not names:
             return path
-        ranks = {name: (in_folder[row.path, parent(name)], split_in(parent(name)) == row.split) for name in names}
-        best = [name for name in names if ranks[name] == max(ranks.values())]
-        if len(best) > 1:
+        best = next((name for name in names if all(name == other or is_better(name, other, row) for other in names)), None)
+        if best is None:
             raise Refusal(
-                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(best[0])} or {shown(best[1])}: write the path relative to the folder of "
-                "the table, or move one of them to another place"
+                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(names[0])} or {shown(names[1])}: write the path relative to the "
+                "folder of the table, or move one of them to another place"
             )
-        return best[0]
+        return best
 
     return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
 
