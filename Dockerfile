@@ -26,7 +26,7 @@ ARG HUB
 # setuptools first, in the lock's version: it builds packages that have no wheel, so nothing comes from outside the lock.
 # Then remove files that no training loads: static libraries, tests, Triton's AMD backend and profiler, NVSHMEM's bitcode for custom kernels,
 # the solver for several GPUs, CUPTI's hardware counters (torch.profiler uses only its activities) and the protocol-buffer compiler
-# (docs/image.md has the sizes).
+# (docs/container.md has the sizes).
 # hadolint ignore=DL3003
 RUN --mount=type=cache,target=/root/.cache/pip python3 -m venv /installer && python3 -m venv --without-pip /opt/venv \
     && sed -n '/^setuptools==/,/# via/p' /requirements.lock > /setuptools.lock \

@@ -143,6 +143,6 @@ def test_a_change_of_code_rebuilds_no_dependency_and_takes_seconds(image: str, c
 
 
 def test_the_image_without_its_base_is_as_small_as_documented(image: str) -> None:
-    """The sizes are in docs/image.md."""
+    """The sizes are in docs/container.md."""
     base = inspect(docker.BASE_IMAGE)["Size"] if docker.BASE_IMAGE else 0
     assert inspect(image)["Size"] - base < 6.2e9

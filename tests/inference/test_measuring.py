@@ -315,9 +315,9 @@ def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own) -> None:
         measured(["top_2_accuracy"], 2)
 
 
-def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, tmp_path: Path) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A metric\n")[2]
-    example, checking, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    example, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     own(METRICS, "worst_recall", example)
     names = ["worst_recall", "auroc"]
     changes = {"train.metrics": names, "train.metric": "valid/worst_recall", "train.export_weights": "best", "evaluate.metrics": names}
@@ -325,9 +325,6 @@ def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_inter
     rows = list(csv.DictReader((folder / "plots/train/history.csv").read_text(encoding="utf-8").splitlines()))
     best = json.loads((folder / "metrics/train.json").read_bytes())["best"]
     assert best["value"] == max(float(row["valid/worst_recall"]) for row in rows if row["valid/worst_recall"])
-    monkeypatch.chdir(folder)
-    exec(checking, {})  # noqa: S102  # the example of our own docs
-    assert float(capsys.readouterr().out.splitlines()[-1]) == pytest.approx(best["value"])
     scores = json.loads((folder / "metrics/evaluate.json").read_bytes())["test"]
     assert scores["worst_recall"] == pytest.approx(min(each["recall"] for each in scores["per_class"].values()))
     assert scores["auroc_interval"]["low"] < scores["auroc"] < scores["auroc_interval"]["high"] <= 1
