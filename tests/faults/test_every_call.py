@@ -14,7 +14,7 @@ def test_a_kill_or_an_error_at_every_call_of_a_save_leaves_a_whole_checkpoint() 
     assert {"write", "fsync", "rename", "openat"} <= set(outcome["kinds"])
     assert outcome["seen"]["death"] == {"ended": outcome["calls"]}
     for errors in (outcome["seen"]["a full disk"], outcome["seen"]["a broken disk"]):
-        assert errors["said"] >= 8, "writing, forcing and moving must each be able to fail"
+        assert errors["said"] >= 4, "writing, forcing and moving must each be able to fail"
 
 
 def test_a_power_cut_at_any_moment_of_a_save_loses_no_finished_checkpoint(tmp_path) -> None:
