@@ -111,11 +111,6 @@ def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> N
     assert "usage: python -m pipeline repro" in run(*HARDENED, image, "repro", "--help")
 
 
-def test_the_error_of_a_verb_without_results_says_how_they_are_kept(image: str) -> None:
-    output = run(image, "summary", code=2)
-    assert output.splitlines()[-1].startswith(f"container: {HOME} is deleted with this container: add `-v NAME:{HOME}` to keep the results")
-
-
 def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, tmp_path: Path) -> None:
     folder = clone(tmp_path / "theirs")
     make_accessible(folder)
@@ -131,13 +126,6 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, 
     )
 
 
-def test_a_mounted_checkout_that_is_not_the_working_folder_is_refused(image: str, tmp_path: Path) -> None:
-    folder = clone(tmp_path / "theirs")
-    make_accessible(folder)
-    output = run("--volume", f"{folder}:/workspace", image, "check", code=2)
-    assert "/workspace is a checkout, but this job would run the image's own code: add `-w /workspace`" in output
-
-
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}", image)
@@ -150,21 +138,9 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 
 
-def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
-    program = "from pipeline.core import limits; print(limits.usable_cpus())"
-    assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
-
-
 def test_a_kill_for_the_memory_limit_is_reported(image: str) -> None:
     output = run("--memory", "150m", image, "check", code=137)
     assert "container: the OOM killer killed a process of this container: raise its memory limit" in output
-
-
-def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
-    with volume() as name:
-        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}")
-        assert "params.yaml is valid" in run(*words, image, "check")
-        run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
 
 
 def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path: Path) -> None:

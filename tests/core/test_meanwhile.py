@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -49,6 +50,7 @@ SOURCE = {
 SOURCE |= {"on_corrupt": "fail", "max_pixels": 10_000, "white": None}
 IMAGES = "data/raw/images"
 ARRAY, MODEL, CODE = Path("data/prepared/train-inputs.npy"), Path("models/model.safetensors"), Path("pipeline/train/engine/fit.py")
+WITHOUT_IGNORED = stage.without_ignored
 LOOP = (training.Training, "save_when_due")
 Edit = Callable[[], object]
 
@@ -68,6 +70,7 @@ def source(root: str, **changes: object) -> dict[str, object]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
     monkeypatch.setattr(stage, "SETTLES_WITHIN_S", 0.0)
+    monkeypatch.setattr(stage, "without_ignored", lambda names, _: names)  # one test asks DVC, which takes a second
     monkeypatch.chdir(project.make(tmp_path))
     write_folder(tmp_path / IMAGES, images())
     project.write_params(tmp_path, source(IMAGES))
@@ -147,6 +150,13 @@ def test_equal_bytes_with_another_time_are_no_change(folder: Path, monkeypatch) 
 
 def test_a_file_that_prepare_does_not_read_may_be_added(folder: Path, monkeypatch) -> None:
     after(prepare_stage.writer, "store", (folder / IMAGES / ".DS_Store").touch, monkeypatch)
+    assert by_dvc("prepare", monkeypatch) == 0
+
+
+def test_a_file_that_dvc_ignores_may_be_added(folder: Path, monkeypatch) -> None:
+    monkeypatch.setattr(stage, "without_ignored", WITHOUT_IGNORED)
+    monkeypatch.setattr(stage.subprocess, "run", lambda *_, input, **__: SimpleNamespace(stdout=input))  # DVC's answer
+    after(prepare_stage.writer, "store", (folder / IMAGES / "cat/0.bmp").touch, monkeypatch)
     assert by_dvc("prepare", monkeypatch) == 0
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import tracemalloc
 import weakref
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
@@ -147,28 +146,6 @@ def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-keys.jsonl", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
         Prepared.open(tmp_path).split(VALID)
-
-
-def test_rows_are_digested_before_the_last_sample_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
-    digested, before_the_last = [], []
-
-    class AtOnce(ThreadPoolExecutor):
-        """Ends each call before `submit` returns, so that nothing depends on the speed of a thread."""
-
-        def submit(self, *call):
-            future = super().submit(*call)
-            wait([future])
-            return future
-
-    monkeypatch.setattr(files, "digest_threads", AtOnce)
-    monkeypatch.setattr(
-        files, "digest_at", lambda path, start, real=files.digest_at: (digested.append((path.name, start)), real(path, start))[1]
-    )
-    write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, advance=lambda _: before_the_last.append(len(digested)))
-    assert before_the_last[-1] >= 5
-    assert len(set(digested)) == len(digested)
 
 
 def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):

@@ -1,7 +1,6 @@
 """Tokenizers: texts survive the way to token numbers and back, and a description of a stranger is validated."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -40,7 +39,7 @@ def fitted(kind, texts=TEXTS, *, normalization=(), most_tokens=300, min_count=1)
 BYTE, BPE, CHARACTER, WORD = (fitted(kind) for kind in ("byte", "bpe", "character", "word"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.text())
 def test_bytes_and_bpe_give_every_text_back(text):
     for tokenizer in (BYTE, BPE):
@@ -176,10 +175,6 @@ def test_a_text_is_normalized_in_the_given_order(changes, text, expected):
     assert fitted("byte", normalization=changes).encode(text).tolist() == BYTE.encode(expected).tolist()
 
 
-def test_the_tokenizer_is_fitted_to_normalized_texts():
-    assert fitted("word", ["The THE the A"], normalization=("lowercase",)).description.vocabulary == ("the", "a")
-
-
 def test_fitting_gives_the_same_description_in_every_process_with_any_number_of_threads():
     environments = [
         {PARALLELISM: "true", "RAYON_NUM_THREADS": "3", "PYTHONHASHSEED": "1"},
@@ -191,12 +186,6 @@ def test_fitting_gives_the_same_description_in_every_process_with_any_number_of_
     ]
     assert outputs[0].stdout == outputs[1].stdout
     assert len(outputs[0].stdout.splitlines()) == 4
-
-
-def test_fitting_leaves_the_environment_as_it_was(monkeypatch):
-    monkeypatch.setenv(PARALLELISM, "true")
-    fitted("bpe")
-    assert os.environ[PARALLELISM] == "true"
 
 
 HOSTILE = {

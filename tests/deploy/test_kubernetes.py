@@ -92,22 +92,6 @@ def test_the_variables_are_those_that_the_code_reads() -> None:
     assert {reference["configMapRef"]["name"] for container in all_containers() for reference in container["envFrom"]} == {"pipeline"}
 
 
-def test_a_pod_has_requests_and_limits_and_whole_cpus() -> None:
-    for container in all_containers():
-        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert set(requests) == {"cpu", "memory"}
-        assert {name: limits[name] for name in requests} == requests, "a pod with equal requests and limits is evicted last"
-        assert limits["cpu"].isdecimal()
-
-
-def test_only_what_computes_on_a_gpu_asks_for_one() -> None:
-    with_gpu = {
-        name for name, pod in pods().items() for container in containers(pod) if "nvidia.com/gpu" in container["resources"]["limits"]
-    }
-    assert with_gpu == pods().keys() - {"pipeline-prepare"}
-    assert {name for name, pod in pods().items() if "tolerations" in pod} == with_gpu
-
-
 def test_a_pod_that_is_stopped_has_time_for_its_save() -> None:
     periods = {pod["terminationGracePeriodSeconds"] for pod in pods().values()}
     (period,) = periods
@@ -145,12 +129,6 @@ def test_the_pods_of_a_training_find_each_other() -> None:
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": own}}]}]
     assert job["completionMode"] == "Indexed"
     assert int(option(words, "nnodes")) == job["completions"] == job["parallelism"]
-
-
-def test_all_cores_are_shared_among_the_processes_of_a_machine() -> None:
-    (container,) = pods()["pipeline-train"]["containers"]
-    limits, (threads,) = container["resources"]["limits"], [v["value"] for v in container["env"] if v["name"] == "PIPELINE_THREADS"]
-    assert int(threads) * int(limits["nvidia.com/gpu"]) == int(limits["cpu"])
 
 
 def test_the_docs_name_every_file_and_none_that_is_missing() -> None:

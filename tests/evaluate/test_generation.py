@@ -11,7 +11,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer_description import END, PAD, UNKNOWN, TokenizerDescription
 from pipeline.evaluate import generation
 from pipeline.evaluate.generation import GenerationSettings
-from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, texts, title
+from tests.models.text_models import LANGUAGE_MODELS, build, texts, title
 
 generate = partial(generation.generate, tokenizer=TokenizerDescription(kind="byte"))
 draw = partial(generation.draw, excluded=[PAD, UNKNOWN])
@@ -145,8 +145,3 @@ def test_outputs_that_are_not_finite_are_refused() -> None:
     for value in (float("nan"), float("-inf")):
         with pytest.raises(Refusal, match="the outputs of the model are not finite"):
             draw(torch.tensor([*LOGITS, value]), settings(), torch.Generator())
-
-
-def test_a_network_without_steps_is_refused() -> None:
-    with pytest.raises(Refusal, match="this model cannot generate text: its network has no method `step`"):
-        next(generate(model_of(build(CLASSIFIERS[0])), [3], settings=settings()))

@@ -59,17 +59,8 @@ def assert_captured(steps: list[captured.CapturedStep]) -> None:
         assert all(recording.graph for recording in recordings if recording.calls > 2)
 
 
-@EVERY_MODEL
-@EVERY_PRECISION
-def test_a_captured_training_ends_in_the_bytes_of_an_eager_one(
-    train_params,
-    begin: Begin,
-    steps,
-    data: Data,
-    model: str,
-    precision: str,
-) -> None:
-    params, prepared = train_params(changes_of(model, LONG | PRECISIONS[precision])), data(MODELS[model][0])
+def assert_ends_in_the_bytes_of_an_eager_one(begin: Begin, params, prepared, steps: list[captured.CapturedStep]) -> None:
+    """Captured as a whole, and from or to a checkpoint of an eager training."""
     eager = begin(params, "eager", prepared, graphs="off")
     first = {name: weight.detach().clone() for name, weight in eager.state.model.named_parameters() if weight.requires_grad}
     list(eager.reports())
@@ -78,6 +69,15 @@ def test_a_captured_training_ends_in_the_bytes_of_an_eager_one(
     assert_same_end(eager, resumed(begin, params, prepared, "on", "off"))
     assert_same_end(eager, resumed(begin, params, prepared, "off", "on"))
     assert_captured(steps)
+
+
+@EVERY_MODEL
+@EVERY_PRECISION
+def test_a_captured_training_ends_in_the_bytes_of_an_eager_one(
+    train_params, begin: Begin, steps, data: Data, model: str, precision: str
+) -> None:
+    params = train_params(changes_of(model, LONG | PRECISIONS[precision]))
+    assert_ends_in_the_bytes_of_an_eager_one(begin, params, data(MODELS[model][0]), steps)
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -100,12 +100,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_captured_training_ends_in_the_bytes_of_an_eager_one_with(train_params, begin: Begin, steps, prepared, recipe: str) -> None:
-    params = train_params(changes_of("convnet", LONG | RECIPES[recipe]))
-    eager = trained(begin, params, prepared, "off")
-    assert_same_end(eager, trained(begin, params, prepared, "on"))
-    assert_same_end(eager, resumed(begin, params, prepared, "on", "off"))
-    assert_same_end(eager, resumed(begin, params, prepared, "off", "on"))
-    assert_captured(steps)
+    assert_ends_in_the_bytes_of_an_eager_one(begin, train_params(changes_of("convnet", LONG | RECIPES[recipe])), prepared, steps)
 
 
 @pytest.mark.parametrize("changes", [{"train.on_nonfinite": "skip"}, {"train.precision": "fp16"}], ids=["skip", "fp16"])

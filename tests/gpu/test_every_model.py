@@ -10,6 +10,7 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.inference import torch_errors
 from pipeline.inference.machine import Machine
+from pipeline.models import recurrent
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.training import Training
 from tests.gpu.conftest import Data
@@ -112,3 +113,13 @@ def test_the_step_that_overflows_in_fp16_is_skipped_counted_and_resumed(train_pa
     assert rows[0]["train/skipped_steps"] >= 1
     assert "train/objective" in rows[-1], "no step was applied at the end"
     assert_same_end(*found)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+@pytest.mark.parametrize(("autocast", "computed"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float16)])
+def test_a_cell_does_not_compute_in_fp16_under_autocast_to_bf16(cell: str, autocast: torch.dtype, computed: torch.dtype) -> None:
+    inputs = torch.randn(2, 3, 8, device="cuda")
+    network: nn.RNNBase = recurrent.CELLS[cell](8, 8, batch_first=True).to("cuda")
+    with torch.autocast("cuda", dtype=autocast):
+        outputs, _ = recurrent.run_cell(network, inputs)
+    assert outputs.dtype == computed

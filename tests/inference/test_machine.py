@@ -144,15 +144,6 @@ def test_determinism_is_set_without_filling_fresh_memory() -> None:
         torch.use_deterministic_algorithms(before)
 
 
-@pytest.mark.parametrize(("deterministic", "training", "tries"), [(False, True, True), (False, False, False), (True, True, False)])
-def test_cudnn_tries_its_algorithms_only_in_a_training_that_need_not_be_deterministic(deterministic, training, tries: bool) -> None:
-    try:
-        machine.set_determinism(deterministic, training=training)
-        assert torch.backends.cudnn.benchmark == tries
-    finally:
-        machine.set_determinism(False)
-
-
 def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_its_memory_is_told_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "Some GPU")
     monkeypatch.setattr("torch.cuda.memory_stats", lambda _: {"allocated_bytes.all.peak": 2_000_000, "reserved_bytes.all.peak": 3_000_000})

@@ -8,7 +8,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference import torch_errors
 from pipeline.inference.networks import Model
 from pipeline.models import mlp
-from pipeline.train.engine import objective
 
 
 @pytest.mark.parametrize(
@@ -80,11 +79,6 @@ def test_another_error_stays_as_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as raised, torch_errors.with_remedies(size="train.micro_batch_size"):
         raise error
     assert raised.value is error
-
-
-def test_a_model_that_returns_no_tensor_is_refused() -> None:
-    with pytest.raises(Refusal, match=r"^model\.name: this model returns a dict, but there are 3 classes, tokens or numbers: correct it"):
-        objective.refuse_misfit({"logits": torch.zeros(2, 3)}, 3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

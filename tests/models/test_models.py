@@ -70,15 +70,6 @@ def test_a_resnet_has_as_many_layers_with_weights_as_its_depth_says() -> None:
         assert len(layers) == depth
 
 
-def test_width_is_the_width_of_the_first_stage() -> None:
-    for settings in (
-        {"name": "convnet", "weights": None, "width": 12, "dropout": 0.0},
-        {"name": "resnet", "weights": None, "depth": 10, "width": 12},
-    ):
-        first = next(layer for layer in build(settings, spec_of((8, 8, 3))).modules() if isinstance(layer, nn.Conv2d))
-        assert (first.in_channels, first.out_channels) == (3, 12)
-
-
 @pytest.mark.parametrize(
     ("settings", "shape", "words"),
     [
@@ -92,14 +83,3 @@ def test_images_that_are_too_small_are_refused_with_the_remedy(settings: dict[st
     with pytest.raises(Refusal) as caught:
         build(settings, spec_of(shape))
     assert str(caught.value) == words
-
-
-def test_a_step_gives_every_weight_a_finite_gradient() -> None:
-    for settings in SMALL[:-1]:
-        spec = spec_of((8, 8, 1))
-        network = build(settings, spec)
-        nn.functional.cross_entropy(network(images(spec, 4)), torch.tensor([0, 1, 2, 0])).backward()  # type: ignore[no-untyped-call]
-        for name, parameter in network.named_parameters():
-            if parameter.requires_grad:
-                assert parameter.grad is not None, name
-                assert parameter.grad.isfinite().all(), name

@@ -60,11 +60,6 @@ def test_resident_and_streamed_windows_are_equal_whatever_the_micro_batch() -> N
         assert all(torch.equal(a, b) for one, two in zip(found[0], other, strict=True) for a, b in zip(one, two, strict=True))
 
 
-def test_the_number_of_targets_is_that_of_the_tokens() -> None:
-    batch = next(loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=4, seed=4, start=0))
-    assert batch.num_targets == 4 * LENGTH == sum(part.targets.numel() for part in batch.parts(3) if part.targets is not None)
-
-
 def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch() -> None:
     lengths = np.array([3, 9, 1, 40, 2, 17, 5, 8])
     rows = (np.arange(40) < lengths[:, None]).astype(np.int32)
@@ -95,8 +90,3 @@ def test_batches_of_any_size_read_every_epoch_whole(num_samples: int, batch_size
     assert len(stream) == 3 * num_samples * batch_size
     for epoch in range(len(stream) // num_samples):
         assert sorted(stream[epoch * num_samples : (epoch + 1) * num_samples].tolist()) == list(range(num_samples))
-
-
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [Order(100, seed).permutation(epoch).tolist() for seed in (1, 2) for epoch in (0, 1)]
-    assert len({tuple(order) for order in orders}) == 4

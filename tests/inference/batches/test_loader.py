@@ -2,7 +2,6 @@
 
 import threading
 from itertools import chain, islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,13 +114,6 @@ def test_a_split_too_large_for_memory_is_streamed(prepared: Prepared, cpu: torch
     assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) held on cpu"
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
     assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) read from the disk, a batch ahead"
-
-
-def test_processes_on_one_machine_share_its_memory(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
-    available_bytes = 3 * prepared.train.inputs.nbytes
-    monkeypatch.setattr(loader.psutil, "virtual_memory", lambda: SimpleNamespace(available=available_bytes))
-    assert loader.SplitTensors(prepared.train, cpu).resident
-    assert not loader.SplitTensors(prepared.train, cpu, num_sharing=2).resident
 
 
 def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -> None:

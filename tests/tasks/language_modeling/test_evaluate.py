@@ -110,12 +110,3 @@ def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None
     assert "## Temperature 0\n" in text
     assert "## Temperature 1\n" in text
     assert text.count("\nab") == 2
-
-
-def test_a_test_split_shorter_than_a_window_has_a_loss_for_the_positions_that_it_has(tmp_path: Path) -> None:
-    evaluator = Evaluator(SPEC, SETTINGS.model_copy(update={"temperatures": ()}))
-    evaluator.add(LOGITS[-1:], TARGETS[-1:])
-    evaluator.write(tmp_path, inputs=TOKENS[-LENGTH - 1 : -1].view(1, LENGTH).numpy(), history=HISTORY, model=torch.nn.Module())
-    rows = (tmp_path / "loss_by_position.csv").read_text().splitlines()[1:]
-    assert [row.split(",")[0] for row in rows] == ["1", "2"]
-    assert all(math.isfinite(float(row.split(",")[1])) for row in rows)

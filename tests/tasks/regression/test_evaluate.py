@@ -15,6 +15,7 @@ from pipeline.evaluate.reports import predictions, recorded
 from pipeline.inference.batch import Batch
 from pipeline.inference.networks import Model, postprocessing, predict
 from pipeline.tasks.regression.evaluate import Evaluator, Settings
+from pipeline.tasks.regression.predict import Predictor, rounded
 from pipeline.tasks.regression.targets import Floats, NumberTargets
 from tests.specs import image_spec
 
@@ -92,10 +93,6 @@ def test_targets_that_differ_by_rounding_are_equal() -> None:
         NumberTargets(columns=("y",)).refuse_unlearnable(np.array([[0.3], [0.1 + 0.2]]), "a.csv: train")
 
 
-def test_a_single_sample_has_no_intervals() -> None:
-    assert not any(name.endswith("_interval") for name in fed(1, PREDICTED[:1], ACTUAL[:1]).scores())
-
-
 def test_each_sample_has_its_numbers_in_their_units_and_its_squared_error(tmp_path: Path) -> None:
     evaluator = fed(60)
     scores = evaluator.sample_scores()
@@ -121,3 +118,24 @@ def test_an_output_that_is_not_finite_is_refused() -> None:
     broken[3, 1] = torch.nan
     with pytest.raises(Refusal, match=r"^the model's outputs are not finite for 1 of 60 samples .*: its training diverged"):
         fed(60, broken).scores()
+
+
+def test_a_column_called_input_leaves_the_name_of_the_sample() -> None:
+    inputs = image_spec(shape=(2, 2, 1), classes=("a", "b"), mean=(0.4,), std=(0.3,)).inputs
+    predictor = Predictor(Spec(inputs=inputs, targets=NumberTargets(columns=("input",), mean=(0.0,), std=(1.0,))), top_k=1)
+    (prediction,) = predictor.predictions(["a.png"], np.array([[2.5]], np.float32))
+    assert prediction.record() == {"input": "a.png", "predicted input": 2.5}
+    assert prediction.cells() == {"input": "a.png", "predicted input": "2.5"}
+
+
+@pytest.mark.parametrize(
+    ("number", "std", "printed"),
+    [
+        (1699999750.6744442, 669.0, "1699999750.7"),
+        (2.123456789, 1.0, "2.123457"),
+        (0.0, 1.0, "0"),
+        (-8.29245168e-48, 2e-47, "-8.292452e-48"),
+    ],
+)
+def test_the_terminal_shows_four_digits_of_the_spread_of_the_targets(number: float, std: float, printed: str) -> None:
+    assert rounded(number, std) == printed

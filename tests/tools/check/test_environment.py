@@ -1,12 +1,17 @@
-"""`check` and the stages refuse wrong environment variables with the remedy."""
+"""`check` and the stages refuse wrong environment variables with the remedy, and paths that SQLite's URI, DVC or PATH cannot hold."""
 
+import subprocess
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
+from tests import project
+from tests.imports import TOP
+from tests.repository import variables
 from tests.tools.parameters import Parameters
 
 Refused = Callable[..., list[str]]
@@ -54,7 +59,7 @@ def test_all_bad_variables_are_named_at_once_with_the_remedy(parameters, refused
 
 def test_variables_that_would_have_no_effect_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     server = {"MLFLOW_TRACKING_URI": "http://host:5000", "MLFLOW_WORKSPACE": "team", "MLFLOW_ENABLE_WORKSPACES": "true"}
-    for variables, name in (
+    for given, name in (
         ({"MLFLOW_EXPERIMENT_ID": "1", "MLFLOW_EXPERIMENT_NAME": "pipeline"}, "MLFLOW_EXPERIMENT_ID"),
         ({"MLFLOW_EXPERIMENT_ID": "1"}, None),
         ({"MLFLOW_WORKSPACE": "team"}, "MLFLOW_WORKSPACE"),
@@ -62,7 +67,7 @@ def test_variables_that_would_have_no_effect_are_refused_by_name(monkeypatch: py
         (server, None),
     ):
         with monkeypatch.context() as patch:
-            for variable, value in variables.items():
+            for variable, value in given.items():
                 patch.setenv(variable, value)
             with pytest.raises(Refusal, match=f"^{name}: .*unset ") if name else nullcontext():
                 Environment.read()
@@ -100,3 +105,54 @@ def test_a_precision_that_a_gpu_cannot_do_is_refused_at_its_line(parameters: Par
     assert refused("check") == [
         f"params.yaml:{line}: train.precision: bf16 needs compute capability 8.0, but Old GPU has 7.0: write `train.precision: auto`"
     ]
+
+
+def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir()
+    project.make(folder)
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize(("name", "address"), [("what?", ""), ("100%", "sqlite:///runs.db")])
+def test_a_path_that_the_address_of_the_store_cannot_hold_is_refused(refused, tmp_path, monkeypatch, name: str, address: str) -> None:
+    enter(tmp_path / name, monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    [message] = refused("check")
+    assert "`?` or `%`" in message
+    assert "move the checkout" in message
+
+
+@pytest.mark.parametrize("name", ["a{b", "a}b"])
+def test_a_curly_brace_with_which_dvc_fails_after_a_stage_is_refused(refused: Refused, tmp_path: Path, monkeypatch, name: str) -> None:
+    enter(tmp_path / name, monkeypatch)
+    [message] = refused("check")
+    assert "curly brace" in message
+
+
+@pytest.mark.parametrize("name", ["data", "models"])
+def test_a_link_to_a_folder_outside_is_refused_in_a_git_repository(refused: Refused, tmp_path: Path, monkeypatch, name: str) -> None:
+    enter(tmp_path / "checkout", monkeypatch)
+    Path(".git").mkdir()
+    (tmp_path / "large").mkdir()
+    if Path(name).exists():
+        Path(name).rename(tmp_path / "large/before")
+    Path(name).symlink_to(tmp_path / "large")
+    assert any(f"{name} is a link to {tmp_path / 'large'}, and DVC refuses results outside" in message for message in refused("check"))
+
+
+def test_make_refuses_a_colon_which_path_cannot_hold(tmp_path: Path) -> None:
+    folder = tmp_path / "one:two"
+    folder.mkdir()
+    (folder / "Makefile").write_bytes((TOP / "Makefile").read_bytes())
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-o", ".venv/.locked", "repro"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=variables(),
+    )
+    assert done.returncode == 2
+    assert "one:two: this path has a colon" in done.stderr
+    assert done.stdout == ""

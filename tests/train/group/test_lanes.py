@@ -241,11 +241,6 @@ def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(tra
     assert same(plain.state.tensors(), exchanged.state.tensors())
 
 
-def test_one_lane_in_one_process_has_no_machinery_at_all(train_params, prepared) -> None:
-    """So a step has the operations that `laws/test_step_costs.py` counts."""
-    assert begin(train_params(COMMON), prepared).state.lanes is ONE_LANE
-
-
 def test_a_lane_adds_few_operations_to_those_of_a_micro_batch(train_params, prepared) -> None:
     """Allowed are setting aside and adding the gradients, the buffers, and two sums of each metric in float64."""
     cut = CHANGES | AUGMENTED | {"model": CONVNET | {"dropout": 0.0}, "train.micro_batch_size": 4}
