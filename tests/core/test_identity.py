@@ -92,11 +92,6 @@ def test_what_differs_is_named_in_words_with_both_values() -> None:
     assert BASE.differs_only_in_machine(replace(BASE, fingerprint={}))
 
 
-def test_a_null_differs_from_a_missing_value_in_each_of_several_mappings() -> None:
-    found = identity.differences({"a": None, "b": 1}, {"a": None, "b": 1}, {"b": 1}, missing="none")
-    assert found == [("a", (None, None, "none"))]
-
-
 CPU = torch.device("cpu")
 
 

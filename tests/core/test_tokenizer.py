@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pipeline.core.normalization import normalize, pieces
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.core.tokenizer_description import BYTE_SIGNS, END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
+from pipeline.core.tokenizer_description import END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import PARALLELISM, fit
 from tests.imports import TOP
@@ -221,11 +221,3 @@ def test_two_pairs_may_make_one_token():
     assert description.tokens[256:] == ("ab", "bc", "abc")
     assert description.num_tokens == NUM_SPECIAL + 259
     assert Tokenizer(description).encode("abc").tolist() == [NUM_SPECIAL + 258]
-
-
-def test_the_signs_of_bytes_are_those_of_the_library():
-    from tokenizers import pre_tokenizers
-
-    assert sorted(BYTE_SIGNS) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é \n")
-    assert split[0][0] == "".join(BYTE_SIGNS[byte] for byte in "é \n".encode())

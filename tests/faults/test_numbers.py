@@ -153,12 +153,10 @@ def test_the_batch_of_mixed_samples_is_kept_with_their_shares(train_params, prep
     assert torch.equal(tensors["targets"], targets.cpu())
 
 
-@pytest.mark.parametrize(
-    ("data", "model", "named"), [("texts", texts.LSTM, "samples"), ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL, "windows from tokens")]
-)
-def test_the_batch_of_a_text_model_is_kept_with_its_texts(train_params, tmp_path: Path, monkeypatch, data: str, model, named: str) -> None:
-    prepared, read = getattr(texts, data)(), []
-    training = begin(train_params({**OF_TEXT, "model": model, "train.report_every_steps": 4}), prepared, tmp_path)
+def test_the_batch_of_a_language_model_is_kept_with_its_texts(train_params, tmp_path: Path, monkeypatch) -> None:
+    prepared, read = texts.corpus(), []
+    changes = {**OF_TEXT, "model": texts.TRANSFORMER_LANGUAGE_MODEL, "train.report_every_steps": 4}
+    training = begin(train_params(changes), prepared, tmp_path)
     compute = training.state.model.network.forward
 
     def forward(tokens: torch.Tensor) -> torch.Tensor:
@@ -172,16 +170,12 @@ def test_the_batch_of_a_text_model_is_kept_with_its_texts(train_params, tmp_path
         run(training)
     tensors, _ = tensor_file.load(tmp_path / f"nonfinite-{BAD:012d}.safetensors")
     rows = tensors["rows"]
-    assert f"on {named} {', '.join(map(str, rows[:5].tolist()))}, ..." in str(caught.value)
+    assert f"on windows from tokens {', '.join(map(str, rows[:5].tolist()))}, ..." in str(caught.value)
     assert torch.equal(tensors["inputs"], torch.cat(read))
-    if data == "texts":
-        assert torch.equal(tensors["targets"], torch.from_numpy(prepared.train.targets)[rows])
-        assert torch.equal(tensors["inputs"], torch.from_numpy(prepared.train.inputs)[rows, : tensors["inputs"].shape[1]])
-    else:
-        sequence = torch.from_numpy(prepared.train.inputs).flatten()
-        positions = rows[:, None] + torch.arange(texts.LENGTH)
-        assert torch.equal(tensors["inputs"], sequence[positions % len(sequence)])
-        assert torch.equal(tensors["targets"], sequence[(positions + 1) % len(sequence)].long())
+    sequence = torch.from_numpy(prepared.train.inputs).flatten()
+    positions = rows[:, None] + torch.arange(texts.LENGTH)
+    assert torch.equal(tensors["inputs"], sequence[positions % len(sequence)])
+    assert torch.equal(tensors["targets"], sequence[(positions + 1) % len(sequence)].long())
 
 
 def test_skipping_goes_on_as_if_the_step_had_changed_nothing_and_says_so(

@@ -144,17 +144,6 @@ def test_the_direction_of_a_metric_is_known_without_torch() -> None:
     assert found.stdout == "{'ece': 'min', 'top_5_accuracy': 'max'} False\n"
 
 
-def test_check_refuses_metrics_that_do_not_fit_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    names = {"train.metrics": ["cohen_kappa"], "evaluate.metrics": ["auroc"]}
-    monkeypatch.chdir(project.make(tmp_path, names, setting="code"))
-    assert main(["check"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert [re.sub(r":\d+: ", ": ", line).removeprefix("error: ") for line in lines] == [
-        "params.yaml: train.metrics: cohen_kappa needs a task with classes, but this task has none: remove it",
-        "params.yaml: evaluate.metrics: auroc needs a task with classes, but this task has none: remove it",
-    ]
-
-
 def test_a_metric_that_does_not_fit_is_refused() -> None:
     with pytest.raises(Refusal, match=r"^train\.metrics: auroc needs a task with classes, but this task has none: remove it"):
         Measured(["auroc"], text_spec(), key="train.metrics", num_samples=1, batch_size=1)
@@ -292,15 +281,6 @@ def test_a_metric_that_only_an_evaluation_measures_cannot_select_weights(tmp_pat
     monkeypatch.chdir(project.make(tmp_path, {"train.metric": "valid/auroc", "evaluate.metrics": ["auroc"]}))
     assert main(["check"]) == 2
     assert "train.metric: no validation measures auroc: add it to train.metrics, or choose one of valid/loss, " in capsys.readouterr().err
-
-
-def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own) -> None:
-    own(METRICS, "top_2_accuracy", (TOP / "pipeline/inference/metrics/top_5_accuracy.py").read_text(encoding="utf-8"))
-    found = measured(["top_2_accuracy"], 3, num_samples=3)
-    found.add(torch.tensor([[3.0, 2.0, 1.0]]).expand(3, 3), torch.arange(3))
-    assert found.values() == {"top_2_accuracy": pytest.approx(2 / 3)}
-    with pytest.raises(Refusal, match=r"^train\.metrics: top_2_accuracy needs more than 2 classes"):
-        measured(["top_2_accuracy"], 2)
 
 
 def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, tmp_path: Path, monkeypatch, capsys) -> None:

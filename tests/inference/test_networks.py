@@ -1,6 +1,5 @@
 """Networks before they take memory: what a model file describes is compared first, and what is loaded has every bit that was saved."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.export import Dim
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
@@ -21,7 +19,7 @@ from pipeline.inputs.table import first_layer as table
 from pipeline.inputs.table.description import NumberColumn, TableInputs
 from pipeline.models import mlp
 from pipeline.train.params import TrainParams
-from tests.laws.test_resuming import AIRBENCH, CONVNET
+from tests.laws.test_resuming import AIRBENCH
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
@@ -64,20 +62,6 @@ def test_a_loaded_model_has_every_tensor_that_was_saved(tmp_path, train_params, 
     assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(loaded(images), network.eval()(images))
-
-
-@pytest.mark.parametrize(("model", "channels", "channels_last"), [(CONVNET, 1, True), (AIRBENCH, 3, False)], ids=["convnet", "airbench"])
-def test_an_exported_model_takes_any_number_of_images(
-    tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any], channels: int, channels_last: bool
-) -> None:
-    spec = image_spec(shape=(8, 8, channels), classes=("a", "b", "c"), mean=(0.4,) * channels, std=(0.3,) * channels)
-    params = train_params({"model": model, "train.channels_last": channels_last})
-    served = saved_and_loaded(params, params.model.build(spec), spec, tmp_path / "model")
-    example = torch.from_numpy(spec.inputs.random_samples(2))
-    exported = torch.export.export(served, (example,), dynamic_shapes=({0: Dim.AUTO},)).module()
-    for count in (1, 3, 7):
-        images = torch.from_numpy(spec.inputs.random_samples(count))
-        assert torch.equal(exported(images), served(images))
 
 
 def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:

@@ -1,7 +1,6 @@
 """The work folder: one process for each training, two old folders kept, and a message on what changed."""
 
 import os
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -132,14 +131,6 @@ def test_an_unfinished_training_counts_by_its_last_checkpoint_and_is_not_dropped
     assert folders(tmp_path) == {seeded(seed).key for seed in (0, 2, 3)}
     dropped = tmp_path / ".pipeline/work" / seeded(1).key
     assert f"train: deleting the unfinished training in {dropped}: only the 2 newest work folders are kept" in capsys.readouterr().out
-
-
-def test_a_training_that_looks_the_old_folders_over_stops_no_other_from_starting(tmp_path: Path) -> None:
-    begin(tmp_path, BASE)
-    look = files.locked(work_folder.lock_of(tmp_path / ".pipeline/work", BASE.key), wait=False)
-    assert look.__enter__()
-    threading.Timer(0.2, lambda: look.__exit__(None, None, None)).start()
-    assert begin(tmp_path, BASE).exists()
 
 
 def test_no_two_hold_a_folder_however_often_its_lock_file_comes_and_goes(tmp_path: Path) -> None:

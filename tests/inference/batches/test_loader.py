@@ -44,17 +44,6 @@ def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepa
     assert all(same(found[0], other) for other in found[1:])
 
 
-def test_a_block_has_a_limit_in_batches_and_bytes(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
-    """Images of 8x8 are 64 bytes."""
-    images = training_images(prepared, cpu, resident=True)
-    assert images.block_size(16) == 16
-    monkeypatch.setattr(loader, "BLOCK_BYTES", 5 * 16 * 64)
-    assert [images.block_size(size) for size in (16, 15, 40, 41, 50)] == [5, 5, 2, 1, 1]
-    assert training_images(prepared, cpu, resident=False).block_size(16) == 1
-    sizes = [len(batch.block.batch_index) for batch in islice(loader.training(images, batch_size=16, seed=1, start=0), 11)]
-    assert sizes == [80] * 11
-
-
 @pytest.mark.parametrize("limit", [0, 2**24])
 def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(prepared, cpu, monkeypatch, limit: int) -> None:
     monkeypatch.setattr(loader, "BLOCK_BYTES", limit)

@@ -13,7 +13,7 @@ from pipeline.inference.batches.blocks import WHOLE, Share
 from tests import texts
 from tests.train.augment import augmenting
 
-SIZE, NUM_BATCHES = 24, 6
+SIZE, NUM_BATCHES = 24, 3
 CPU = torch.device("cpu")
 DIVISIONS = [(1, 4), (2, 2), (3, 1)]
 """Numbers of processes, and of the lanes of each."""
