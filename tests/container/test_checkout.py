@@ -226,9 +226,7 @@ def test_a_secret_is_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        Refusal, match=r"MLFLOW_TRACKING_TOKEN_FILE: .*none cannot be read \(FileNotFoundError\): mount the secret at this path"
-    ):
+    with pytest.raises(Refusal, match=r"MLFLOW_TRACKING_TOKEN_FILE: .*none cannot be .*mount the secret at this path"):
         checkout.variables(tmp_path, {"MLFLOW_TRACKING_TOKEN_FILE": str(tmp_path / "none")}, commit="")
 
 

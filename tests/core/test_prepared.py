@@ -77,11 +77,7 @@ def test_samples_with_equal_inputs_in_two_splits_are_counted_without_the_corrupt
     inputs[8] = inputs[9]
     monkeypatch.setitem(globals(), "INPUTS", inputs)
     record = written(tmp_path, missing={9})
-    assert {name: split.also_in for name, split in record.splits.items()} == {
-        TRAIN: {},
-        VALID: {TRAIN: 1},
-        TEST: {TRAIN: 2, VALID: 2},
-    }
+    assert {name: split.also_in for name, split in record.splits.items()} == {TRAIN: {}, VALID: {TRAIN: 1}, TEST: {TRAIN: 2, VALID: 2}}
     assert shared_samples(record.splits) == [
         "1 of 15 samples of valid in train",
         "2 of 15 samples of test in train",

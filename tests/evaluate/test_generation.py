@@ -62,9 +62,7 @@ def test_a_text_ends_at_the_length_asked_for_or_at_that_of_a_transformer(model: 
             expected = length if bound is None else min(length, bound - max(1, len(prompt)))
             assert len(list(generate(network, prompt, settings=settings(length=length)))) == expected
     if bound:
-        with pytest.raises(
-            Refusal, match="the prompt has 41 tokens, and a text of this model has at most 40 tokens, with its prompt: shorten the prompt"
-        ):
+        with pytest.raises(Refusal, match=r"the prompt has 41 tokens, and a text of this .*tokens, with its prompt: shorten the prompt"):
             next(generate(network, [3] * 41, settings=settings()))
 
 

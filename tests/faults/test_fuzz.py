@@ -133,11 +133,7 @@ ROUNDS = int(os.environ.get("FUZZ", "0"))
 def examples(count: int) -> Callable[[Any], Any]:
     """Run a property on `count` examples, or on FUZZ times as many random ones."""
     return settings(
-        max_examples=max(1, ROUNDS) * count,
-        deadline=None,
-        derandomize=not ROUNDS,
-        database=None,
-        suppress_health_check=list(HealthCheck),
+        max_examples=max(1, ROUNDS) * count, deadline=None, derandomize=not ROUNDS, database=None, suppress_health_check=list(HealthCheck)
     )
 
 
@@ -201,10 +197,7 @@ ARCHIVES: dict[str, tuple[list[bytes], Callable[[Path], Any]]] = {
         [pack(tar()) for pack in (bytes, gzip.compress, bz2.compress, lzma.compress)],
         lambda path: image_folder.Settings(name="image_folder", root=path, **DIVIDED, **DECODED),
     ),
-    "zip": (
-        [zipped({"train/cat/x.png": b""})],
-        lambda path: image_folder.Settings(name="image_folder", root=path, **DIVIDED, **DECODED),
-    ),
+    "zip": ([zipped({"train/cat/x.png": b""})], lambda path: image_folder.Settings(name="image_folder", root=path, **DIVIDED, **DECODED)),
     "npz": ([members()], lambda path: arrays.Settings(name="arrays", root=path, **DIVIDED)),
 }
 

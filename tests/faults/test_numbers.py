@@ -272,11 +272,7 @@ def test_for_the_first_step_no_learning_rate_is_the_remedy(train_params, prepare
 
 
 def test_an_infinite_loss_with_finite_gradients_is_no_overflow_of_the_scale(train_params, prepared, monkeypatch) -> None:
-    changes = {
-        "model": MLP,
-        "train.precision": "fp16",
-        "train.validate_every_steps": 8,
-    }
+    changes = {"model": MLP, "train.precision": "fp16", "train.validate_every_steps": 8}
     training, gather = begin(train_params(CHANGES | changes), prepared), update.accumulate_gradients
     monkeypatch.setattr(
         update,

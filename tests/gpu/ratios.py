@@ -131,11 +131,7 @@ def main() -> None:
     except Refusal as refusal:
         sys.exit(f"error: {refusal}")
     modes = arguments.modes
-    print(
-        f"| preset | {BARE}, ms a step | {' | '.join([LIKE_TORCH, *modes])} |",
-        f"|{' --- |' * (len(modes) + 3)}",
-        sep="\n",
-    )
+    print(f"| preset | {BARE}, ms a step | {' | '.join([LIKE_TORCH, *modes])} |", f"|{' --- |' * (len(modes) + 3)}", sep="\n")
     for name in arguments.presets:
         print(row(name, modes, machine, changes=arguments.changes, rounds=arguments.rounds, block_s=arguments.block_s), flush=True)
 

@@ -57,9 +57,7 @@ def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
 def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(
-        Refusal, match=r"PIPELINE_DEVICE=cuda:0: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`"
-    ):
+    with pytest.raises(Refusal, match=r"PIPELINE_DEVICE=cuda:0: no CUDA GPU can be used: .*has no NVIDIA GPU: use `auto` or `cpu`"):
         choose_device("cuda:0")
 
 

@@ -158,10 +158,7 @@ OF = "    def of(self, support, predicted, hits):\n"
 PART = "    def part(self, outputs, targets):\n        return (outputs.argmax(-1) == targets).float().mean()\n"
 BROKEN = {
     "another class": (HEAD.replace("Metric", "Metrics"), r"has no class `Metric`, a subclass of `measuring\.Metric`: define it, "),
-    "no direction": (
-        HEAD.replace("direction", "directions"),
-        '`direction` of its class `Metric` is None: write `direction = "max"` if',
-    ),
+    "no direction": (HEAD.replace("direction", "directions"), '`direction` of its class `Metric` is None: write `direction = "max"` if'),
     "a misspelt method": (HEAD, r"its class `Metric` has no method `of\(self, support, predicted, hits\)`: define it, as docs/ext"),
     "an error": (HEAD + OF + "        return hits[4]", "5: fails: IndexError: index 4 is out of bounds .*: correct it, as docs/extending"),
     "a mean of batches": (

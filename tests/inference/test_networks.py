@@ -23,10 +23,7 @@ from tests.laws.test_resuming import AIRBENCH
 from tests.specs import image_spec
 
 SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
-MODELS: list[dict[str, Any]] = [
-    {"name": "resnet", "weights": None, "depth": 10, "width": 8},
-    AIRBENCH,
-]
+MODELS: list[dict[str, Any]] = [{"name": "resnet", "weights": None, "depth": 10, "width": 8}, AIRBENCH]
 
 
 def test_a_build_without_a_result_is_refused() -> None:

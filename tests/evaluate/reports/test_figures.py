@@ -82,14 +82,7 @@ def test_pictures_lie_within_the_figure_and_apart():
         assert all(0 <= left < 1 and 0 <= bottom < 1 for left, bottom in corners)
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        [],
-        rows(1),
-        [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}],
-    ],
-)
+@pytest.mark.parametrize("table", [[], rows(1), [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}]])
 def test_a_history_with_gaps_is_drawn(tmp_path, table):
     curves.plot_history(tmp_path / "h.png", table)
     size(tmp_path / "h.png")

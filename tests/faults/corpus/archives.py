@@ -184,10 +184,7 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         WHOLE,
     ),
     "a cut gzip": (lambda: cut(gzip.compress(tar()), 0.7), WHOLE),
-    "30,000 members": (
-        lambda: b"".join(header(b"train/cat/%d.png" % number, b"0" * 11) for number in range(30_000)) + bytes(1024),
-        "",
-    ),
+    "30,000 members": (lambda: b"".join(header(b"train/cat/%d.png" % number, b"0" * 11) for number in range(30_000)) + bytes(1024), ""),
     "a shell script": (lambda: b"#!/bin/sh\ntouch owned\n", WHOLE),
 }
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {

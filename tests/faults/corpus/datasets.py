@@ -157,10 +157,7 @@ CIFAR: dict[str, tuple[Callable[[], None], str]] = {
     "pickled batches": (pictures(pickled), "which is not a positive multiple of"),
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
     "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "lists 1 classes"),
-    "a terabyte of names": (
-        lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
-        "bytes, more than",
-    ),
+    "a terabyte of names": (lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)), "bytes, more than"),
     "batches of forty megabytes": (grown, "bytes in total, which is more than CIFAR has"),
     "a pipe for a batch": (lambda: (pictures(dict)(), replaced(PICTURES / "test_batch.bin", os.mkfifo)()), "a pipe"),
     "an archive without the files": (published(lambda: gzip.compress(tar())), "has no batches.meta.txt"),

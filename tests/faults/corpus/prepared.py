@@ -101,10 +101,7 @@ RECORDS: dict[str, tuple[Callable[[], object], str]] = {
 ARRAYS: dict[str, tuple[Callable[[], object], str]] = {
     "pickled objects": (stored(INPUTS, lambda: saved(np.array([{}] * 6, dtype=object))), UNREAD),
     "an archive": (stored(INPUTS, lambda: saved(np.zeros((6, 4, 4, 1), np.uint8), zipped=True)), UNREAD),
-    "column by column": (
-        stored(INPUTS, lambda: saved(np.asfortranarray(np.arange(96, dtype=np.uint8).reshape(6, 4, 4, 1)))),
-        SHAPE,
-    ),
+    "column by column": (stored(INPUTS, lambda: saved(np.asfortranarray(np.arange(96, dtype=np.uint8).reshape(6, 4, 4, 1)))), SHAPE),
     "of another type": (stored(INPUTS, lambda: saved(np.zeros((6, 4, 4, 1), np.float32))), SHAPE),
     "of another shape": (stored(INPUTS, lambda: saved(np.zeros((6, 5, 4, 1), np.uint8))), SHAPE),
     "shorter than its header says": (stored(INPUTS, lambda: npy(shaped("(6, 4, 4, 1)"), bytes(5))), UNREAD),

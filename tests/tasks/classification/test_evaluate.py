@@ -94,12 +94,7 @@ def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) 
     evaluator = Evaluator(spec, SETTINGS)
     evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
     texts, history = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1)), [{"step": 1, "learning_rate": 0.1}]
-    evaluator.write(
-        tmp_path,
-        inputs=texts,
-        history=history,
-        model=torch.nn.Identity(),
-    )
+    evaluator.write(tmp_path, inputs=texts, history=history, model=torch.nn.Identity())
     header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
     assert header == "sample,actual,predicted,confidence,text"
     exponentials = np.exp(LOGITS.astype(np.float64))

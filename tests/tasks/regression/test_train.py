@@ -72,9 +72,7 @@ def test_equal_targets_have_an_r2_of_0_however_they_are_rounded() -> None:
 
 
 def test_outputs_of_another_shape_are_refused_and_not_broadcast() -> None:
-    with pytest.raises(
-        Refusal, match=r"model.name: this model returns outputs of shape \(103, 1, 1\) for targets of shape \(103, 1\): correct it"
-    ):
+    with pytest.raises(Refusal, match=r"model.name: this model returns outputs of shape .*for targets of shape \(103, 1\): correct it"):
         objective(1).training_loss(OUTPUTS[:, :1, None], torch.from_numpy(TARGETS[:, :1]))
 
 

@@ -127,16 +127,10 @@ class Own(TransformSettings):
 
 BROKEN = {
     "neighbours": (lambda images, _: images - images.mean(0), "gives a sample other values in a batch than alone"),
-    "a generator of its own": (
-        lambda images, _: images + torch.rand(len(images), 1, 1, 1),
-        "draws random numbers from torch, ",
-    ),
+    "a generator of its own": (lambda images, _: images + torch.rand(len(images), 1, 1, 1), "draws random numbers from torch, "),
     "item": (lambda images, uniform: images * uniform().max().item() * 0 + images, r"needs values on the host"),
     "boolean indexing": (lambda images, uniform: images + 0 * images[uniform() < 2].sum(), "needs values on the host"),
-    "a rare NaN": (
-        lambda images, uniform: images / (uniform(1, *images.shape[2:]) > 1e-4),
-        "gives NaN or infinity for some samples",
-    ),
+    "a rare NaN": (lambda images, uniform: images / (uniform(1, *images.shape[2:]) > 1e-4), "gives NaN or infinity for some samples"),
     "another size": (
         lambda images, _: images[:, :, :-1],
         r"returns torch.float32 of the shape \[64, 3, 5, 5\] on cpu: return torch.float32",

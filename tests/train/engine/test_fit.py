@@ -117,9 +117,7 @@ def test_validation_scores_the_averaged_weights(train_params, prepared) -> None:
 
 def test_a_validation_that_is_no_number_ends_with_the_remedy(train_params, prepared, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.train.engine.metrics.score", lambda *_, **__: {"loss": math.nan, "accuracy": 0.1})
-    with pytest.raises(
-        Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan at or before step \d+: lower optimizer\.learning_rate"
-    ):
+    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan .*step \d+: lower optimizer\.learning_rate"):
         run(begin(train_params({}), prepared))
 
 

@@ -49,9 +49,7 @@ def test_the_first_group_that_matches_wins() -> None:
     everything = GroupSettings(patterns=("*",), lr_scale=0.1, weight_decay=None)
     rates = values(network(), settings(groups=(HEAD, everything)), "lr_scale")
     assert rates == {name: 10.0 if name.startswith("8.") else 0.1 for name in rates}
-    with pytest.raises(
-        Refusal, match=r"optimizer\.groups\.1\.patterns: every parameter that matches is frozen or belongs to an earlier group"
-    ):
+    with pytest.raises(Refusal, match=r"optimizer\.groups\.1\.patterns: every parameter .*is frozen or belongs to an earlier group"):
         values(network(), settings(groups=(everything, HEAD)), "lr_scale")
 
 

@@ -67,9 +67,7 @@ def test_steps_in_float64_are_those_of_one_process_also_after_checkpoints_of_oth
         Run({**settings, "train": {**settings["train"], "activation_checkpointing": True}}, corpus, tmp_path / "moved", 3, double=True),
     )
     moved, alone = train(
-        1,
-        Run(settings, corpus, tmp_path / "moved", 6, double=True),
-        Run(settings, corpus, tmp_path / "alone", 6, double=True),
+        1, Run(settings, corpus, tmp_path / "moved", 6, double=True), Run(settings, corpus, tmp_path / "alone", 6, double=True)
     )
     assert difference(straight.state, resumed.state) == 0
     assert resumed.share < 0.55
