@@ -29,18 +29,7 @@ from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder
 
 CLASSES = ("cat", "dog")
-SOURCE = {
-    "name": "image_folder",
-    "seed": 1,
-    "folds": None,
-    "fold": 0,
-    "duplicates": "keep",
-    "valid": 0.1,
-    "test": 0.2,
-    "image_size": 6,
-    "channels": 1,
-}
-SOURCE |= {"on_corrupt": "fail", "max_pixels": 10_000, "white": None}
+SOURCE = project.IMAGE_FOLDER | {"valid": 0.1, "image_size": 6, "channels": 1}
 IMAGES = "data/raw/images"
 ARRAY, MODEL, CODE = Path("data/prepared/train-inputs.npy"), Path("models/model.safetensors"), Path("pipeline/train/engine/fit.py")
 WITHOUT_IGNORED = stage.without_ignored

@@ -102,19 +102,16 @@ def test_the_end_is_a_token_and_padding_is_none(kind, end):
 
 HOSTILE = {
     "a regular expression": ({"pre_tokenizer": "(a+)+$"}, "pre_tokenizer"),
-    "another key": ({"pattern": "(a+)+$"}, "not permitted"),
     "an unknown normalization": ({"normalization": ["replace"]}, "normalization"),
     "a number that does not exist": ({"end": 200_000}, "does not exist"),
     "a merge of unknown tokens": ({"merges": ["a zzzzq"]}, "merge of tokens that are not"),
     "a byte without a token": ({"vocabulary": ["a"], "added": [], "merges": [], "end": None}, "each of the 256 bytes"),
-    "a token twice": ({"vocabulary": ["a", "a"], "added": [], "merges": []}, "same token twice"),
     "numbers left out": ({"added": [{"number": 40_000, "content": "<x>"}]}, "next one after the vocabulary"),
     "long added tokens": (
         {"added": [{"number": at, "content": "a" * 1000 + str(at)} for at in range(SIZE, SIZE + 300)]},
         "added tokens of more than",
     ),
     "too many tokens": ({"vocabulary": [str(number) for number in range(262_145)]}, "at most 262144 items"),
-    "the wrong pre-tokenizer": ({"pre_tokenizer": "bert"}, "another pre-tokenizer"),
 }
 
 

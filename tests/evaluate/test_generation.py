@@ -125,11 +125,9 @@ def test_tokens_are_drawn_with_their_probabilities_at_the_temperature_and_never_
     ("changes", "tokens"),
     [
         ({"top_k": 2}, {5, 3}),
-        ({"top_k": 100}, {5, 3, 4, 2}),
         ({"top_p": 1e-9}, {5}),
         ({"top_p": 0.6}, {5}),  # its probability is 0.64
         ({"top_p": 0.7}, {5, 3}),
-        ({"top_p": 1.0}, {5, 3, 4, 2}),
         ({"top_k": 2, "top_p": 0.7}, {5}),  # of the two most probable alone, it has 0.73
         ({"temperature": 1e-300}, {5}),
     ],

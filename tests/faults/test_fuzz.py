@@ -23,6 +23,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.inference import model_file, tensor_file
 from pipeline.sources import arrays, image_folder
 from pipeline.tools.check import command as check
+from tests import project
 from tests.faults import hostile
 from tests.faults.corpus.archives import tar, zipped
 from tests.faults.corpus.datasets import members
@@ -190,14 +191,14 @@ def test_a_whole_model_file_of_other_metadata_is_read_or_refused(folder: Path, m
     read_or_refused(lambda: model_file.load(path))
 
 
-DIVIDED = {"valid": 0.0, "test": 0.2, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
-DECODED = {"image_size": 4, "channels": 1, "on_corrupt": "skip", "max_pixels": 10_000, "white": None}
+DIVIDED = project.DIVIDED | {"valid": 0.0}
+IMAGES = DIVIDED | project.DECODED | {"image_size": 4, "channels": 1, "on_corrupt": "skip"}
 ARCHIVES: dict[str, tuple[list[bytes], Callable[[Path], Any]]] = {
     "tar": (
         [pack(tar()) for pack in (bytes, gzip.compress, bz2.compress, lzma.compress)],
-        lambda path: image_folder.Settings(name="image_folder", root=path, **DIVIDED, **DECODED),
+        lambda path: image_folder.Settings(name="image_folder", root=path, **IMAGES),
     ),
-    "zip": ([zipped({"train/cat/x.png": b""})], lambda path: image_folder.Settings(name="image_folder", root=path, **DIVIDED, **DECODED)),
+    "zip": ([zipped({"train/cat/x.png": b""})], lambda path: image_folder.Settings(name="image_folder", root=path, **IMAGES)),
     "npz": ([members()], lambda path: arrays.Settings(name="arrays", root=path, **DIVIDED)),
 }
 

@@ -15,8 +15,6 @@ from pipeline.models import mlp
     [
         (nn.Linear(784, 10), (2, 64)),
         (nn.Conv2d(3, 4, 3), (2, 1, 8, 8)),
-        (nn.Conv2d(1, 4, 9), (2, 1, 8, 8)),
-        (nn.MaxPool2d(4), (2, 1, 2, 2)),
         (nn.LSTM(3, 4), (2, 5, 7)),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,

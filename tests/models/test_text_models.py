@@ -16,7 +16,6 @@ from pipeline.train import beginning
 from tests.conftest import preset
 from tests.models.text_models import CLASSES, CLASSIFIERS, LANGUAGE_MODELS, NGRAMS, build, spec_for, texts, title
 from tests.specs import bytes_of_gpt2, image_spec, text_spec
-from tests.texts import ENCODER_DECODER, pairs
 
 WITH_BLOCKS = [CLASSIFIERS[1], CLASSIFIERS[-1], LANGUAGE_MODELS[1], LANGUAGE_MODELS[-2]]
 """A bidirectional LSTM and a transformer that classify, and two language models with tied embeddings."""
@@ -207,45 +206,6 @@ def test_pairs_of_elements_turn_by_angles_that_grow_with_the_position() -> None:
     expected = torch.complex(*vectors.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
     found = transformer.rotated(vectors, transformer.rotations(torch.arange(3, 8), 8, torch.float64))
     assert torch.allclose(found, torch.cat((expected.real, expected.imag), dim=-1))
-
-
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch says so for every pre-norm encoder
-def test_an_encoder_and_decoder_give_the_logits_of_torch_with_equal_weights() -> None:
-    data = pairs()
-    spec, rows = data.spec, torch.from_numpy(data.train.inputs[:8])
-    ours = MODELS.settings("transformer")(**ENCODER_DECODER | {"activation": "gelu"}).build(spec).eval()
-    theirs = nn.Transformer(16, 2, 2, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True).eval()
-    weights = {name: torch.zeros_like(value) for name, value in theirs.state_dict().items()}
-    for side in ("encoder", "decoder"):
-        parts = ours.get_submodule(side)
-        norms = {f"{side}.norm": parts.norm}
-        for number, block in enumerate(parts.blocks):
-            layer = f"{side}.layers.{number}"
-            attentions = {"self_attn": block.attention} | ({"multihead_attn": block.cross} if side == "decoder" else {})
-            for name, each in attentions.items():
-                weights[f"{layer}.{name}.in_proj_weight"] = torch.cat([each.query.weight, each.key.weight, each.value.weight])
-                weights[f"{layer}.{name}.out_proj.weight"] = each.output.weight
-            weights |= {f"{layer}.linear1.weight": block.mlp.hidden.weight, f"{layer}.linear2.weight": block.mlp.output.weight}
-            found = [block.attention_norm, *([block.cross_norm] if side == "decoder" else []), block.mlp_norm]
-            norms |= {f"{layer}.norm{place}": norm for place, norm in enumerate(found, start=1)}
-        weights |= {f"{name}.{key}": value for name, norm in norms.items() for key, value in norm.state_dict().items()}
-    theirs.load_state_dict(weights)
-
-    sources, targets = spec.inputs.texts(rows)
-
-    def embedded(body: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        return body.embedding(tokens) + body.positions(torch.arange(tokens.shape[1]))
-
-    padding, length = sources == spec.inputs.pad, targets.shape[1] - 1
-    causal = torch.ones(length, length).triu(1).bool()
-    states = theirs(
-        embedded(ours.encoder, sources),
-        embedded(ours.decoder, targets[:, :-1]),
-        tgt_mask=causal,
-        src_key_padding_mask=padding,
-        memory_key_padding_mask=padding,
-    )
-    assert torch.allclose(ours(rows), ours.head(states), rtol=0, atol=1e-5)
 
 
 SETTINGS = ngrams.Settings(**NGRAMS)
