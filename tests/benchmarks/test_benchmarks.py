@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,15 +103,6 @@ def test_every_file_of_gpu_tests_is_run() -> None:
 
 CPU_MACHINE = Machine(torch.device("cpu"), torch.get_num_threads())
 GPU = Machine(torch.device("cuda", 0), 2)
-PRINTED = """\
--------------------------------------------------------------------------------------------
-|  run     |  epoch  |  train_loss  |  train_acc  |  val_acc  |  tta_val_acc  |  total_time_seconds  |
--------------------------------------------------------------------------------------------
-|       7  |      0  |      1.5013  |     0.5557  |   0.6012  |               |              0.3421  |
-|          |      1  |      1.1960  |     0.7090  |   0.7120  |               |              0.6840  |
-|          |   eval  |      1.1960  |     0.7090  |   0.7120  |       0.9402  |              3.4821  |
--------------------------------------------------------------------------------------------
-"""
 
 
 @pytest.fixture
@@ -132,25 +122,6 @@ def test_a_run_of_the_pipeline_depends_on_its_seed_only_and_learns(train_params,
     assert speedrun.train_pipeline(train_params(changes | {"train.steps": 1}), tested, CPU_MACHINE).accuracy < first.accuracy
 
 
-def test_airbench_runs_with_torchs_default_flags_in_its_folder(monkeypatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    seen = []
-
-    def train94(run: int) -> None:
-        flags = torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
-        seen.append((run, flags, torch.initial_seed(), Path.cwd()))
-        print(PRINTED)
-
-    monkeypatch.setitem(sys.modules, "airbench", SimpleNamespace(train94=train94))
-    before = Path.cwd()
-    set_determinism(True)
-    assert speedrun.train_airbench(5, tmp_path) == Trained(0.9402, 3.4821)
-    assert seen == [(5, (True, False, False), 5, tmp_path.resolve())]
-    assert Path.cwd() == before
-    assert not capsys.readouterr().out
-    set_determinism(False)
-    assert (torch.backends.cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32) == (False, True)
-
-
 def test_the_table_compares_run_by_run() -> None:
     found = {"pipeline": [Trained(0.94, 2.0, 1.0), Trained(0.95, 3.0, 1.5)], "airbench": [Trained(0.93, 4.0), Trained(0.93, 3.0)]}
     assert speedrun.table(found).splitlines()[2:] == [
@@ -159,18 +130,6 @@ def test_the_table_compares_run_by_run() -> None:
         "| steps and scoring / airbench | | | 0.750 | 0.500 | 1.000 |",
         "| with setup / airbench | | | 1.125 | 0.750 | 1.500 |",
     ]
-
-
-def test_unfit_data_or_device_is_refused(prepared, tested) -> None:
-    cifar = replace(tested, spec=image_spec(shape=(32, 32, 3), classes="abcdefghij", mean=(0.5,) * 3, std=(0.2,) * 3))
-    speedrun.refuse_unfit(cifar, GPU)
-    for device in (CPU_MACHINE, replace(GPU, device=torch.device("cuda", 1))):
-        with pytest.raises(Refusal, match="airbench trains on the first CUDA GPU, and this is c"):
-            speedrun.refuse_unfit(cifar, device)
-    with pytest.raises(Refusal, match=r"10 classes of \(32, 32, 3\), these are 3 of \(8, 8, 1\)"):
-        speedrun.refuse_unfit(tested, GPU)
-    with pytest.raises(Refusal, match=r"set source\.valid to 0"):
-        speedrun.refuse_unfit(replace(cifar, splits=prepared.splits), GPU)
 
 
 CLUSTER = Cluster()
@@ -231,21 +190,6 @@ def test_gpus_that_do_not_divide_batch_and_lanes_or_leave_a_node_incomplete_are_
             step(WORK, gpus, CLUSTER, lanes=lanes)
     with pytest.raises(Refusal, match="12 GPUs leave a node of 8 incomplete"):
         step(replace(WORK, batch_size=1200), 12, CLUSTER)
-
-
-def test_a_wrong_command_line_is_refused_with_a_message(capsys) -> None:
-    digits = str(PRESETS / "digits.yaml")
-    for arguments, message in (
-        (["nowhere.yaml"], "nowhere.yaml"),
-        (["--rate", "0"], "must be a positive number"),
-        (["--rate", "fast"], "invalid positive value"),
-        (["--adapters", "9"], "invalid choice"),
-        ([digits, "--measured", "digit=5"], "'digit' is none of the calculated presets: write one of digits"),
-        ([digits, "--measured", "digits"], "invalid measured value"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            scaling.main(arguments)
-        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Jobs of the image: without a mount, with few rights, in a mounted checkout, stopped and continued."""
+"""Jobs of the image: without a mount, with few rights, in a mounted checkout, stopped and continued, and as the pods of deploy/kubernetes."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from pipeline.core import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, make_accessible, run, volume, wait_for_output
+from tests.deploy.manifests import containers, pods
 from tests.imports import TOP
 from tests.repository import GIT, call, client, runs
 
@@ -276,3 +277,48 @@ def test_a_second_repro_runs_no_stage_and_an_experiment_runs(mounted: Path) -> N
     output = docker_repro(mounted, "dvc", "exp", "run", "--name", "wider", "-S", "model.width=20")
     assert "Ran experiment(s): wider" in output
     assert "wider" in docker_repro(mounted, "dvc", "exp", "list")
+
+
+ALONE = {"--nnodes": "1", "--nproc-per-node": "2", "--rdzv-endpoint": "localhost:29400"}
+"""The options of torchrun that are different where there is one machine and no GPU."""
+
+
+def flags(pod: dict[str, Any], container: dict[str, Any], claim: str) -> list[str]:
+    """Return the options of `docker run` that mean what the pod says; `claim` is the volume instead of the claim.
+
+    The network is Docker's own, because torchrun needs a host name that resolves: as in a pod, it is in /etc/hosts.
+    """
+    security, rights = pod["securityContext"], container["securityContext"]
+    words = ["--user", f"{security['runAsUser']}:{security['runAsGroup']}"]
+    words += ["--read-only"] if rights["readOnlyRootFilesystem"] else []
+    words += [] if rights["allowPrivilegeEscalation"] else ["--security-opt", "no-new-privileges"]
+    words += [word for name in rights["capabilities"]["drop"] for word in ("--cap-drop", name)]
+    claims = {entry["name"] for entry in pod["volumes"] if "persistentVolumeClaim" in entry}
+    for mount in container["volumeMounts"]:
+        path = mount["mountPath"]
+        words += ["--volume", f"{claim}:{path}"] if mount["name"] in claims else ["--tmpfs", f"{path}:exec"]
+    values = {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
+    return [*words, *(word for name, value in values.items() for word in ("--env", f"{name}={value}")), *docker.ONE_THREAD]
+
+
+def on_one_machine(arguments: list[str]) -> list[str]:
+    return [f"{name}={ALONE[name]}" if (name := word.partition("=")[0]) in ALONE else word for word in arguments]
+
+
+def test_the_three_jobs_for_several_machines_prepare_train_and_evaluate_on_one_volume(image: str) -> None:
+    output = {}
+    with volume() as claim:
+        for name in ("pipeline-prepare", "pipeline-train", "pipeline-evaluate"):
+            for container in containers(pod := pods()[name]):
+                output[container["name"]] = run(*flags(pod, container, claim), image, *on_one_machine(container.get("args", [])))
+    assert list(output) == ["check", "prepare", "train", "commit", "evaluate"]
+    assert "prepare: train: " in output["prepare"]
+    assert "train: step " in output["train"]
+    assert "Stage 'train' didn't change, skipping" in output["evaluate"]
+    assert "test accuracy" in output["evaluate"]
+
+
+def test_the_job_for_one_machine_runs_everything(image: str) -> None:
+    (container,) = containers(pod := pods()["pipeline"])
+    with volume() as claim:
+        assert "test accuracy" in run(*flags(pod, container, claim), image, *container.get("args", []))

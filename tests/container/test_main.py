@@ -52,13 +52,6 @@ def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
         first.commands_for(["torchrum"])
 
 
-def test_help_for_repro_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        first.commands_for(["repro", "--help"])
-    assert ended.value.code == 0
-    assert "usage: python -m pipeline repro" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "preset", "before"),
     [

@@ -1,5 +1,6 @@
-"""Networks before they take memory: what a model file describes is compared first, and what is loaded has every bit that was saved."""
+"""Networks before they take memory, what is loaded from a model file, and forward passes without gradients."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -7,20 +8,23 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks
-from pipeline.inference.networks import Model
+from pipeline.inference.batch import IGNORED, Batch
+from pipeline.inference.networks import Model, predict
 from pipeline.inference.params import ModelSettings
 from pipeline.inputs.image.first_layer import Preprocessing
 from pipeline.inputs.table import first_layer as table
 from pipeline.inputs.table.description import NumberColumn, TableInputs
 from pipeline.models import mlp
+from pipeline.train.engine.metrics import score
 from pipeline.train.params import TrainParams
 from tests.laws.test_resuming import AIRBENCH
 from tests.specs import image_spec
+from tests.train.engine.building import objective_of
 
 SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
 MODELS: list[dict[str, Any]] = [{"name": "resnet", "weights": None, "depth": 10, "width": 8}, AIRBENCH]
@@ -117,3 +121,63 @@ def test_the_largest_number_of_a_table_is_a_finite_feature_and_a_missing_one_is_
     inputs = TableInputs(columns=(NumberColumn(kind="number", name="c", missing=True, mean=0.0, std=1e-3),))
     features = table.Preprocessing(inputs, channels_last=False)(torch.tensor([[1e100], [-1e100], [2e-3], [torch.nan]], dtype=torch.float64))
     torch.testing.assert_close(features, torch.tensor([[1e6, 0.0], [-1e6, 0.0], [2.0, 0.0], [0.0, 1.0]]))
+
+
+DEVICE = torch.device("cpu")
+INPUTS = torch.arange(12.0).reshape(6, 2)
+
+
+class Recording(nn.Module):
+    """Returns its inputs, and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Tensor, ...]] = []
+
+    def forward(self, *arguments: Tensor) -> Tensor:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        self.calls.append(arguments)
+        return arguments[0].double()
+
+
+def test_inputs_without_targets_are_predicted_and_padding_is_cut_off() -> None:
+    model = Recording().train()
+    batches = [(Batch(INPUTS[:4]), 4), (Batch(INPUTS[[4, 5, 4, 4]]), 2)]
+    outputs, found = zip(*predict(model, batches, precision="fp32", device=DEVICE), strict=True)
+    assert torch.equal(torch.cat(outputs), INPUTS)
+    assert all(output.dtype == torch.float64 for output in outputs), "as the model returns them, but in float32 at least"
+    assert found == (None, None)
+    assert model.training
+
+
+def test_an_ignored_target_counts_in_no_loss_and_no_metric() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [9.0, 0.0, 0.0]])
+    targets = torch.tensor([0, 1, 0, 2])
+    ignoring = targets.clone()
+    ignoring[3] = IGNORED
+    few, all_but_one = (
+        score(predict(Recording(), [(batch, len(batch.inputs))], precision="fp32", device=DEVICE), objective_of())
+        for batch in (Batch(logits[:3], targets[:3]), Batch(logits, ignoring))
+    )
+    assert all_but_one == few
+    assert few["accuracy"] == 2 / 3
+
+
+def test_the_inputs_of_a_batch_are_freed_before_the_next_forward_pass() -> None:
+    freed: list[int] = []
+
+    def made(number: int) -> Batch:
+        inputs = INPUTS.clone()
+        weakref.finalize(inputs, freed.append, number)
+        return Batch(inputs)
+
+    def batches():
+        for number in range(3):
+            assert len(freed) == number
+            yield made(number), 6
+
+    model = nn.Linear(2, 2)
+    for _outputs, _targets in predict(model, batches(), precision="fp32", device=DEVICE):
+        pass
+    assert freed == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow. The order of samples."""
+"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow; pairs of texts; the order of samples."""
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from pipeline.core.prepared import Split
 from pipeline.inference.batch import IGNORED, Batch
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.batch_index import Order
+from tests import texts
 
 LENGTH, NUM_ROWS = 5, 7
 TOTAL = LENGTH * NUM_ROWS
@@ -90,3 +91,23 @@ def test_batches_of_any_size_read_every_epoch_whole(num_samples: int, batch_size
     assert len(stream) == 3 * num_samples * batch_size
     for epoch in range(len(stream) // num_samples):
         assert sorted(stream[epoch * num_samples : (epoch + 1) * num_samples].tolist()) == list(range(num_samples))
+
+
+SIZE = 8
+
+
+def test_the_targets_are_the_tokens_of_the_target_text_after_the_first() -> None:
+    data = texts.pairs()
+    split, pairs = data.train, data.spec.inputs
+    tensors = loader.SplitTensors(split, torch.device("cpu"))
+    seen = 0
+    for batch, real in loader.scoring(tensors, batch_size=SIZE):
+        sources, targets = pairs.texts(batch.inputs)
+        widest = pairs.lengths(split.inputs[seen : seen + real]).max()
+        assert batch.inputs.shape[1] == widest, "a piece that has only padding was not cut off"
+        for source, target, found in zip(sources[:real], targets[:real], batch.targets[:real], strict=True):
+            letters = source[source != pairs.pad].tolist()
+            assert target[target != pairs.pad].tolist() == [2, *reversed(letters), 2]
+            assert found[found != IGNORED].tolist() == [*reversed(letters), 2]
+        seen += real
+    assert seen == len(split)

@@ -44,22 +44,6 @@ def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepa
     assert all(same(found[0], other) for other in found[1:])
 
 
-@pytest.mark.parametrize("limit", [0, 2**24])
-def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(prepared, cpu, monkeypatch, limit: int) -> None:
-    monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
-    images, counts = training_images(prepared, cpu, resident=True), []
-    gather = images.augmentation.gather
-    monkeypatch.setattr(images.augmentation, "gather", lambda packed, rows, draws: counts.append(len(rows)) or gather(packed, rows, draws))
-    batches = list(islice(loader.training(images, batch_size=16, seed=1, start=0), 3))
-    assert counts == []
-    for batch in batches:
-        list(batch.parts(16))
-    assert counts == ([16 * 16] if limit else [16] * 3)
-    counts.clear()
-    list(batches[0].parts(6))
-    assert counts == ([] if limit else [6, 5, 5]), "a batch that is cut is gathered only once, if the limit allows it"
-
-
 def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device) -> None:
     images = training_images(prepared, cpu, resident=True, wishes=MIXED)
     for batch in islice(loader.training(images, batch_size=15, seed=1, start=0), 4):
