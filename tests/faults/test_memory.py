@@ -14,8 +14,8 @@ from pipeline.train.engine import update
 from pipeline.train.engine.plan import Plan
 from pipeline.train.training import Training
 from tests import project
-from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP
-from tests.train.engine.building import HERE, begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET
+from tests.train.engine.building import HERE, begin, run, same, stop
 
 STEP = 3
 CHANGES = {**COMMON, "model": CONVNET}
@@ -113,11 +113,7 @@ def test_a_resume_goes_on_with_the_micro_batch_that_fitted(train_params, prepare
     expected, training = with_micro_batch_changes(params, prepared, (STEP, 3)), begin(params, prepared, tmp_path)
     with monkeypatch.context() as patch:
         Shortage(training, patch, where="backward", call=2)
-        for report in training.reports():
-            training.save_when_due(EVERY_STEP)
-            if report.step == STEP + 2:
-                break
-        training.saver.wait()
+        stop(training, STEP + 2)
     again = begin(params, prepared, tmp_path)
     assert again.state.step == STEP + 2
     run(again)

@@ -18,8 +18,8 @@ from pipeline.train.engine import fit, update
 from pipeline.train.training import Training
 from tests import project, texts
 from tests.conftest import MLP
-from tests.laws.test_resuming import COMMON, CONVNET, EVERY_STEP, OF_TEXT
-from tests.train.engine.building import HERE, begin, run, same
+from tests.laws.test_resuming import COMMON, CONVNET, OF_TEXT
+from tests.train.engine.building import HERE, begin, run, same, stop
 
 BAD = 3
 CHANGES = {**COMMON, "model": CONVNET}
@@ -76,7 +76,7 @@ def refused(training: Training) -> str:
     return str(caught.value)
 
 
-def spoil_gradient(training: Training, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+def spoil_gradient(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """Make the gradient of one step infinite while its loss is finite."""
     gather = update.accumulate_gradients
 
@@ -98,7 +98,7 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
     if where == "loss of step 3":
         spoil(training, monkeypatch)
     else:
-        spoil_gradient(training, monkeypatch, 2)
+        spoil_gradient(monkeypatch, 2)
     message = refused(training)
     assert message.startswith("train.on_nonfinite: step 3 has a non-finite loss or gradient, at learning rate ")
     assert "; or an earlier gradient was non-finite, most likely that of step 2, at learning rate " in message
@@ -113,7 +113,10 @@ def test_where_no_norm_was_measured_both_steps_that_may_have_spoiled_it_are_name
 def test_a_step_is_named_alone_where_all_are_measured(train_params, prepared, monkeypatch, step: int, every: int) -> None:
     """The gradient of the step of a report is measured, so a loss after it is that of its own step."""
     training = begin(train_params(CHANGES | UNMEASURED | {"train.report_every_steps": every}), prepared)
-    (spoil if every == 2 else spoil_gradient)(training, monkeypatch, (step,) if every == 2 else step)
+    if every == 2:
+        spoil(training, monkeypatch, (step,))
+    else:
+        spoil_gradient(monkeypatch, step)
     message = refused(training)
     assert message.startswith(f"train.on_nonfinite: step {step} has a non-finite loss or gradient, ")
     assert "most likely" not in message
@@ -200,11 +203,7 @@ def test_a_run_that_skipped_resumes_to_the_same_bytes(train_params, prepared, tm
     spoil(whole, monkeypatch)
     run(whole)
     spoil(training, monkeypatch)
-    for report in training.reports():
-        training.save_when_due(EVERY_STEP)
-        if report.step == BAD:
-            break
-    training.saver.wait()
+    stop(training, BAD)
     again = begin(params, prepared, tmp_path)
     run(again)
     assert same(whole.state.tensors(), again.state.tensors())
@@ -218,11 +217,7 @@ def test_a_run_ends_after_twenty_skipped_steps_in_a_row_also_if_it_was_resumed(t
     params = train_params({**LONG, "train.report_every_steps": 3})
     training = begin(params, prepared, tmp_path)
     spoil(training, monkeypatch, steps=(3, *range(5, 99)))
-    for report in training.reports():
-        training.save_when_due(EVERY_STEP)
-        if report.step == 14:
-            break
-    training.saver.wait()
+    stop(training, 14)
     again = begin(params, prepared, tmp_path)
     spoil(again, monkeypatch, steps=tuple(range(5, 99)))
     message = r"^optimizer\.learning_rate: every step from 5 to 24 had a non-finite loss or gradient: lower optimizer"
@@ -319,15 +314,7 @@ def test_after_a_late_nan_both_ways_on_that_the_message_names_work(tmp_path: Pat
     monkeypatch.chdir(project.make(tmp_path, LATE | {"train.export_weights": "last", "train.ema_decay": 0.5}))
     assert main(["prepare"]) == 0
     with monkeypatch.context() as patch:
-        gather = update.accumulate_gradients
-
-        def spoiling(state, *given, **more):
-            found = gather(state, *given, **more)
-            if state.step + 1 == 13:
-                state.parameters[0].grad.fill_(math.nan)
-            return found
-
-        patch.setattr(update, "accumulate_gradients", spoiling)
+        spoil_gradient(patch, 13)
         messages = []
         for _ in range(2):
             assert main(["train"]) == 2
@@ -357,18 +344,12 @@ def test_with_finish_a_late_nan_ends_in_the_best_weights_also_after_a_kill_befor
         monkeypatch.setenv(f"PIPELINE_{name}", value)
     monkeypatch.chdir(project.make(tmp_path, LATE | {"train.on_nonfinite": "finish"}))
     assert main(["prepare"]) == 0
-    gather, write = update.accumulate_gradients, stage.write_results
-
-    def spoiling(state, *given, **more):
-        found = gather(state, *given, **more)
-        if state.step + 1 == 13:
-            state.parameters[0].grad.fill_(math.nan)
-        return found
+    write = stage.write_results
 
     def killed(*_: object) -> None:
         raise SystemExit(137)
 
-    monkeypatch.setattr(update, "accumulate_gradients", spoiling)
+    spoil_gradient(monkeypatch, 13)
     written = []
     for interruption in (None, killed):
         if interruption:

@@ -15,6 +15,7 @@ from tests.gpu.conftest import Begin, Data
 from tests.gpu.models import EVERY_MODEL, EVERY_PRECISION, MODELS, PRECISIONS, changes_of
 from tests.gpu.test_every_model import assert_trained
 from tests.laws.test_resuming import AIRBENCH, CONVNET, MUON, SGD, assert_same_end
+from tests.train.engine.building import stop
 
 LONG = {"train.steps": 20}
 STOP = 9
@@ -44,10 +45,7 @@ def trained(begin: Begin, params, prepared, graphs: str, name: str | None = None
 def resumed(begin: Begin, params, prepared, before: str, after: str) -> Training:
     """Train with PIPELINE_GRAPHS=before to the step STOP, and with PIPELINE_GRAPHS=after from there."""
     first = begin(params, f"{before} first", prepared, graphs=before)
-    for report in first.reports():
-        if report.step == STOP:
-            break
-    assert first.save_now()
+    stop(first, STOP)
     return trained(begin, params, prepared, after, f"{before} first")
 
 
