@@ -133,12 +133,9 @@ coverage: test ## run all tests with coverage: 95% of the lines of pipeline/ are
 test-long: setup-dev ## run the long tests of reliability, some hours: docs/reliability.md has the results
 	$(PYTHON) -m tests.faults.every_call
 	$(PYTHON) -m tests.faults.killing 200
-	for setting in texts code code-lstm; do $(PYTHON) -m tests.faults.killing 50 $$setting || exit; done
-	$(PYTHON) -m tests.faults.store_creation 50
+	for name in texts code code-lstm store; do $(PYTHON) -m tests.faults.killing 50 $$name || exit; done
 	$(PYTHON) -m tests.faults.signals 20
-	$(PYTHON) -m tests.faults.flips 10000
-	$(PYTHON) -m tests.faults.fuzz 600
-	$(PYTHON) -m tests.faults.tracking_cost
+	FLIPS=10000 FUZZ=100 $(PYTHON) -m pytest tests/inference/test_tensor_file.py tests/faults/test_fuzz.py
 
 check: setup-dev ## check format, lint, types and lock files
 	ruff format --check .

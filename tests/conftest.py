@@ -48,17 +48,8 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the variables of the user who runs the tests; undo the limit and the threads that a stage sets in this process."""
     torch.set_num_threads(1)
     monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
-    for name in (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_RUN_ID",
-        "MLFLOW_EXPERIMENT_NAME",
-        "MLFLOW_EXPERIMENT_ID",
-        "MLFLOW_REGISTRY_URI",
-        "MLFLOW_WORKSPACE",
-        "MLFLOW_ENABLE_WORKSPACES",
-        "DVC_ROOT",
-        "DVC_STAGE",
-    ):
+    of_mlflow = ("TRACKING_URI", "RUN_ID", "EXPERIMENT_NAME", "EXPERIMENT_ID", "REGISTRY_URI", "WORKSPACE", "ENABLE_WORKSPACES")
+    for name in ("DVC_ROOT", "DVC_STAGE", *(f"MLFLOW_{each}" for each in of_mlflow)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIPELINE_DEVICE", "cpu")
 

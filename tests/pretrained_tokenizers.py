@@ -13,7 +13,7 @@ FITTED = {"tokenizer_file": None, "tokenizer_digest": None}
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-SIZE = 30_000
+SIZE = 4_000
 SPECIAL_WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 AFTER = {
     "smollm": ("<|endoftext|>",),
@@ -33,7 +33,7 @@ def corpus() -> list[str]:
     syllables += ["".join(draw.choice(script) for _ in range(2)) for script in SCRIPTS[2:] for _ in range(20)]
     words = ["".join(draw.choices(syllables, k=draw.randint(1, 4))) for _ in range(40_000)]
     signs = [" ", " ", " ", ", ", ". ", "'s ", " 19", " 2024 ", "\n", "  ", "\t"]
-    return ["".join(word.title() + draw.choice(signs) for word in draw.choices(words, k=400)) for _ in range(300)]
+    return ["".join(word.title() + draw.choice(signs) for word in draw.choices(words, k=400)) for _ in range(80)]
 
 
 @cache

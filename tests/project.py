@@ -80,22 +80,10 @@ SETTINGS = {
         removed=("divide", "encoding"),
     ),
 }
-IMAGE_FOLDER = {
-    "name": "image_folder",
-    "root": "images",
-    "image_size": 8,
-    "channels": 3,
-    "on_corrupt": "fail",
-    "max_pixels": 10_000,
-    "white": None,
-    "valid": 0.2,
-    "test": 0.2,
-    "seed": 1,
-    "folds": None,
-    "fold": 0,
-    "duplicates": "keep",
-}
-"""The section `source` of images in the folder `images`."""
+DIVIDED = {"valid": 0.2, "test": 0.2, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
+DECODED = {"on_corrupt": "fail", "max_pixels": 10_000, "white": None}
+IMAGE_FOLDER = {"name": "image_folder", "root": "images", "image_size": 8, "channels": 3, **DECODED, **DIVIDED}
+"""The section `source` of images in the folder `images`, and its parts."""
 RESULTS = ("models/model.safetensors", "metrics/train.json", "plots/train/history.csv")
 """The files that a training writes."""
 COPIED = ("Makefile", "dvc.yaml", "requirements.lock", "data/README.md", "data/weights/None", "params.schema.json")

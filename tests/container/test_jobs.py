@@ -1,4 +1,4 @@
-"""Jobs of the image: without a mount, with few rights, in a mounted checkout, stopped and continued."""
+"""Jobs of the image: without a mount, with few rights, in a mounted checkout, stopped and continued, and as the pods of deploy/kubernetes."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -16,6 +16,7 @@ import pytest
 from pipeline.core import files
 from tests.container import docker
 from tests.container.docker import CANARY, HARDENED, HOME, clone, container, inspect, make_accessible, run, volume, wait_for_output
+from tests.deploy.manifests import containers, pods
 from tests.imports import TOP
 from tests.repository import GIT, call, client, runs
 
@@ -111,11 +112,6 @@ def test_a_verb_runs_and_the_error_for_an_unknown_one_lists_all(image: str) -> N
     assert "usage: python -m pipeline repro" in run(*HARDENED, image, "repro", "--help")
 
 
-def test_the_error_of_a_verb_without_results_says_how_they_are_kept(image: str) -> None:
-    output = run(image, "summary", code=2)
-    assert output.splitlines()[-1].startswith(f"container: {HOME} is deleted with this container: add `-v NAME:{HOME}` to keep the results")
-
-
 def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, tmp_path: Path) -> None:
     folder = clone(tmp_path / "theirs")
     make_accessible(folder)
@@ -131,13 +127,6 @@ def test_a_checkout_that_cannot_be_written_is_copied_with_a_message(image: str, 
     )
 
 
-def test_a_mounted_checkout_that_is_not_the_working_folder_is_refused(image: str, tmp_path: Path) -> None:
-    folder = clone(tmp_path / "theirs")
-    make_accessible(folder)
-    output = run("--volume", f"{folder}:/workspace", image, "check", code=2)
-    assert "/workspace is a checkout, but this job would run the image's own code: add `-w /workspace`" in output
-
-
 def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(image: str) -> None:
     with volume() as name:
         words = ("--volume", f"{name}:{HOME}", image)
@@ -150,21 +139,9 @@ def test_a_second_container_on_one_volume_is_refused_and_the_first_succeeds(imag
             assert docker.docker("wait", first).strip() == "0", docker.docker("logs", first)
 
 
-def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
-    program = "from pipeline.core import limits; print(limits.usable_cpus())"
-    assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"
-
-
 def test_a_kill_for_the_memory_limit_is_reported(image: str) -> None:
     output = run("--memory", "150m", image, "check", code=137)
     assert "container: the OOM killer killed a process of this container: raise its memory limit" in output
-
-
-def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
-    with volume() as name:
-        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}")
-        assert "params.yaml is valid" in run(*words, image, "check")
-        run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
 
 
 def test_a_mounted_parameter_file_is_used_and_not_replaced(image: str, tmp_path: Path) -> None:
@@ -300,3 +277,48 @@ def test_a_second_repro_runs_no_stage_and_an_experiment_runs(mounted: Path) -> N
     output = docker_repro(mounted, "dvc", "exp", "run", "--name", "wider", "-S", "model.width=20")
     assert "Ran experiment(s): wider" in output
     assert "wider" in docker_repro(mounted, "dvc", "exp", "list")
+
+
+ALONE = {"--nnodes": "1", "--nproc-per-node": "2", "--rdzv-endpoint": "localhost:29400"}
+"""The options of torchrun that are different where there is one machine and no GPU."""
+
+
+def flags(pod: dict[str, Any], container: dict[str, Any], claim: str) -> list[str]:
+    """Return the options of `docker run` that mean what the pod says; `claim` is the volume instead of the claim.
+
+    The network is Docker's own, because torchrun needs a host name that resolves: as in a pod, it is in /etc/hosts.
+    """
+    security, rights = pod["securityContext"], container["securityContext"]
+    words = ["--user", f"{security['runAsUser']}:{security['runAsGroup']}"]
+    words += ["--read-only"] if rights["readOnlyRootFilesystem"] else []
+    words += [] if rights["allowPrivilegeEscalation"] else ["--security-opt", "no-new-privileges"]
+    words += [word for name in rights["capabilities"]["drop"] for word in ("--cap-drop", name)]
+    claims = {entry["name"] for entry in pod["volumes"] if "persistentVolumeClaim" in entry}
+    for mount in container["volumeMounts"]:
+        path = mount["mountPath"]
+        words += ["--volume", f"{claim}:{path}"] if mount["name"] in claims else ["--tmpfs", f"{path}:exec"]
+    values = {entry["name"]: entry["value"] for entry in container.get("env", []) if "value" in entry}
+    return [*words, *(word for name, value in values.items() for word in ("--env", f"{name}={value}")), *docker.ONE_THREAD]
+
+
+def on_one_machine(arguments: list[str]) -> list[str]:
+    return [f"{name}={ALONE[name]}" if (name := word.partition("=")[0]) in ALONE else word for word in arguments]
+
+
+def test_the_three_jobs_for_several_machines_prepare_train_and_evaluate_on_one_volume(image: str) -> None:
+    output = {}
+    with volume() as claim:
+        for name in ("pipeline-prepare", "pipeline-train", "pipeline-evaluate"):
+            for container in containers(pod := pods()[name]):
+                output[container["name"]] = run(*flags(pod, container, claim), image, *on_one_machine(container.get("args", [])))
+    assert list(output) == ["check", "prepare", "train", "commit", "evaluate"]
+    assert "prepare: train: " in output["prepare"]
+    assert "train: step " in output["train"]
+    assert "Stage 'train' didn't change, skipping" in output["evaluate"]
+    assert "test accuracy" in output["evaluate"]
+
+
+def test_the_job_for_one_machine_runs_everything(image: str) -> None:
+    (container,) = containers(pod := pods()["pipeline"])
+    with volume() as claim:
+        assert "test accuracy" in run(*flags(pod, container, claim), image, *container.get("args", []))

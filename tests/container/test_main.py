@@ -18,7 +18,6 @@ from pipeline.core.yaml_document import Document
 from pipeline.tools import checkout_lock, supervision
 from tests.imports import TOP
 
-COPY = Path("/opt/pipeline")
 REVISION = "c0ffee"
 
 
@@ -53,13 +52,6 @@ def test_torchrun_runs_in_the_folder_of_the_job_like_dvc_and_mlflow() -> None:
         first.commands_for(["torchrum"])
 
 
-def test_help_for_repro_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        first.commands_for(["repro", "--help"])
-    assert ended.value.code == 0
-    assert "usage: python -m pipeline repro" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "preset", "before"),
     [
@@ -70,11 +62,6 @@ def test_help_for_repro_is_that_of_the_verb(capsys: pytest.CaptureFixture[str]) 
 )
 def test_parameters_are_changed_by_one_command_before_repro(words: list[str], preset: str, before: list[str]) -> None:
     assert first.commands_for(words, preset=preset) == ((*first.VERB, *before), *first.REPRO)
-
-
-@pytest.mark.parametrize("words", [["check"], ["dvc", "repro"]])
-def test_other_commands_ignore_the_preset(words: list[str]) -> None:
-    assert first.commands_for(words, preset="digits") == first.commands_for(words)
 
 
 @pytest.mark.parametrize("words", [["repro", "seed=2"], ["repro", "-S"]])
@@ -188,10 +175,3 @@ def test_wrong_parameters_are_refused_before_anything_changes_or_runs(
     assert any(line.startswith(message) for line in lines), lines
     assert "trains with" not in str(lines)
     assert (volume / "params.yaml").read_bytes() == before
-
-
-def test_an_image_with_another_preset_replaces_what_an_earlier_one_wrote(job: Job, image: Path, volume: Path) -> None:
-    job(PRESET="cifar10-cnn")
-    path = image / "presets/cifar10-cnn.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("width: 16", "width: 24"), encoding="utf-8")
-    assert "seed 1, cifar, width 24" in str(job(PRESET="cifar10-cnn"))

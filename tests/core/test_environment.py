@@ -45,9 +45,3 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
     for field in Environment.model_fields.values():
         monkeypatch.setenv(str(field.validation_alias), "")
     assert Environment.read() == before
-
-
-def test_every_variable_belongs_to_this_pipeline_mlflow_dvc_or_torchrun() -> None:
-    of_torchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    for field in Environment.model_fields.values():
-        assert str(field.validation_alias).startswith(("PIPELINE_", "MLFLOW_", "DVC_")) or field.validation_alias in of_torchrun

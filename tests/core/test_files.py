@@ -1,11 +1,7 @@
 """Files are whole or absent, digests cover everything, and locks hold between processes."""
 
 import hashlib
-import os
-import stat
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -48,15 +44,6 @@ def test_a_failed_write_says_which_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full") as caught, files.replacing(tmp_path / "file"):
         raise OSError(28, "full")
     assert caught.value.filename == str(tmp_path / "file")
-
-
-def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        files.write_text(tmp_path / "file", "text")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
 
 
 def test_json_keeps_its_order_and_takes_no_nan(tmp_path: Path) -> None:
@@ -147,19 +134,3 @@ def test_sweeping_removes_what_killed_writers_left_and_nothing_else(tmp_path: Pa
     files.sweep(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(kept)
     files.sweep(tmp_path / "nowhere")
-
-
-def test_a_lock_whose_file_was_unlinked_meanwhile_is_taken_on_the_file_that_is_there(tmp_path: Path) -> None:
-    path, taken = tmp_path / "lock", []
-
-    def wait_for_it() -> None:
-        with files.locked(path, wait=True) as first, files.locked(path, wait=False) as second:
-            taken.append((first, second))
-
-    with files.locked(path, wait=True):
-        waiter = threading.Thread(target=wait_for_it)
-        waiter.start()
-        time.sleep(0.2)
-        path.unlink()
-    waiter.join(timeout=60)
-    assert taken == [(True, False)]

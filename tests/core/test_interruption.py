@@ -69,15 +69,6 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
         assert run(first, second) == (-second, [str(int(first))])
 
 
-def test_an_interrupted_stage_ends_with_the_code_of_the_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> None:
-        raise interruption.Interrupted(signal.SIGTERM)
-
-    monkeypatch.setattr("pipeline.tools.check.command.run", interrupted)
-    assert main(["check"]) == 143
-    assert capsys.readouterr().err == "error: interrupted by SIGTERM\n"
-
-
 def test_control_c_outside_of_a_training_ends_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

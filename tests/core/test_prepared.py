@@ -4,13 +4,11 @@ import json
 import re
 import tracemalloc
 import weakref
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pipeline.core import files
 from pipeline.core.prepared import Prepared, sample_keys, shared_samples
 from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock
 from pipeline.core.refusal import Refusal
@@ -62,15 +60,6 @@ def test_the_statistics_are_those_of_train(tmp_path):
     assert np.allclose(spec.inputs.std, train.std((0, 1, 2)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("missing", [set(), {0, 9, 3}])
-def test_the_digests_are_those_of_the_files(tmp_path, monkeypatch, missing):
-    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
-    for name, split in written(tmp_path, missing=missing).splits.items():
-        assert split.inputs_digest == files.chunked_digest(tmp_path / f"{name}-inputs.npy")
-        assert split.targets_digest == files.chunked_digest(tmp_path / f"{name}-targets.npy")
-
-
 def test_corrupt_samples_are_counted_and_left_out(tmp_path):
     record = written(tmp_path, missing={0, 9, 3})
     assert {name: (split.samples, split.left_out) for name, split in record.splits.items()} == {
@@ -88,11 +77,7 @@ def test_samples_with_equal_inputs_in_two_splits_are_counted_without_the_corrupt
     inputs[8] = inputs[9]
     monkeypatch.setitem(globals(), "INPUTS", inputs)
     record = written(tmp_path, missing={9})
-    assert {name: split.also_in for name, split in record.splits.items()} == {
-        TRAIN: {},
-        VALID: {TRAIN: 1},
-        TEST: {TRAIN: 2, VALID: 2},
-    }
+    assert {name: split.also_in for name, split in record.splits.items()} == {TRAIN: {}, VALID: {TRAIN: 1}, TEST: {TRAIN: 2, VALID: 2}}
     assert shared_samples(record.splits) == [
         "1 of 15 samples of valid in train",
         "2 of 15 samples of test in train",
@@ -147,28 +132,6 @@ def test_splits_of_an_earlier_time_do_not_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spec.json", "train-inputs.npy", "train-keys.jsonl", "train-targets.npy"]
     with pytest.raises(Refusal, match=r"the prepared data has no valid split: set source\.valid"):
         Prepared.open(tmp_path).split(VALID)
-
-
-def test_rows_are_digested_before_the_last_sample_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "CHUNK_BYTES", 200)
-    monkeypatch.setattr(files, "BLOCK_BYTES", 100)
-    digested, before_the_last = [], []
-
-    class AtOnce(ThreadPoolExecutor):
-        """Ends each call before `submit` returns, so that nothing depends on the speed of a thread."""
-
-        def submit(self, *call):
-            future = super().submit(*call)
-            wait([future])
-            return future
-
-    monkeypatch.setattr(files, "digest_threads", AtOnce)
-    monkeypatch.setattr(
-        files, "digest_at", lambda path, start, real=files.digest_at: (digested.append((path.name, start)), real(path, start))[1]
-    )
-    write(raw_dataset(), {TRAIN: ASSIGNED}, tmp_path, advance=lambda _: before_the_last.append(len(digested)))
-    assert before_the_last[-1] >= 5
-    assert len(set(digested)) == len(digested)
 
 
 def test_blocks_are_dropped_as_soon_as_they_are_stored(tmp_path):

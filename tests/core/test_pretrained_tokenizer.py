@@ -6,18 +6,17 @@ from functools import cache
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from tokenizers import AddedToken as LibraryToken
 from tokenizers import Tokenizer as Library
 
 from pipeline.core import normalization as module
 from pipeline.core.normalization import parts
-from pipeline.core.pretrained_tokenizer import AddedToken, PretrainedDescription
+from pipeline.core.pretrained_tokenizer import PretrainedDescription
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.reading import tokenizer_json
-from tests.pretrained_tokenizers import FAMILIES, file, hostile
+from tests.pretrained_tokenizers import FAMILIES, SIZE, file, hostile
 
-NUM_TEXTS = 1000
+NUM_TEXTS = 300
 
 
 @cache
@@ -39,7 +38,7 @@ def description(kind, **changes):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_token_numbers_are_those_of_the_library(kind, monkeypatch):
     tokenizer, reference = ours(kind), library(kind)
-    assert tokenizer.num_tokens == reference.get_vocab_size() >= 30_000
+    assert tokenizer.num_tokens == reference.get_vocab_size() >= SIZE
     texts = hostile(NUM_TEXTS)
     expected = [reference.encode(text, add_special_tokens=False).ids for text in texts]
     assert [tokens.tolist() for tokens in tokenizer.encode_all(texts)] == expected
@@ -78,11 +77,6 @@ def test_words_of_wordpiece_come_back_with_single_spaces():
     assert tokenizer.num_characters[tokens].sum() == len("babhello,") + 1
 
 
-def test_a_token_without_flags_has_those_of_the_library():
-    flags, token = AddedToken(number=0, content="x").model_dump(exclude={"number", "content"}), LibraryToken("x")
-    assert flags == {name: getattr(token, name) for name in flags}
-
-
 def test_special_tokens_are_left_out_and_the_end_has_no_characters():
     tokenizer = ours("qwen2")
     tokens = tokenizer.encode("<|im_start|>a<|endoftext|><tool_call>")
@@ -108,19 +102,16 @@ def test_the_end_is_a_token_and_padding_is_none(kind, end):
 
 HOSTILE = {
     "a regular expression": ({"pre_tokenizer": "(a+)+$"}, "pre_tokenizer"),
-    "another key": ({"pattern": "(a+)+$"}, "not permitted"),
     "an unknown normalization": ({"normalization": ["replace"]}, "normalization"),
     "a number that does not exist": ({"end": 200_000}, "does not exist"),
     "a merge of unknown tokens": ({"merges": ["a zzzzq"]}, "merge of tokens that are not"),
     "a byte without a token": ({"vocabulary": ["a"], "added": [], "merges": [], "end": None}, "each of the 256 bytes"),
-    "a token twice": ({"vocabulary": ["a", "a"], "added": [], "merges": []}, "same token twice"),
     "numbers left out": ({"added": [{"number": 40_000, "content": "<x>"}]}, "next one after the vocabulary"),
     "long added tokens": (
-        {"added": [{"number": at, "content": "a" * 1000 + str(at)} for at in range(30_000, 30_300)]},
+        {"added": [{"number": at, "content": "a" * 1000 + str(at)} for at in range(SIZE, SIZE + 300)]},
         "added tokens of more than",
     ),
     "too many tokens": ({"vocabulary": [str(number) for number in range(262_145)]}, "at most 262144 items"),
-    "the wrong pre-tokenizer": ({"pre_tokenizer": "bert"}, "another pre-tokenizer"),
 }
 
 

@@ -9,8 +9,6 @@ import torch
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import LOSSES, MODELS, SOURCES, Registry
-from pipeline.inference.params import ModelSettings
-from pipeline.prepare.params import SourceSettings
 from tests.imports import TOP
 from tests.specs import image_spec
 
@@ -66,17 +64,6 @@ def test_a_file_that_is_no_choice_is_named(text: str, message: str, tmp_path: Pa
         monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(Refusal, match=f"^{re.escape(message)}$"):
         Registry("zoo", "animal").settings("wide")
-
-
-def test_a_model_without_build_and_a_source_without_open_are_refused() -> None:
-    with pytest.raises(Refusal, match=r"^pipeline/models/wide\.py: its class `Settings` has no method `build\(self, spec\)`: define it"):
-        type("Settings", (ModelSettings,), {"__module__": "pipeline.models.wide"})(name="wide", weights=None).build(
-            image_spec(shape=(4, 3, 2), classes=("a", "b"), mean=(0.5, 0.5), std=(0.5, 0.5))
-        )
-    with pytest.raises(
-        Refusal, match=r"^pipeline/sources/own\.py: its class `Settings` has no method `open\(self, \*, workers\)`: define it"
-    ):
-        SourceSettings(name="own", root=Path("data"), valid=0.1, test=0.1, seed=1, folds=None, fold=0).open(workers=1)
 
 
 def test_the_readmes_example_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

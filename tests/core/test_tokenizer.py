@@ -1,7 +1,6 @@
 """Tokenizers: texts survive the way to token numbers and back, and a description of a stranger is validated."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from pipeline.core.normalization import normalize, pieces
 from pipeline.core.refusal import Refusal
 from pipeline.core.tokenizer import Tokenizer
-from pipeline.core.tokenizer_description import BYTE_SIGNS, END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
+from pipeline.core.tokenizer_description import END, LONGEST_TOKEN, MOST_TOKENS, NUM_SPECIAL, PAD, UNKNOWN, TokenizerDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs.text import PARALLELISM, fit
 from tests.imports import TOP
@@ -40,7 +39,7 @@ def fitted(kind, texts=TEXTS, *, normalization=(), most_tokens=300, min_count=1)
 BYTE, BPE, CHARACTER, WORD = (fitted(kind) for kind in ("byte", "bpe", "character", "word"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.text())
 def test_bytes_and_bpe_give_every_text_back(text):
     for tokenizer in (BYTE, BPE):
@@ -163,10 +162,8 @@ def test_rows_are_truncated_and_padded():
         (("nfc",), "e\u0301", "é"),
         (("nfkc",), "ﬁ\u00a0x²", "fi x2"),
         (("lowercase",), "ÉA Ð", "éa ð"),
-        (("lowercase",), "ABC", "abc"),
         (("strip_accents",), "Éà ñ", "Ea n"),
         (("collapse_whitespace",), "  a \t\n b ", "a b"),
-        (("nfkc", "lowercase"), "\u210c", "h"),
         (("lowercase", "nfkc"), "\u210c", "H"),
         (("strip_accents", "lowercase"), "É\nÀ\r\n", "e\na\r\n"),
     ],
@@ -174,10 +171,6 @@ def test_rows_are_truncated_and_padded():
 def test_a_text_is_normalized_in_the_given_order(changes, text, expected):
     assert normalize(text, changes) == expected
     assert fitted("byte", normalization=changes).encode(text).tolist() == BYTE.encode(expected).tolist()
-
-
-def test_the_tokenizer_is_fitted_to_normalized_texts():
-    assert fitted("word", ["The THE the A"], normalization=("lowercase",)).description.vocabulary == ("the", "a")
 
 
 def test_fitting_gives_the_same_description_in_every_process_with_any_number_of_threads():
@@ -193,27 +186,17 @@ def test_fitting_gives_the_same_description_in_every_process_with_any_number_of_
     assert len(outputs[0].stdout.splitlines()) == 4
 
 
-def test_fitting_leaves_the_environment_as_it_was(monkeypatch):
-    monkeypatch.setenv(PARALLELISM, "true")
-    fitted("bpe")
-    assert os.environ[PARALLELISM] == "true"
-
-
 HOSTILE = {
     "a merge of an unknown token": ({"kind": "bpe", "merges": ["a b", "ab cd"]}, "neither a byte nor the result"),
-    "a merge of nothing": ({"kind": "bpe", "merges": [" a "]}, "neither a byte nor the result"),
     "a merge twice": ({"kind": "bpe", "merges": ["a b", "a b"]}, "same pair twice"),
     "too many merges": ({"kind": "bpe", "merges": ["a b"] * 100_000}, f"at most {MOST_TOKENS} items"),
     "tokens that double": ({"kind": "bpe", "merges": [f"{'a' * 2**n} {'a' * 2**n}" for n in range(12)]}, "at most 257 characters"),
-    "merges of words": ({"kind": "word", "vocabulary": ["a"], "merges": ["a b"]}, "must be empty"),
-    "a vocabulary of bpe": ({"kind": "bpe", "vocabulary": ["a"]}, "must be empty for `byte` and `bpe`"),
     "no vocabulary": ({"kind": "word", "vocabulary": []}, "must have tokens"),
     "too many tokens": ({"kind": "word", "vocabulary": [str(n) for n in range(MOST_TOKENS + 1)]}, f"at most {MOST_TOKENS} items"),
     "a token twice": ({"kind": "word", "vocabulary": ["a", "b", "a"]}, "same token twice"),
     "an empty token": ({"kind": "word", "vocabulary": [""]}, "at least 1 character"),
     "a huge token": ({"kind": "word", "vocabulary": ["a" * 2_000_000]}, "at most 256 characters"),
     "a character of two": ({"kind": "character", "vocabulary": ["a", "bc"]}, "more than one character"),
-    "an unknown kind": ({"kind": "regex", "vocabulary": ["(a+)+$"]}, "'character', 'byte', 'word' or 'bpe'"),
     "a regular expression": ({"kind": "byte", "pattern": "(a+)+$"}, "not permitted"),
     "too many normalizations": ({"kind": "byte", "normalization": ["nfc"] * 100_000}, "at most 8 items"),
 }
@@ -232,11 +215,3 @@ def test_two_pairs_may_make_one_token():
     assert description.tokens[256:] == ("ab", "bc", "abc")
     assert description.num_tokens == NUM_SPECIAL + 259
     assert Tokenizer(description).encode("abc").tolist() == [NUM_SPECIAL + 258]
-
-
-def test_the_signs_of_bytes_are_those_of_the_library():
-    from tokenizers import pre_tokenizers
-
-    assert sorted(BYTE_SIGNS) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str("é \n")
-    assert split[0][0] == "".join(BYTE_SIGNS[byte] for byte in "é \n".encode())

@@ -1,9 +1,12 @@
-"""The manifests in deploy/kubernetes: valid, hardened, and in agreement with the Dockerfile, compose.yaml, the code and the docs."""
+"""The manifests in deploy/kubernetes, and the commands of torchrun: valid, hardened, and in agreement with the Dockerfile, compose.yaml, the code and the docs."""
 
+import json
 import re
+import subprocess
 
 import kubernetes_validate
 import pytest
+from torch.distributed.run import get_args_parser
 
 from pipeline.container import __main__ as entry_point
 from pipeline.container import checkout
@@ -92,22 +95,6 @@ def test_the_variables_are_those_that_the_code_reads() -> None:
     assert {reference["configMapRef"]["name"] for container in all_containers() for reference in container["envFrom"]} == {"pipeline"}
 
 
-def test_a_pod_has_requests_and_limits_and_whole_cpus() -> None:
-    for container in all_containers():
-        requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-        assert set(requests) == {"cpu", "memory"}
-        assert {name: limits[name] for name in requests} == requests, "a pod with equal requests and limits is evicted last"
-        assert limits["cpu"].isdecimal()
-
-
-def test_only_what_computes_on_a_gpu_asks_for_one() -> None:
-    with_gpu = {
-        name for name, pod in pods().items() for container in containers(pod) if "nvidia.com/gpu" in container["resources"]["limits"]
-    }
-    assert with_gpu == pods().keys() - {"pipeline-prepare"}
-    assert {name for name, pod in pods().items() if "tolerations" in pod} == with_gpu
-
-
 def test_a_pod_that_is_stopped_has_time_for_its_save() -> None:
     periods = {pod["terminationGracePeriodSeconds"] for pod in pods().values()}
     (period,) = periods
@@ -147,15 +134,55 @@ def test_the_pods_of_a_training_find_each_other() -> None:
     assert int(option(words, "nnodes")) == job["completions"] == job["parallelism"]
 
 
-def test_all_cores_are_shared_among_the_processes_of_a_machine() -> None:
-    (container,) = pods()["pipeline-train"]["containers"]
-    limits, (threads,) = container["resources"]["limits"], [v["value"] for v in container["env"] if v["name"] == "PIPELINE_THREADS"]
-    assert int(threads) * int(limits["nvidia.com/gpu"]) == int(limits["cpu"])
-
-
 def test_the_docs_name_every_file_and_none_that_is_missing() -> None:
     text = manifests.DOCS.read_text(encoding="utf-8")
     named = set(re.findall(r"deploy/[\w./-]+\w", text))
     assert [path for path in named if not (TOP / path).exists()] == []
     assert [path.name for path in FILES if path.name not in text] == []
     assert str(manifests.SLURM.relative_to(TOP)) in named
+
+
+SAME = ("rdzv-backend", "max-restarts", "shutdown-timeout")
+COMMANDS = (manifests.torchrun_of_the_job(), manifests.torchrun_of_the_script())
+
+
+def test_torchrun_knows_every_option_and_runs_the_stage() -> None:
+    for words in COMMANDS:
+        arguments = get_args_parser().parse_args([word.replace('"', "") for word in words[1:]])
+        assert arguments.module is True
+        assert (arguments.training_script, arguments.training_script_args) == ("pipeline", ["train"])
+        assert arguments.rdzv_backend == "c10d"
+
+
+def test_the_commands_agree() -> None:
+    text = manifests.DOCS.read_text(encoding="utf-8").replace("\\\n", " ")
+    documented = re.findall(r"^python -m pipeline.tools.torchrun (--.*-m pipeline train)$", text, re.MULTILINE)
+    assert documented
+    commands = [*COMMANDS, *(line.split() for line in documented)]
+    for name in SAME:
+        assert len({option(words, name) for words in commands}) == 1, name
+
+
+def test_the_development_container_is_a_stage_of_the_dockerfile_with_its_user() -> None:
+    settings = json.loads((TOP / ".devcontainer/devcontainer.json").read_text(encoding="utf-8"))
+    build = settings["build"]
+    dockerfile = TOP / ".devcontainer" / build["dockerfile"]
+    assert dockerfile.resolve() == TOP / "Dockerfile"
+    assert (TOP / ".devcontainer" / build["context"]).resolve() == TOP
+    (stage,) = re.findall(
+        rf"^FROM system AS {build['target']}\n(.*?)^FROM", dockerfile.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert re.search(rf"useradd .* {settings['remoteUser']}$", stage, re.MULTILINE)
+    assert {"make", "python3-venv"} <= set(stage.split())
+    target = settings["postCreateCommand"].removeprefix("make ")
+    assert re.search(rf"^{target}:", (TOP / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+INDEX = "http://127.0.0.1:9/simple"
+
+
+def test_make_hands_the_index_on() -> None:
+    for words, found in (([f"PACKAGE_INDEX={INDEX}"], True), ([], False)):
+        printed = subprocess.run(["make", "--dry-run", "lock", "image", *words], cwd=TOP, capture_output=True, text=True, check=True).stdout
+        assert ("--upgrade-package torch --upgrade-package torchvision" in printed) == found
+        assert (f"--build-arg PACKAGE_INDEX={INDEX}" in printed) == found

@@ -14,6 +14,7 @@ from pipeline.__main__ import main
 from pipeline.core import files
 from pipeline.core.prepared import Prepared, sample_keys
 from pipeline.core.refusal import Refusal
+from pipeline.core.spec import Spec
 from pipeline.evaluate.stage import refuse_other_data
 from pipeline.inference import model_file
 from pipeline.runs import events, journal
@@ -129,27 +130,30 @@ def test_evaluate_ends_with_the_result_unless_a_summary_follows(plotted_nothing:
     assert "test accuracy" not in capsys.readouterr().out
 
 
-def test_inputs_of_another_kind_are_refused_though_their_shape_is_equal() -> None:
-    images = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
-    other = images.model_copy(update={"inputs": images.inputs.model_copy(update={"kind": "voxels"})})
-    refuse_other_data(images, images, model=Path("m"), data=Path("d"))
-    with pytest.raises(Refusal, match=r"m: was trained on image inputs \(3, 3, 1\) .*, but d has voxels inputs \(3, 3, 1\)"):
-        refuse_other_data(images, other, model=Path("m"), data=Path("d"))
+def with_inputs(spec: Spec, **changes: object) -> Spec:
+    return spec.model_copy(update={"inputs": spec.inputs.model_copy(update=changes)})
 
 
-def test_texts_of_another_tokenizer_are_refused_though_their_shape_is_equal() -> None:
-    texts, other = (text_spec(letters=letters) for letters in ("abcd", "efgh"))
-    refuse_other_data(texts, texts, model=Path("m"), data=Path("d"))
-    with pytest.raises(Refusal, match=r"m: was trained on text inputs \(12,\) .*, in another form, such as that of another tokenizer"):
-        refuse_other_data(texts, other, model=Path("m"), data=Path("d"))
+IMAGES = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
 
 
-def test_images_of_another_white_are_refused() -> None:
-    spec = image_spec(shape=(3, 3, 1), classes=("a", "b"), mean=(0.5,), std=(0.5,))
-    other = spec.model_copy(update={"inputs": spec.inputs.model_copy(update={"white": 4095})})
-    refuse_other_data(other, other, model=Path("m"), data=Path("d"))
-    with pytest.raises(Refusal, match=r"or another source\.white: run `dvc repro`"):
-        refuse_other_data(other, spec, model=Path("m"), data=Path("d"))
+@pytest.mark.parametrize(
+    ("spec", "other", "message"),
+    [
+        (
+            text_spec(letters="abcd"),
+            text_spec(letters="efgh"),
+            r"m: was trained on text inputs \(12,\) .*, such as that of another tokenizer",
+        ),
+        (IMAGES, with_inputs(IMAGES, kind="voxels"), r"m: was trained on image inputs \(3, 3, 1\) .*, but d has voxels inputs \(3, 3, 1\)"),
+        (with_inputs(IMAGES, white=4095), IMAGES, r"or another source\.white: run `dvc repro`"),
+    ],
+    ids=["tokenizer", "kind", "white"],
+)
+def test_other_data_of_an_equal_shape_are_refused(spec: Spec, other: Spec, message: str) -> None:
+    refuse_other_data(spec, spec, model=Path("m"), data=Path("d"))
+    with pytest.raises(Refusal, match=message):
+        refuse_other_data(spec, other, model=Path("m"), data=Path("d"))
 
 
 @pytest.mark.parametrize("other", [None, "step", "parameters"])

@@ -26,17 +26,9 @@ ADDRESS_BYTES = 2**30
 LONGEST_S = 120.0
 WRITTEN = ("data/prepared", ".pipeline", "pipeline", "models", "metrics", "plots")
 FORBIDDEN = {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class"}
+DIVIDED = project.DIVIDED | {"valid": 0.25, "test": 0.25}
 TINY: dict[str, Any] = {
-    "source": {
-        "name": "arrays",
-        "root": "data/raw/tiny.npz",
-        "valid": 0.25,
-        "test": 0.25,
-        "seed": 1,
-        "folds": None,
-        "fold": 0,
-        "duplicates": "keep",
-    },
+    "source": {"name": "arrays", "root": "data/raw/tiny.npz", **DIVIDED},
     "model": {"name": "mlp", "weights": None, "width": 4, "depth": 1, "dropout": 0.0},
     "train.steps": 2,
     "train.report_every_steps": 1,
@@ -83,8 +75,10 @@ def copied(template: Path, folder: Path) -> Path:
 
 def use(**source: object) -> None:
     """Write another source to params.yaml."""
-    more = {"duplicates": "keep"} if source["name"] in {"arrays", "image_folder", "text_classification"} else {}
-    project.write_params(Path(), {**TINY, "source": {"valid": 0.25, "test": 0.0, "seed": 1, "folds": None, "fold": 0, **more, **source}})
+    divided = {**DIVIDED, "test": 0.0}
+    if source["name"] not in {"arrays", "image_folder", "text_classification"}:
+        del divided["duplicates"]
+    project.write_params(Path(), {**TINY, "source": {**divided, **source}})
 
 
 def answers(case: Case, folder: Path) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""Interrupt real `dvc repro` runs: `python -m tests.faults.signals 20 [TARGET ...]` sends 20 signals to each target."""
+"""Jobs in a checkout that are signalled: `python -m tests.faults.signals 20 [TARGET ...]` sends 20 signals to each target."""
 
 import contextlib
 import json
@@ -11,46 +11,46 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from pipeline.core import files
 from tests import project
 from tests.faults.killing import CHANGES
-from tests.project import RESULTS
+from tests.forking import wait_until
+from tests.project import RESULTS, digests
 from tests.repository import call, repository, variables
 
 STEPS = 1200
 VARIABLES = {"PIPELINE_TRACKING": "false", "PIPELINE_THREADS": "1", "PIPELINE_DEVICE": "cpu", "PIPELINE_CHECKPOINT_EVERY_STEPS": "10"}
-COMMAND = "dvc repro train; exit $?"
+SHELL = ("sh", "-c", "dvc repro train; exit $?")
 LIMIT_S = 300.0
-SAID = re.compile(r"step (\d+) is saved")
 
 
-@dataclass
-class Repro:
-    """One `dvc repro` in a new session, started by a shell, as at a terminal."""
+class Job:
+    """A command in a new session. It writes to a file, because a training that outlives its DVC would fail on a closed pipe."""
 
-    folder: Path
-    wrapper: tuple[str, ...] = ()
-    log: list[str] = field(default_factory=list)
+    def __init__(self, folder: Path, *command: str) -> None:
+        self.folder = folder
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the job
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=variables(**VARIABLES), stdout=self.log, stderr=self.log, start_new_session=True
+        )
 
-    def __post_init__(self) -> None:
-        with (self.folder / "log").open("wb") as log:
-            self.shell = subprocess.Popen(
-                [*self.wrapper, "sh", "-c", COMMAND],
-                cwd=self.folder,
-                env=variables(**VARIABLES),
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    @property
+    def said(self) -> str:
+        return os.pread(self.log.fileno(), 10**7, 0).decode()
+
+    def end(self) -> int:
+        return self.process.wait(LIMIT_S)
+
+    def __del__(self) -> None:
+        self.log.close()
 
     def processes(self) -> list[psutil.Process]:
-        """Return all processes whose working directory is the project's folder."""
+        """Return all processes whose working directory is that of the job."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
@@ -69,49 +69,49 @@ class Repro:
     def trainer(self) -> psutil.Process | None:
         return self.find("-m", "pipeline", "train")
 
-    def wait_for(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + LIMIT_S
-        while not condition():
-            assert time.monotonic() < end, (self.folder / "log").read_text()
-            time.sleep(0.02)
-
-    def wait_until_it_trains(self, pause_s: float) -> bool:
-        """Wait for the first new checkpoint and `pause_s` more; return False if the training has ended."""
-        seen = self.saved()
-        self.wait_for(lambda: self.saved() - seen or self.shell.poll() is not None)
-        time.sleep(pause_s)
-        return self.trainer() is not None
-
-    def saved(self) -> set[Path]:
-        return set(self.folder.glob(".pipeline/work/*/step-*.safetensors"))
-
-    def text(self) -> str:
-        return (self.folder / "log").read_text()
+    def trains(self) -> bool:
+        """Wait for the first new checkpoint; return False if the training has ended."""
+        pattern = ".pipeline/work/*/step-*.safetensors"
+        seen = set(self.folder.glob(pattern))
+        wait_until(lambda: set(self.folder.glob(pattern)) - seen or self.process.poll() is not None)
+        return self.process.poll() is None
 
 
-def to_trainer(repro: Repro, number: int) -> None:
-    process = repro.trainer()
+@contextlib.contextmanager
+def in_the_middle(folder: Path, *command: str) -> Iterator[Job]:
+    """Run the command and enter the block once its training has written a checkpoint."""
+    job = Job(folder, *command)
+    try:
+        assert job.trains(), job.said
+        yield job
+    finally:
+        job.process.kill()
+        job.end()
+
+
+def to_trainer(job: Job, number: int) -> None:
+    process = job.trainer()
     assert process
     process.send_signal(number)
 
 
-def to_group(repro: Repro, number: int) -> None:
-    os.killpg(repro.shell.pid, number)
+def to_group(job: Job, number: int) -> None:
+    os.killpg(job.process.pid, number)
 
 
-def to_dvc(repro: Repro, number: int) -> None:
-    process = repro.find("dvc", "repro")
+def to_dvc(job: Job, number: int) -> None:
+    process = job.find("dvc", "repro")
     assert process
     process.send_signal(number)
 
 
-def to_shell(repro: Repro, number: int) -> None:
-    repro.shell.send_signal(number)
+def to_shell(job: Job, number: int) -> None:
+    job.process.send_signal(number)
 
 
-def to_process_one(repro: Repro, number: int) -> None:
+def to_process_one(job: Job, number: int) -> None:
     """Signal process 1 of a PID namespace, which receives only the signals that it handles; then kill it, as `docker stop` does."""
-    one = psutil.Process(repro.shell.pid).children()[0]
+    one = psutil.Process(job.process.pid).children()[0]
     one.send_signal(number)
     time.sleep(0.5)
     with contextlib.suppress(psutil.Error):
@@ -120,7 +120,7 @@ def to_process_one(repro: Repro, number: int) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    send: Callable[[Repro, int], None]
+    send: Callable[[Job, int], None]
     number: int = signal.SIGTERM
     wrapper: tuple[str, ...] = ()
     saves: bool = True
@@ -145,55 +145,46 @@ TARGETS = {
 
 def interrupt(folder: Path, target: Target, pause_s: float) -> bool:
     """Start a run, send the signal during its training and wait until no process is left; return False if the training ended before."""
-    repro = Repro(folder, target.wrapper)
-    if not repro.wait_until_it_trains(pause_s):
+    job = Job(folder, *target.wrapper, *SHELL)
+    if not job.trains() or time.sleep(pause_s) or not job.trainer():
         return False
-    numbers = [process.pid for process in repro.processes()]
-    target.send(repro, target.number)
-    repro.wait_for(lambda: not repro.processes())
-    repro.shell.wait()
+    numbers = [process.pid for process in job.processes()]
+    target.send(job, target.number)
+    wait_until(lambda: not job.processes())
+    code = job.end()
     # DVC takes a process for alive until its parent has asked for its exit code, and process 1 may take its time for that
-    repro.wait_for(lambda: not any(map(psutil.pid_exists, numbers)))
+    wait_until(lambda: not any(map(psutil.pid_exists, numbers)))
     if target.ends:
-        assert repro.shell.returncode != 0, "an interrupted run must not look like a success"
-        assert not (folder / RESULTS[0]).exists(), repro.text()
-    if target.saves and target.ends:
-        assert SAID.search(repro.text()), repro.text()
+        assert code != 0, "an interrupted run must not look like a success"
+        assert not (folder / RESULTS[0]).exists(), job.said
+        assert not target.saves or re.search(r"step (\d+) is saved", job.said), job.said
     if target.check:
         call(folder, "python", "-m", "pipeline", "check", **VARIABLES)
     return True
 
 
-def differences(folder: Path, whole: Path) -> list[str]:
-    return [f"{folder.name}: {path}" for path in RESULTS if files.digest(folder / path) != files.digest(whole / path)]
-
-
-def campaign(checkout: Path, whole: Path, folder: Path, target: Target, rounds: int) -> tuple[int, list[str]]:
-    """Return the number of signals that interrupted a training, and the results that differ from those of an undisturbed one."""
+def campaign(checkout: Path, whole: Path, folder: Path, target: Target, rounds: int) -> tuple[int, int]:
+    """Return the number of signals that interrupted a training, and how often the results differed from those of an undisturbed one."""
     shutil.copytree(checkout, folder)
-    sent, other = 0, []
+    sent, other = 0, 0
     for _ in range(rounds):
         sent += interrupt(folder, target, random.uniform(0.0, 0.3))
         if not target.ends:  # it went on to its end all the same: another one from the start
-            other += differences(folder, whole)
+            other += digests(folder) != digests(whole)
             shutil.rmtree(folder)
             shutil.copytree(checkout, folder)
     call(folder, "dvc", "repro", "train", **VARIABLES)
-    return sent, other + differences(folder, whole)
+    return sent, other + (digests(folder) != digests(whole))
 
 
-def run(rounds: int, *names: str) -> dict[str, object]:
+def run(rounds: int, *names: str) -> dict[str, tuple[int, int]]:
     """Interrupt the training of one project for each target `rounds` times and then finish it."""
     random.seed(7)
-    begin, other, sent = time.monotonic(), [], {}
     with tempfile.TemporaryDirectory() as top:
         checkout, whole = repository(Path(top) / "checkout", CHANGES | {"train.steps": STEPS + 200 * rounds}), Path(top) / "whole"
         shutil.copytree(checkout, whole)
         project.run(whole, "prepare", "train", **VARIABLES)
-        for name in names or TARGETS:
-            sent[name], found = campaign(checkout, whole, Path(top) / name.replace(" ", "-").replace(",", ""), TARGETS[name], rounds)
-            other += found
-    return {"sent": sent, "other_digests": other, "seconds": round(time.monotonic() - begin)}
+        return {name: campaign(checkout, whole, Path(top) / re.sub(r"\W+", "-", name), TARGETS[name], rounds) for name in names or TARGETS}
 
 
 if __name__ == "__main__":

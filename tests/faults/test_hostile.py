@@ -14,13 +14,10 @@ LITTLE_BYTES = 300 * 2**20
 SCREEN_LINES, LONGEST_LINE = 24, 2_100
 WATCH = hostile.Watch()
 LONG = {
-    *(
-        f"model: {name}"
-        for name in ("a hundred thousand unknown keys", "one hundred thousand tensors", "a hundred thousand unknown parameters")
-    ),
-    *(f"tar: {name}" for name in ("30,000 members", "a bzip2 bomb", "an xz bomb", "a bomb of many members", "a sparse map without end")),
+    *(f"model: {name}" for name in ("one hundred thousand tensors", "a hundred thousand unknown parameters", "a million classes")),
+    *(f"tar: {name}" for name in ("30,000 members", "a bzip2 bomb", "an xz bomb", "a bomb of many members")),
     *(f"params.yaml: {name}" for name in ("aliases that multiply", "a million bins")),
-    *("zip: a bomb that lies about its size", "zip: a bomb in a bomb", "npz: a bomb of images", "npy: names without end"),
+    *("zip: a bomb that lies about its size", "npz: a bomb of images", "npz: a bomb of names", "npy: names without end"),
 }
 """The cases that take longest, each beside a shorter one of its kind."""
 
@@ -61,7 +58,6 @@ def test_a_hostile_input_is_refused_in_words_and_in_bounds(folder: Path, name: s
     assert not hostile.strays(folder, before)
 
 
-def test_the_corpus_is_large_and_its_names_say_what_is_hostile() -> None:
-    assert len(CASES) >= 100
+def test_the_corpus_is_large_and_has_the_long_cases() -> None:
+    assert len(CASES) >= 200
     assert CASES.keys() > LONG
-    assert {name.partition(":")[0] for name in CASES} >= {"params.yaml"}

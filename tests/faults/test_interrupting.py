@@ -52,17 +52,14 @@ def interrupt_in_validation(monkeypatch: pytest.MonkeyPatch, number: int, *, val
     return late
 
 
-@pytest.mark.parametrize(("number", "code", "validation"), [(signal.SIGINT, 130, 0), (signal.SIGTERM, 143, 2)])
-def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(
-    folder: Path, monkeypatch, capsys, number: int, code: int, validation: int
-) -> None:
+def test_an_interrupted_validation_stops_at_once_and_is_repeated_first(folder: Path, monkeypatch, capsys) -> None:
     whole = digests(folder)
     (folder / RESULTS[0]).unlink()
     with monkeypatch.context() as patch:
-        late = interrupt_in_validation(patch, number, validation=validation, batch=0)
-        assert main(["train"]) == code
+        late = interrupt_in_validation(patch, signal.SIGINT, validation=1, batch=0)
+        assert main(["train"]) == 130
     assert late == []
-    step = 8 * (validation + 1)
+    step = 16
     assert f"step {step} is saved: the same command continues after it" in capsys.readouterr().out
     assert not (folder / RESULTS[0]).exists()
     assert main(["train"]) == 0

@@ -49,28 +49,15 @@ TESTS = (
     "tests/gpu/test_every_model.py",
     "tests/gpu/test_loop.py",
     "tests/gpu/test_lanes.py",
-    "tests/gpu/test_recurrent.py",
     "tests/laws/test_resuming.py",
     "tests/laws/test_mutants.py",
     "tests/laws/test_reading_ahead.py",
     "tests/faults/test_numbers.py",
     "tests/faults/test_memory.py",
 )
-CIFAR10 = {
-    "name": "image_folder",
-    "root": "data/raw/cifar10-jpeg.tar.gz",
-    "image_size": 32,
-    "channels": 3,
-    "on_corrupt": "fail",
-    "max_pixels": 1_000_000,
-    "white": None,
-    "valid": 0.04,
-    "test": 0.1,
-    "seed": 1,
-    "folds": None,
-    "fold": 0,
-    "duplicates": "keep",
-}
+IMAGES = {"name": "image_folder", "root": "data/raw/cifar10-jpeg.tar.gz", "image_size": 32, "channels": 3, "max_pixels": 1_000_000}
+DIVIDED = {"valid": 0.04, "test": 0.1, "seed": 1, "folds": None, "fold": 0, "duplicates": "keep"}
+CIFAR10 = {**IMAGES, "on_corrupt": "fail", "white": None, **DIVIDED}
 PRESETS = {
     "cifar10-resnet": {"source": CIFAR10},
     "cifar10-mobilenet": {"source": CIFAR10},
@@ -78,6 +65,13 @@ PRESETS = {
     "trec-lstm": {"source.root": "data/raw/trec"},
 }
 LAUNCH_BOUND = ("digits", "cifar10-mlp", "cifar10-speedrun", "shakespeare-transformer")
+OF_TESTS = (
+    ("TEST_DEVICE", "cuda"),
+    ("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("TORCHINDUCTOR_COMPILE_THREADS", "2"),  # each test process would otherwise start a compiler process for every core
+)
+COMPILED = ("eager", "captured", "compiled", "compiled, captured", "compile: graphs")
 COMMANDS = ("prepare", "train", "evaluate", "profile", "profile --speedup")
 PARTS = ("preflight", "tests", "launches", "ratios", *(f"preset:{name}" for name in PRESETS), "loops", "speedrun")
 RESULT = {
@@ -101,70 +95,41 @@ def python_module(*words: str) -> tuple[str, ...]:
     return (sys.executable, "-m", *words)
 
 
-def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]:
-    """Yield the steps of a part. Projects are made in the folder `top`."""
-    kind, _, preset = part.partition(":")
-    if part == "tests":
-        yield tests(arguments.processes)
-    elif kind == "preset":
-        folder = preset_project(top, preset, arguments.data, PRESETS[preset])
-        for command in COMMANDS:
-            yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
-    elif part == "ratios":
-        yield Step("ratios", python_module("tests.gpu.ratios"))
-        modes = ("eager", "captured", "compiled", "compiled, captured", "compile: graphs")
-        yield Step("ratios, compiled", python_module("tests.gpu.ratios", "--modes", *modes, "--presets", *LAUNCH_BOUND))
-    elif part == "loops":
-        yield from loops(arguments.model, arguments.output)
-    elif part == "speedrun":
-        yield from speedrun(top, arguments.data)
-    else:
-        yield Step(part, (sys.executable, "-c", PREFLIGHT) if part == "preflight" else python_module("tests.gpu.launches"))
-
-
-def tests(processes: int) -> Step:
-    # other plugins that are installed may warn, and warnings are errors; loadgroup keeps tests that share a fixture in one process
-    plugins = ("-p", "xdist", "-p", "no:cacheprovider", f"--numprocesses={processes}", "--dist=loadgroup")
-    variables = {
-        "TEST_DEVICE": "cuda",
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "OMP_NUM_THREADS": "1",
-        "TORCHINDUCTOR_COMPILE_THREADS": "2",  # each test process would otherwise start a compiler process for every core
-    }
-    return Step("tests", python_module("pytest", *plugins, "-q", "--durations=10", *TESTS), variables=tuple(variables.items()))
-
-
-def preset_project(top: Path, name: str, data: Path, changes: dict[str, object]) -> Path:
+def project_of(top: Path, preset: str, data: Path, changes: dict[str, object]) -> Path:
     from tests import project  # late: it changes the environment of this process
 
-    folder = project.make(top / name, setting=project.Setting(name, changes))
+    folder = project.make(top / preset, setting=project.Setting(preset, changes))
     (folder / "data/raw").symlink_to(data.resolve())
     return folder
 
 
-def loops(model: str, output: Path) -> Iterator[Step]:
-    for batch_size in ("128", "1024"):
-        results = str((output / f"loops-{batch_size}").resolve())
-        job = ("--models", model, "--batch-size", batch_size, "--rounds", "3", "--block-s", "1")
-        yield Step(f"{model}: loops of {batch_size}", python_module("benchmarks", *job, "--output", results))
-
-
-def speedrun(top: Path, data: Path) -> Iterator[Step]:
-    folder = preset_project(top, "cifar10-speedrun", data, {"source": CIFAR10 | {"valid": 0.0}})
-    yield Step("cifar10-speedrun: prepare", python_module("pipeline", "prepare"), folder)
-    yield Step("cifar10-speedrun beside airbench", python_module("benchmarks.speedrun", str(folder / "data/prepared")))
-    for verb in COMMANDS[1:4]:
-        yield Step(f"cifar10-speedrun: {verb}", python_module("pipeline", verb), folder)
-
-
-def result_of(name: str, text: str) -> str:
-    """Return the part of the output that the table shows; the last line if the step has no pattern."""
-    found = re.findall(RESULT.get(name.rsplit(maxsplit=1)[-1], r"\S.*"), text)
-    return found[-1][:150] if found else ""
-
-
-def log_name(name: str) -> str:
-    return f"{name.replace(': ', '-').replace(' ', '-')}.log"
+def steps(part: str, top: Path, arguments: argparse.Namespace) -> Iterator[Step]:
+    """Yield the steps of a part. Projects are made in the folder `top`."""
+    kind, _, preset = part.partition(":")
+    match kind:
+        case "tests":
+            # other plugins that are installed may warn, and warnings are errors; loadgroup keeps tests that share a fixture in one process
+            options = ("-p", "xdist", "-p", "no:cacheprovider", f"--numprocesses={arguments.processes}", "--dist=loadgroup")
+            yield Step(part, python_module("pytest", *options, "-q", "--durations=10", *TESTS), variables=OF_TESTS)
+        case "ratios":
+            yield Step("ratios", python_module("tests.gpu.ratios"))
+            yield Step("ratios, compiled", python_module("tests.gpu.ratios", "--modes", *COMPILED, "--presets", *LAUNCH_BOUND))
+        case "preset":
+            folder = project_of(top, preset, arguments.data, PRESETS[preset])
+            for command in COMMANDS:
+                yield Step(f"{preset}: {command}", python_module("pipeline", *command.split()), folder)
+        case "loops":
+            for batch_size in ("128", "1024"):
+                results = str((arguments.output / f"loops-{batch_size}").resolve())
+                job = ("--models", arguments.model, "--batch-size", batch_size, "--rounds", "3", "--block-s", "1")
+                yield Step(f"{arguments.model}: loops of {batch_size}", python_module("benchmarks", *job, "--output", results))
+        case "speedrun":
+            folder = project_of(top, "cifar10-speedrun", arguments.data, {"source": CIFAR10 | {"valid": 0.0}})
+            for command in COMMANDS[:4]:
+                yield Step(f"cifar10-speedrun: {command}", python_module("pipeline", command), folder)
+            yield Step("cifar10-speedrun beside airbench", python_module("benchmarks.speedrun", str(folder / "data/prepared")))
+        case _:
+            yield Step(part, (sys.executable, "-c", PREFLIGHT) if part == "preflight" else python_module("tests.gpu.launches"))
 
 
 def run(step: Step, log: Path, limit_s: float) -> str:
@@ -185,8 +150,9 @@ def run(step: Step, log: Path, limit_s: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             outcome = "timed out"
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return f"| {step.name} | {outcome} | {time.monotonic() - begin_s:.0f} | {result_of(step.name, text)} |"
+    pattern = RESULT.get(step.name.rsplit(maxsplit=1)[-1], r"\S.*")
+    result = ["", *re.findall(pattern, log.read_text(encoding="utf-8", errors="replace"))][-1][:150]
+    return f"| {step.name} | {outcome} | {time.monotonic() - begin_s:.0f} | {result} |"
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -213,7 +179,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as top:
         for step in (step for part in arguments.parts for step in steps(part, Path(top), arguments)):
             left_s = deadline - time.monotonic()
-            rows.append(run(step, arguments.output / log_name(step.name), left_s) if left_s > 0 else f"| {step.name} | not begun | | |")
+            rows.append(
+                run(step, arguments.output / f"{step.name.replace(': ', '-').replace(' ', '-')}.log", left_s)
+                if left_s > 0
+                else f"| {step.name} | not begun | | |"
+            )
             (arguments.output / "table.md").write_text("\n".join(rows) + "\n", encoding="utf-8")
             print(rows[-1], flush=True)
     print("", *rows, sep="\n", flush=True)

@@ -2,12 +2,10 @@
 
 The data are random, and of the size of the preset's own. Each block of steps ends when the GPU has finished. A ratio is the time of a block
 divided by that of the bare loop's block in the same round; the table shows the median over the rounds, the least and the greatest. The bare
-loop (bare.py) is neither compiled nor captured. `captured` has `PIPELINE_GRAPHS=on`, `eager` and the compiled ones `off`. `like torch` is the same with torch's own choice of kernels: not deterministic, and tuned by cuDNN. The last column
-has the seconds that recording takes, and the memory that each mode reserves, in the order of the columns.
+loop (bare.py) is neither compiled nor captured. `captured` has `PIPELINE_GRAPHS=on`, `eager` and the compiled ones `off`. `like torch` is the same with torch's own choice of kernels: not deterministic, and tuned by cuDNN.
 """
 
 import argparse
-import gc
 import json
 import os
 import statistics
@@ -19,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 
@@ -27,7 +24,6 @@ from pipeline.core.environment import CaptureMode, Environment
 from pipeline.core.params import from_data
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
-from pipeline.inference.cuda_graphs import Graphs
 from pipeline.inference.machine import Machine, set_determinism
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.params import TrainParams
@@ -81,9 +77,7 @@ def data_of(kind: str) -> Prepared:
     return DATA[kind]()
 
 
-def contestants(
-    name: str, modes: list[str], machine: Machine, folder: Path, changes: dict[str, Any], *, bare_too: bool = True
-) -> dict[str, Contestant]:
+def contestants(name: str, modes: list[str], machine: Machine, folder: Path, changes: dict[str, Any]) -> dict[str, Contestant]:
     """Return the bare loops and, for each of the MODES, the pipeline's loop. `changes` are made to the preset."""
     data = data_of(name.partition("-")[0])
 
@@ -95,37 +89,15 @@ def contestants(
 
     flags = partial(set_determinism, preset({}, name)["train"]["deterministic"], training=True)
     found: dict[str, Contestant] = {}
-    if bare_too:
-        found[BARE] = Contestant(bare_step(training()), flags)
-        found[LIKE_TORCH] = Contestant(bare_step(training()), partial(set_determinism, False, training=True))
+    found[BARE] = Contestant(bare_step(training()), flags)
+    found[LIKE_TORCH] = Contestant(bare_step(training()), partial(set_determinism, False, training=True))
     for mode in modes:
         flags()
         found[mode] = Contestant(partial(next, training(mode).reports()), flags)
     return found
 
 
-def memory_of(name: str, mode: str, machine: Machine, changes: dict[str, Any]) -> tuple[float, float]:
-    """Train for WARM_UP steps and nothing beside it. Return the seconds in which graphs were recorded, and the reserved memory in GB at its peak."""
-    seconds, record = [0.0], Graphs.record
-
-    def timed(self: Graphs, *given: Any) -> str:
-        torch.cuda.synchronize()
-        begin_s = time.perf_counter()
-        reason = record(self, *given)
-        torch.cuda.synchronize()
-        seconds[0] += time.perf_counter() - begin_s
-        return reason
-
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Graphs, "record", timed):
-        contestants(name, [mode], machine, Path(folder), changes, bare_too=False)[mode].block(WARM_UP)
-    return seconds[0], torch.cuda.max_memory_reserved() / 1e9
-
-
 def row(name: str, modes: list[str], machine: Machine, *, changes: dict[str, Any], rounds: int, block_s: float) -> str:
-    costs = {mode: memory_of(name, mode, machine, changes) for mode in modes}
     with tempfile.TemporaryDirectory() as folder:
         running = contestants(name, modes, machine, Path(folder), changes)
         seconds: dict[str, list[float]] = {each: [] for each in running}
@@ -140,9 +112,6 @@ def row(name: str, modes: list[str], machine: Machine, *, changes: dict[str, Any
         if each != BARE:
             ratios = [ours / bare for ours, bare in zip(blocks, seconds[BARE], strict=True)]
             cells.append(f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
-    cells.append(
-        f"{max(seconds for seconds, _ in costs.values()):.2f} s; " + ", ".join(f"{memory:.2f}" for _, memory in costs.values()) + " GB"
-    )
     return f"| {name} | {' | '.join(cells)} |"
 
 
@@ -162,11 +131,7 @@ def main() -> None:
     except Refusal as refusal:
         sys.exit(f"error: {refusal}")
     modes = arguments.modes
-    print(
-        f"| preset | {BARE}, ms a step | {' | '.join([LIKE_TORCH, *modes])} | recording; memory |",
-        f"|{' --- |' * (len(modes) + 4)}",
-        sep="\n",
-    )
+    print(f"| preset | {BARE}, ms a step | {' | '.join([LIKE_TORCH, *modes])} |", f"|{' --- |' * (len(modes) + 3)}", sep="\n")
     for name in arguments.presets:
         print(row(name, modes, machine, changes=arguments.changes, rounds=arguments.rounds, block_s=arguments.block_s), flush=True)
 

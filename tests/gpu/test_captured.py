@@ -15,6 +15,7 @@ from tests.gpu.conftest import Begin, Data
 from tests.gpu.models import EVERY_MODEL, EVERY_PRECISION, MODELS, PRECISIONS, changes_of
 from tests.gpu.test_every_model import assert_trained
 from tests.laws.test_resuming import AIRBENCH, CONVNET, MUON, SGD, assert_same_end
+from tests.train.engine.building import stop
 
 LONG = {"train.steps": 20}
 STOP = 9
@@ -44,10 +45,7 @@ def trained(begin: Begin, params, prepared, graphs: str, name: str | None = None
 def resumed(begin: Begin, params, prepared, before: str, after: str) -> Training:
     """Train with PIPELINE_GRAPHS=before to the step STOP, and with PIPELINE_GRAPHS=after from there."""
     first = begin(params, f"{before} first", prepared, graphs=before)
-    for report in first.reports():
-        if report.step == STOP:
-            break
-    assert first.save_now()
+    stop(first, STOP)
     return trained(begin, params, prepared, after, f"{before} first")
 
 
@@ -59,25 +57,25 @@ def assert_captured(steps: list[captured.CapturedStep]) -> None:
         assert all(recording.graph for recording in recordings if recording.calls > 2)
 
 
+def assert_ends_alike(begin: Begin, params, prepared, steps: list[captured.CapturedStep], eager: Training) -> None:
+    """Captured as a whole, and from or to a checkpoint of an eager training, it ends as `eager`."""
+    assert_same_end(eager, trained(begin, params, prepared, "on"))
+    assert_same_end(eager, resumed(begin, params, prepared, "on", "off"))
+    assert_same_end(eager, resumed(begin, params, prepared, "off", "on"))
+    assert_captured(steps)
+
+
 @EVERY_MODEL
 @EVERY_PRECISION
 def test_a_captured_training_ends_in_the_bytes_of_an_eager_one(
-    train_params,
-    begin: Begin,
-    steps,
-    data: Data,
-    model: str,
-    precision: str,
+    train_params, begin: Begin, steps, data: Data, model: str, precision: str
 ) -> None:
     params, prepared = train_params(changes_of(model, LONG | PRECISIONS[precision])), data(MODELS[model][0])
     eager = begin(params, "eager", prepared, graphs="off")
     first = {name: weight.detach().clone() for name, weight in eager.state.model.named_parameters() if weight.requires_grad}
     list(eager.reports())
     assert_trained(first, eager)
-    assert_same_end(eager, trained(begin, params, prepared, "on"))
-    assert_same_end(eager, resumed(begin, params, prepared, "on", "off"))
-    assert_same_end(eager, resumed(begin, params, prepared, "off", "on"))
-    assert_captured(steps)
+    assert_ends_alike(begin, params, prepared, steps, eager)
 
 
 RECIPES: dict[str, dict[str, Any]] = {
@@ -101,11 +99,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_captured_training_ends_in_the_bytes_of_an_eager_one_with(train_params, begin: Begin, steps, prepared, recipe: str) -> None:
     params = train_params(changes_of("convnet", LONG | RECIPES[recipe]))
-    eager = trained(begin, params, prepared, "off")
-    assert_same_end(eager, trained(begin, params, prepared, "on"))
-    assert_same_end(eager, resumed(begin, params, prepared, "on", "off"))
-    assert_same_end(eager, resumed(begin, params, prepared, "off", "on"))
-    assert_captured(steps)
+    assert_ends_alike(begin, params, prepared, steps, trained(begin, params, prepared, "off"))
 
 
 @pytest.mark.parametrize("changes", [{"train.on_nonfinite": "skip"}, {"train.precision": "fp16"}], ids=["skip", "fp16"])

@@ -10,11 +10,13 @@ from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
 from pipeline.inference import torch_errors
 from pipeline.inference.machine import Machine
+from pipeline.models import recurrent
 from pipeline.train.engine.checkpoint import Checkpoints
 from pipeline.train.training import Training
 from tests.gpu.conftest import Data
 from tests.gpu.models import EVERY_MODEL, EVERY_PRECISION, MODELS, PRECISIONS, changes_of
 from tests.laws.test_resuming import SGD, STEPS, assert_same_end
+from tests.train.engine.building import stop
 
 WHOLE_BATCH = {"train.micro_batch_size": 16, "train.precision": "bf16"}
 """CUDA graphs need micro-batches of one size."""
@@ -25,10 +27,7 @@ STOP = 5
 def interrupted(begin: Callable[..., Training], params, prepared: Prepared) -> Training:
     """Train to the step STOP, then resume in a training that uses only the checkpoint."""
     first = begin(params, "stopped", prepared)
-    for report in first.reports():
-        if report.step == STOP:
-            break
-    assert first.save_now()
+    stop(first, STOP)
     resumed = begin(params, "stopped", prepared)
     assert resumed.state.step == STOP
     list(resumed.reports())
@@ -98,17 +97,24 @@ def test_the_step_that_overflows_in_fp16_is_skipped_counted_and_resumed(train_pa
     """The scale of the loss begins so high that the first gradients are infinite, and those at the end are not."""
     params, prepared = train_params(changes_of("convnet", {"train.precision": "fp16"})), data("images")
     found = []
-    for stop in (STEPS, STOP):
-        training = begin(params, f"until {stop}", prepared)
+    for last in (STEPS, STOP):
+        training = begin(params, f"until {last}", prepared)
         training.state.scaler.load_state_dict(training.state.scaler.state_dict() | {"scale": 2.0**21})
-        for report in training.reports():
-            if report.step == stop:
-                break
-        assert training.save_now()
-        resumed = begin(params, f"until {stop}", prepared)
+        stop(training, last)
+        resumed = begin(params, f"until {last}", prepared)
         list(resumed.reports())
         found.append(resumed)
     rows = found[0].progress.rows
     assert rows[0]["train/skipped_steps"] >= 1
     assert "train/objective" in rows[-1], "no step was applied at the end"
     assert_same_end(*found)
+
+
+@pytest.mark.parametrize("cell", recurrent.CELLS)
+@pytest.mark.parametrize(("autocast", "computed"), [(torch.bfloat16, torch.float32), (torch.float16, torch.float16)])
+def test_a_cell_does_not_compute_in_fp16_under_autocast_to_bf16(cell: str, autocast: torch.dtype, computed: torch.dtype) -> None:
+    inputs = torch.randn(2, 3, 8, device="cuda")
+    network: nn.RNNBase = recurrent.CELLS[cell](8, 8, batch_first=True).to("cuda")
+    with torch.autocast("cuda", dtype=autocast):
+        outputs, _ = recurrent.run_cell(network, inputs)
+    assert outputs.dtype == computed

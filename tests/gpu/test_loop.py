@@ -14,6 +14,7 @@ from pipeline.inference.batches import loader
 from pipeline.inputs.image.first_layer import Preprocessing
 from pipeline.train.augment.augmentation import Augmentation
 from pipeline.train.augment.transform import RandomNumbers, refuse_unfit, transforms_of
+from tests.gpu.test_every_model import interrupted
 from tests.laws import test_resuming as resuming
 from tests.specs import image_spec
 from tests.train.augment import augmenting
@@ -158,19 +159,11 @@ MUON_RECIPES = {
 
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of
 @pytest.mark.parametrize("recipe", MUON_RECIPES.values(), ids=MUON_RECIPES)
-def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_params, begin, recipe: dict) -> None:
+def test_a_training_with_muon_that_was_stopped_ends_in_the_same_bytes(train_params, begin, prepared, recipe: dict) -> None:
     params = train_params(CHANGES | {"optimizer": MUON, **recipe})
     whole = begin(params, "whole")
     list(whole.reports())
-    first = begin(params)
-    for report in first.reports():
-        if report.step == 7:
-            break
-    assert first.save_now()
-    second = begin(params)
-    assert second.state.step == 7
-    list(second.reports())
-    assert same(weights(whole.state), weights(second.state))
+    assert same(weights(whole.state), weights(interrupted(begin, params, prepared).state))
 
 
 @pytest.mark.filterwarnings("default")  # whatever a compiler warns of: this is about losses
@@ -239,11 +232,7 @@ def test_memory_that_runs_out_halves_the_micro_batch(train_params, begin, capsys
 
 
 def test_activations_that_are_computed_again_take_less_memory(train_params, begin) -> None:
-    large = CHANGES | {
-        "model": {"name": "resnet", "weights": None, "depth": 18, "width": 64},
-        "train.batch_size": 8192,
-        "train.micro_batch_size": 8192,
-    }
-    large |= {"train.ema_decay": 0.0}
+    large = CHANGES | {"model": RESNET | {"depth": 18, "width": 64}, "train.ema_decay": 0.0}
+    large |= {"train.batch_size": 8192, "train.micro_batch_size": 8192}
     kept, again = (peak(begin(train_params(large | {"train.activation_checkpointing": wish}), str(wish))) for wish in (False, True))
     assert again < 0.8 * kept

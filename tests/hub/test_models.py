@@ -186,19 +186,6 @@ def test_a_language_model_has_the_logits_of_the_library_at_once_and_token_by_tok
     torch.testing.assert_close(last, expected[:, -1], rtol=0, atol=1e-5)
 
 
-def test_updates_of_bf16_weights_are_merged_into_bf16_weights(train_params, checkout: Path) -> None:
-    models.save(checkout, "bert")
-    sgd = {"name": "sgd", **models_sgd(), "momentum": 0.9, "nesterov": True}
-    changes = {**PLAIN, "model": models.section("bert", lora=True), "train.precision": "bf16-true", "optimizer": sgd}
-    training = begin(train_params(changes), texts.texts())
-    run(training)
-    assert exported(training, "bf16-true").bf16_weights
-
-
-def models_sgd() -> dict[str, Any]:
-    return {"learning_rate": 0.01, "weight_decay": 0.0, "bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
-
-
 @pytest.mark.parametrize("lora", [False, True])
 def test_the_last_layer_of_another_task_is_left_out_although_it_has_as_many_classes(
     train_params, checkout: Path, capsys: pytest.CaptureFixture[str], lora: bool
@@ -259,18 +246,11 @@ MISFITS = {
     ),
     "an unknown key": (texts.texts, {**BERT, "config": {"hiden_size": 64}}, r"model\.config\.hiden_size: .* did you mean `hidden_size`"),
     "quantized weights": (texts.texts, {**BERT, "config": {"quantization_config": {"quant_method": "gptq"}}}, "has quantized weights"),
-    "a number of heads that divides nothing": (texts.texts, {**BERT, "config": {"num_attention_heads": 0}}, "no bert can be built from it"),
     "updates of shared weights": (
         texts.corpus,
         {**models.section("gpt2"), "weights": None, "lora": {"rank": 1, "alpha": 1.0, "dropout": 0.0, "layers": ["lm_head"]}},
         "model.lora.layers: .* shares its weights with another layer",
     ),
-    "no configuration": (
-        texts.texts,
-        {**BERT, "config": {"num_attention_heads": 5, "hidden_size": "wide"}},
-        "model.config: is not a configuration of bert",
-    ),
-    "a classifier of images of texts": (texts.texts, VIT, "does not accept inputs of the kind text"),
     "a classifier of texts of images": (lambda: IMAGES, BERT, "does not accept inputs of the kind image"),
     "an encoder that continues texts": (
         texts.corpus,
@@ -281,11 +261,6 @@ MISFITS = {
         texts.texts,
         {**models.section("bert", lora=True), "lora": {"rank": 1, "alpha": 1.0, "dropout": 0.0, "layers": ["qry"]}},
         "model.lora.layers: .*qry",
-    ),
-    "weights of another architecture": (
-        texts.texts,
-        {**models.section("distilbert"), "weights": "bert"},
-        "belong to another architecture than this distilbert",
     ),
 }
 
@@ -323,12 +298,6 @@ def test_another_version_of_a_library_is_refused(
     monkeypatch.setattr(MODELS.module(module), version, "1.0.0")
     with pytest.raises(Refusal, match=rf"^{place}: this model needs {library} 1\.0\.0, but [\d.]+ is installed: run `make setup-hub`$"):
         build()
-
-
-def test_the_environment_does_not_choose_the_attention_of_timm() -> None:
-    timm.layers.set_fused_attn(False)  # as the variable TIMM_FUSED_ATTN=0
-    MODELS.module("timm").timm()
-    assert timm.layers.use_fused_attn()
 
 
 def test_the_versions_are_those_of_the_lock() -> None:

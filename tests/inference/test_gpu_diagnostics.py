@@ -85,12 +85,9 @@ WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
     [
         ((6, 1), WHEEL, False),
         ((7, 5), WHEEL, True),
-        ((8, 9), WHEEL, True),
         ((11, 0), WHEEL, False),
         ((9, 0), (*WHEEL[:3], "compute_86"), True),
-        ((8, 0), ("compute_86",), False),
         ((10, 0), ("sm_90a", "compute_90a"), False),
-        ((9, 0), ("sm_90a",), True),
         ((9, 4), ("gfx942",), True),
     ],
 )

@@ -57,9 +57,7 @@ def test_a_number_that_no_gpu_has_is_refused(two_gpus: list[int]) -> None:
 def test_without_a_gpu_auto_is_the_cpu_and_a_wish_for_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert choose_device("auto") == torch.device("cpu")
-    with pytest.raises(
-        Refusal, match=r"PIPELINE_DEVICE=cuda:0: no CUDA GPU can be used: this machine has no NVIDIA GPU: use `auto` or `cpu`"
-    ):
+    with pytest.raises(Refusal, match=r"PIPELINE_DEVICE=cuda:0: no CUDA GPU can be used: .*has no NVIDIA GPU: use `auto` or `cpu`"):
         choose_device("cuda:0")
 
 
@@ -142,15 +140,6 @@ def test_determinism_is_set_without_filling_fresh_memory() -> None:
         assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-@pytest.mark.parametrize(("deterministic", "training", "tries"), [(False, True, True), (False, False, False), (True, True, False)])
-def test_cudnn_tries_its_algorithms_only_in_a_training_that_need_not_be_deterministic(deterministic, training, tries: bool) -> None:
-    try:
-        machine.set_determinism(deterministic, training=training)
-        assert torch.backends.cudnn.benchmark == tries
-    finally:
-        machine.set_determinism(False)
 
 
 def test_what_decides_a_gpus_sums_is_in_its_fingerprint_and_its_memory_is_told_in_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def exchanged(ranks: list[Measured]) -> dict[str, float]:
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_metric_is_that_of_scikit_learn_for_every_division_into_batches_and_processes(name: str) -> None:
     generator = np.random.default_rng(0)
-    for case in range(20):
+    for case in range(5):
         num_classes = 6 + case % 3 if name == "top_5_accuracy" else 2 + case % 5
         targets = generator.permutation(np.arange(SAMPLES) % num_classes)
         logits = (generator.normal(size=(SAMPLES, num_classes)) * 3).astype(np.float32)
@@ -137,28 +137,11 @@ def test_a_file_with_the_name_of_a_score_that_a_task_always_has_is_refused(monke
         measured(["accuracy"], 3)
 
 
-def test_metrics_of_the_same_rows_keep_them_once() -> None:
-    found = measured(["auroc", "brier", "cohen_kappa", "ece", "macro_f1"], 3)
-    found.add(torch.eye(3), torch.arange(3))
-    assert sum(len(parts) for parts in found.parts.values()) == 2
-
-
 def test_the_direction_of_a_metric_is_known_without_torch() -> None:
     """The process that sends runs to MLflow asks for it, beside a training."""
     code = "import sys; from pipeline.inference.measuring import directions; print(directions(['ece', 'top_5_accuracy']), 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], cwd=TOP, capture_output=True, text=True, check=True)
     assert found.stdout == "{'ece': 'min', 'top_5_accuracy': 'max'} False\n"
-
-
-def test_check_refuses_metrics_that_do_not_fit_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    names = {"train.metrics": ["cohen_kappa"], "evaluate.metrics": ["auroc"]}
-    monkeypatch.chdir(project.make(tmp_path, names, setting="code"))
-    assert main(["check"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert [re.sub(r":\d+: ", ": ", line).removeprefix("error: ") for line in lines] == [
-        "params.yaml: train.metrics: cohen_kappa needs a task with classes, but this task has none: remove it",
-        "params.yaml: evaluate.metrics: auroc needs a task with classes, but this task has none: remove it",
-    ]
 
 
 def test_a_metric_that_does_not_fit_is_refused() -> None:
@@ -175,21 +158,13 @@ OF = "    def of(self, support, predicted, hits):\n"
 PART = "    def part(self, outputs, targets):\n        return (outputs.argmax(-1) == targets).float().mean()\n"
 BROKEN = {
     "another class": (HEAD.replace("Metric", "Metrics"), r"has no class `Metric`, a subclass of `measuring\.Metric`: define it, "),
-    "another base class": ("class Metric:\n    direction = 'max'\n", "has no class `Metric`, a subclass of "),
-    "no direction": (
-        HEAD.replace("direction", "directions"),
-        '`direction` of its class `Metric` is None: write `direction = "max"` if',
-    ),
-    "a word for a direction": (HEAD.replace("max", "higher"), "`direction` of its class `Metric` is 'higher': write "),
+    "no direction": (HEAD.replace("direction", "directions"), '`direction` of its class `Metric` is None: write `direction = "max"` if'),
     "a misspelt method": (HEAD, r"its class `Metric` has no method `of\(self, support, predicted, hits\)`: define it, as docs/ext"),
     "an error": (HEAD + OF + "        return hits[4]", "5: fails: IndexError: index 4 is out of bounds .*: correct it, as docs/extending"),
-    "an error without one class": (HEAD + OF + "        return 1 / int(support[1])", "5: fails: ZeroDivisionError: division by zero"),
-    "no number": (HEAD + OF + "        return None", "fails: TypeError: "),
     "a mean of batches": (
         HEAD + PART + "    def value(self, whole):\n        return whole",
         "gives another value if the split is cut into",
     ),
-    "an end of the program": (HEAD + OF + "        raise SystemExit(3)", "5: fails: SystemExit: 3: correct it"),
     "changed outputs": (
         HEAD + PART.replace("        return", "        outputs.mul_(-1)\n        return"),
         "its `part` changes its arguments, which the other",
@@ -202,7 +177,6 @@ BROKEN = {
         HEAD + OF + "        BEST.append(hits.sum())\n        return len(BEST) // 7\nBEST = []",
         "gives another value in a second call",
     ),
-    "a mistake of syntax": (HEAD + OF + "        return hits(:", "5: SyntaxError: .*: correct it"),
     "a missing package": (
         "import nosuchpackage\n" + HEAD,
         "1: ModuleNotFoundError: No module named 'nosuchpackage': correct the name, or add",

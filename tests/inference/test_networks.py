@@ -1,6 +1,6 @@
-"""Networks before they take memory: what a model file describes is compared first, and what is loaded has every bit that was saved."""
+"""Networks before they take memory, what is loaded from a model file, and forward passes without gradients."""
 
-from collections.abc import Callable
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +8,26 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from torch import nn
-from torch.export import Dim
+from torch import Tensor, nn
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.inference import model_file, networks
-from pipeline.inference.networks import Model
+from pipeline.inference.batch import IGNORED, Batch
+from pipeline.inference.networks import Model, predict
 from pipeline.inference.params import ModelSettings
 from pipeline.inputs.image.first_layer import Preprocessing
 from pipeline.inputs.table import first_layer as table
 from pipeline.inputs.table.description import NumberColumn, TableInputs
 from pipeline.models import mlp
+from pipeline.train.engine.metrics import score
 from pipeline.train.params import TrainParams
-from tests.laws.test_resuming import AIRBENCH, CONVNET
+from tests.laws.test_resuming import AIRBENCH
 from tests.specs import image_spec
+from tests.train.engine.building import objective_of
 
 SPEC = image_spec(shape=(32, 32, 3), classes=("a", "b", "c"), mean=(0.4,) * 3, std=(0.3,) * 3)
-MODELS: list[dict[str, Any]] = [
-    {"name": "resnet", "weights": None, "depth": 10, "width": 8},
-    AIRBENCH,
-]
+MODELS: list[dict[str, Any]] = [{"name": "resnet", "weights": None, "depth": 10, "width": 8}, AIRBENCH]
 
 
 def test_a_build_without_a_result_is_refused() -> None:
@@ -66,20 +65,6 @@ def test_a_loaded_model_has_every_tensor_that_was_saved(tmp_path, train_params, 
     assert torch.equal(loaded(images), network.eval()(images))
 
 
-@pytest.mark.parametrize(("model", "channels", "channels_last"), [(CONVNET, 1, True), (AIRBENCH, 3, False)], ids=["convnet", "airbench"])
-def test_an_exported_model_takes_any_number_of_images(
-    tmp_path: Path, train_params: Callable[[dict[str, Any]], TrainParams], model: dict[str, Any], channels: int, channels_last: bool
-) -> None:
-    spec = image_spec(shape=(8, 8, channels), classes=("a", "b", "c"), mean=(0.4,) * channels, std=(0.3,) * channels)
-    params = train_params({"model": model, "train.channels_last": channels_last})
-    served = saved_and_loaded(params, params.model.build(spec), spec, tmp_path / "model")
-    example = torch.from_numpy(spec.inputs.random_samples(2))
-    exported = torch.export.export(served, (example,), dynamic_shapes=({0: Dim.AUTO},)).module()
-    for count in (1, 3, 7):
-        images = torch.from_numpy(spec.inputs.random_samples(count))
-        assert torch.equal(exported(images), served(images))
-
-
 def test_a_meta_model_takes_no_memory_and_no_random_numbers() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -99,8 +84,6 @@ class Peeking(mlp.Settings):
         layer = nn.Linear(spec.inputs.height, width)
         if self.kind == "replaced":
             layer.weight.data = torch.tensor(np.ones((width, spec.inputs.height)), dtype=torch.float32)
-        if self.kind == "meta":
-            raise ValueError("a mistake whose message has the word meta")
         return nn.Sequential(nn.Flatten(), layer)
 
 
@@ -109,19 +92,6 @@ def test_a_build_that_looks_into_its_tensors_can_still_be_loaded(kind: str) -> N
     settings = Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, kind=kind)
     assert (networks.build_on_meta(settings, SPEC) is None) == (kind != "none")
     networks.compare(settings.build(SPEC).state_dict(), settings, SPEC)
-
-
-def test_an_error_of_a_build_is_not_taken_for_a_need_of_values() -> None:
-    with pytest.raises(ValueError, match="a mistake"):
-        networks.build_on_meta(Peeking(name="mlp", weights=None, width=1, depth=1, dropout=0.0, kind="meta"), SPEC)
-
-
-def test_weights_of_another_network_are_named() -> None:
-    settings = mlp.Settings(name="mlp", weights=None, width=4, depth=1, dropout=0.0)
-    weights = settings.build(SPEC).state_dict()
-    wider = mlp.Settings(name="mlp", weights=None, width=5, depth=1, dropout=0.0)
-    with pytest.raises(RuntimeError, match=r"1\.0\.bias is float32 \(4,\), not float32 \(5,\)"):
-        networks.compare(weights, wider, SPEC)
 
 
 def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +121,63 @@ def test_the_largest_number_of_a_table_is_a_finite_feature_and_a_missing_one_is_
     inputs = TableInputs(columns=(NumberColumn(kind="number", name="c", missing=True, mean=0.0, std=1e-3),))
     features = table.Preprocessing(inputs, channels_last=False)(torch.tensor([[1e100], [-1e100], [2e-3], [torch.nan]], dtype=torch.float64))
     torch.testing.assert_close(features, torch.tensor([[1e6, 0.0], [-1e6, 0.0], [2.0, 0.0], [0.0, 1.0]]))
+
+
+DEVICE = torch.device("cpu")
+INPUTS = torch.arange(12.0).reshape(6, 2)
+
+
+class Recording(nn.Module):
+    """Returns its inputs, and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Tensor, ...]] = []
+
+    def forward(self, *arguments: Tensor) -> Tensor:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        self.calls.append(arguments)
+        return arguments[0].double()
+
+
+def test_inputs_without_targets_are_predicted_and_padding_is_cut_off() -> None:
+    model = Recording().train()
+    batches = [(Batch(INPUTS[:4]), 4), (Batch(INPUTS[[4, 5, 4, 4]]), 2)]
+    outputs, found = zip(*predict(model, batches, precision="fp32", device=DEVICE), strict=True)
+    assert torch.equal(torch.cat(outputs), INPUTS)
+    assert all(output.dtype == torch.float64 for output in outputs), "as the model returns them, but in float32 at least"
+    assert found == (None, None)
+    assert model.training
+
+
+def test_an_ignored_target_counts_in_no_loss_and_no_metric() -> None:
+    logits = torch.tensor([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [9.0, 0.0, 0.0]])
+    targets = torch.tensor([0, 1, 0, 2])
+    ignoring = targets.clone()
+    ignoring[3] = IGNORED
+    few, all_but_one = (
+        score(predict(Recording(), [(batch, len(batch.inputs))], precision="fp32", device=DEVICE), objective_of())
+        for batch in (Batch(logits[:3], targets[:3]), Batch(logits, ignoring))
+    )
+    assert all_but_one == few
+    assert few["accuracy"] == 2 / 3
+
+
+def test_the_inputs_of_a_batch_are_freed_before_the_next_forward_pass() -> None:
+    freed: list[int] = []
+
+    def made(number: int) -> Batch:
+        inputs = INPUTS.clone()
+        weakref.finalize(inputs, freed.append, number)
+        return Batch(inputs)
+
+    def batches():
+        for number in range(3):
+            assert len(freed) == number
+            yield made(number), 6
+
+    model = nn.Linear(2, 2)
+    for _outputs, _targets in predict(model, batches(), precision="fp32", device=DEVICE):
+        pass
+    assert freed == [0, 1, 2]

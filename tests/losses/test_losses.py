@@ -189,22 +189,13 @@ NUMBERS = CLASS.replace("(Class", "(Number")
 OF_LABELS = CLASS.replace("(Class", "(Label")
 BROKEN = {
     "a mean": (SUMMED + "cross_entropy(logits, targets, weights)", r" the loss of 12 targets is \d\.\d+, but .* return the sum over all targets, not"),
-    "a mean of numbers": (NUMBERS + "    def of_errors(self, errors):\n        return errors.square().mean()", r" `of_errors` returns a tensor of shape \(\) for \(12, 3\)"),
     "no weights": (SUMMED + "cross_entropy(logits, targets, reduction='sum')", " a target of weight 2 does not count twice: multiply the losses by `weights`"),
     "one loss for each target": (SUMMED + "cross_entropy(logits, targets, reduction='none')", r" `summed` returns a tensor of shape \(12,\): return a scalar"),
-    "one loss for all classes": (OF_CLASSES + "logits.square().sum(1)", r" `of_classes` returns a tensor of shape \(12,\) for \(12, 3\): return one loss"),
-    "a number": (SUMMED + "cross_entropy(logits, targets, reduction='sum').item()", " `summed` returns a float: return a scalar tensor"),
-    "no gradient": (SUMMED + "cross_entropy(logits, targets, weights, reduction='sum').detach()", " the loss has no gradient: compute it from the outputs"),
     "nan": (OF_CLASSES + "logits.log()", " the loss or its gradient is not finite for random outputs"),
-    "an infinite gradient": (OF_CLASSES + "(logits - logits).abs().sqrt()", " the loss or its gradient is not finite for random outputs"),
     "an error": (OF_CLASSES + "logits[:, 10]", "8: fails: IndexError: index 10 is out of bounds .*: correct it, as docs/extending"),
-    "an error for mixed targets": (SUMMED + "-(logits.log_softmax(1)[range(len(targets)), targets] * weights[targets]).sum()", "8: fails: IndexError: tensors used as"),
     "no value of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return float('nan')", " `of_guessing` returns nan: return"),
-    "an error of guessing": (OF_CLASSES + "-logits.log_softmax(-1)\n    def of_guessing(self, num_outputs):\n        return 1 / 0", "10: fails: ZeroDivisionError: "),
     "a constant": (OF_CLASSES + "logits * 0 + 1", " the gradient of the loss is 0 for random outputs"),
     "another sign": (OF_CLASSES + "logits.log_softmax(-1)", " the loss is not smaller if the outputs are those of the targets than if they are far"),
-    "another sign of numbers": (NUMBERS + "    def of_errors(self, errors):\n        return -errors.square()", " the loss is not smaller if"),
-    "another sign of labels": (OF_LABELS + "    def of_present(self, logits):\n        return logits.sigmoid()", " the loss is not smaller if"),
     "no targets in it": (SUMMED + "logits.square().sum() * (1 if weights is None else weights.mean())", " the loss is not smaller if"),
     "a count of calls": (
         OF_CLASSES + "-(logits * (1 + len(CALLS.append(0) or CALLS) // 30)).log_softmax(-1)\nCALLS = []", " the loss differs in further calls with equal"
@@ -212,8 +203,6 @@ BROKEN = {
     "random numbers": (OF_CLASSES + "-logits.log_softmax(-1) * (1 + __import__('random').random() / 1e4)", " draws random numbers from Python's random"),
     "changed targets": (SUMMED + "cross_entropy(logits, targets.clone(), weights, reduction='sum') + targets.mul_(0).sum()", " the loss changes its arguments"),
     "no method": (CLASS, r" its class `Settings` has no method `of_classes\(self, logits\)`: define it"),
-    "no method of numbers": (NUMBERS, r" its class `Settings` has no method `of_errors\(self, errors\)`: define it"),
-    "no method of labels": (OF_LABELS, r" its class `Settings` has no method `of_present\(self, logits\)`: define it"),
     "a mean of labels": (OF_LABELS + "    def of_present(self, logits):\n        return logits.square().mean()", r" `of_present` returns a tensor of shape \(\) for \(12, 3\)"),
     "no targets": (CLASS.replace("(Class", "("), r" its class `Settings` has no method `fits\(cls, targets\)`: define it"),
 }  # fmt: skip

@@ -74,14 +74,6 @@ def test_torchvision_has_the_blocks_of_timm(architecture: str) -> None:
     assert found[0][-1].startswith(("fc.", "head", "classifier."))
 
 
-def test_a_downsampling_is_in_the_block_after_it_or_in_that_before_it_as_in_timm() -> None:
-    swin = layers({"name": "torchvision", "architecture": "swin_t", "stem": "original", "pretrained": None}, IMAGES)
-    assert {name.rsplit(".", 2)[0] for name in swin[10]} >= {"features.2", "features.3.0"}
-    dense = layers({"name": "torchvision", "architecture": "densenet121", "stem": "original", "pretrained": None}, IMAGES)
-    assert {name.split(".")[1] for name in dense[58 - 5]} == {"denseblock1", "transition1"}
-    assert dense[0][0] == "features.norm5.weight"
-
-
 def test_every_architecture_of_torchvision_has_known_blocks_or_none() -> None:
     modules = {models.get_model_builder(name).__module__.rpartition(".")[2] for name in models.list_models(module=models)}
     tested = {models.get_model_builder(name).__module__.rpartition(".")[2] for name in TORCHVISION}
@@ -95,11 +87,3 @@ def test_every_architecture_of_torchvision_has_known_blocks_or_none() -> None:
 def test_the_models_of_this_project_count_their_blocks(settings: dict[str, Any], deepest: int) -> None:
     found = layers(settings, text_models.spec_for(settings) if "pooling" in settings else IMAGES)
     assert max(found) == deepest
-
-
-@pytest.mark.parametrize("settings", [ENCODER, DECODER], ids=["encoder", "decoder"])
-def test_the_last_norm_of_a_transformer_belongs_to_its_last_block(settings: dict[str, Any]) -> None:
-    found = layers(settings, text_models.spec_for(settings))
-    assert found[1][-1] == "body.norm.bias"
-    assert {name.partition(".")[0] for name in found[0]} == {"head"}
-    assert found[3][0] == "body.embedding.weight"

@@ -13,10 +13,11 @@ from torch import nn
 
 from pipeline.core.registry import MODELS
 from tests.models import test_models, text_models
+from tests.texts import ENCODER_DECODER, pairs
 
 FILE = Path(__file__).with_name("logits.json")
 OWN = [*(each for each in test_models.SMALL if each["name"] != "torchvision"), *text_models.CLASSIFIERS, *text_models.LANGUAGE_MODELS]
-SETTINGS = {" ".join(str(value) for value in each.values()): each for each in [*OWN, text_models.NGRAMS]}
+SETTINGS = {" ".join(str(value) for value in each.values()): each for each in [*OWN, text_models.NGRAMS, ENCODER_DECODER]}
 
 
 def logits(settings: dict[str, Any]) -> list[list[float]]:
@@ -24,6 +25,8 @@ def logits(settings: dict[str, Any]) -> list[list[float]]:
     is_image = settings["name"] in {each["name"] for each in test_models.SMALL}
     spec = test_models.spec_of((9, 12, 3)) if is_image else text_models.spec_for(settings)
     inputs = test_models.images(spec).double() if is_image else text_models.texts([12, 12], padded_to=12)
+    if settings is ENCODER_DECODER:  # its samples are pairs of texts, of unequal lengths
+        spec, inputs = pairs().spec, torch.from_numpy(pairs().train.inputs[:2])
     network = filled(MODELS.settings(settings["name"])(**settings).build(spec))
     with torch.no_grad():
         outputs = network(inputs)

@@ -78,16 +78,6 @@ def test_images_of_a_size_that_an_architecture_does_not_take_are_refused(archite
         settings(architecture).build(spec)
 
 
-def test_trying_an_image_out_changes_neither_weights_nor_random_numbers() -> None:
-    torch.manual_seed(1)
-    ours = settings(MOBILENET).build(spec_of(8, 8, 3))
-    after = torch.rand(1)
-    torch.manual_seed(1)
-    theirs = models.mobilenet_v3_small(num_classes=3)
-    assert torch.equal(torch.rand(1), after)
-    assert all(torch.equal(tensor, theirs.state_dict()[name]) for name, tensor in ours.state_dict().items())
-
-
 def test_unknown_names_are_answered_with_the_nearest_and_the_known() -> None:
     with pytest.raises(ValidationError, match="no classification architecture 'resnet81': the nearest names are `resnet18`"):
         settings("resnet81")
@@ -128,15 +118,6 @@ def test_pretrained_weights_are_taken_where_they_fit(cache: Path, capsys: pytest
 def test_an_architecture_that_asks_for_its_version_takes_tensors_by_name() -> None:
     network = settings("mnasnet0_5").build(spec_of(32, 32, 3))
     networks.load(network, dict(network.state_dict()))
-
-
-def test_no_weights_means_nothing_is_looked_for(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", lambda *_, **__: pytest.fail("looked for weights"))
-    chosen = settings(MOBILENET)
-    network = chosen.build(spec_of(32, 32, 3))
-    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    chosen.initialize_weights(network, no_examples)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
 def test_an_unreachable_network_is_answered_with_the_place_for_the_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

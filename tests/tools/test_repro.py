@@ -31,13 +31,7 @@ def test_after_a_kill_the_screen_says_what_to_type(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (IN_STAGE.format("os.kill(os.getpid(), 9)"), 137),
-        (IN_STAGE.format("1 / 0"), 1),
-        ("false", 255),
-    ],
-    ids=["killed", "failed", "no stage"],
+    ("command", "code"), [(IN_STAGE.format("os.kill(os.getpid(), 9)"), 137), ("false", 255)], ids=["killed", "no stage"]
 )
 def test_the_exit_code_is_that_of_the_stage_that_failed(command: str, code: int, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(repository)

@@ -1,7 +1,6 @@
 """The stages refuse prepared data and model files that are missing, foreign or damaged, and disks that cannot be written."""
 
 import errno
-import io
 import json
 import os
 from collections.abc import Callable
@@ -111,12 +110,3 @@ def test_a_write_that_fails_names_the_file_and_the_remedy_and_leaves_nothing(
     assert said.startswith(f"data/prepared/spec.json: {words}")
     assert not (prepared / "spec.json").exists()
     assert not list(prepared.glob(".*"))
-
-
-def test_an_error_that_nobody_can_mend_keeps_its_traceback(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> io.StringIO:
-        raise OSError(errno.EIO, "the disk is broken")
-
-    monkeypatch.setattr(Path, "write_text", fail)
-    with pytest.raises(OSError, match="the disk is broken"):
-        main(["prepare"])

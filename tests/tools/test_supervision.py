@@ -1,14 +1,19 @@
-"""The process that runs DVC, in a container or as `repro`, with a small DVC and a small stage: signals, order of ending and exit codes."""
+"""The processes that run DVC, a stage or torchrun: signals, order of ending and exit codes. DVC and the stage are small ones."""
 
 import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-import psutil
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from pipeline.core.interruption import Interrupted
+from pipeline.tools import stages, torchrun
 from tests.forking import is_alive, wait_until
 from tests.imports import TOP
 
@@ -107,26 +112,6 @@ def test_between_two_stages_dvc_itself_ends(folder: Path) -> None:
     assert end(process) == "dvc ends\ncode 143\n"
 
 
-def stage_of(process: subprocess.Popen[str]) -> psutil.Process:
-    (stage,) = [child for child in psutil.Process(process.pid).children(recursive=True) if child.cmdline()[-2:] == ["stage", "run"]]
-    return stage
-
-
-def test_two_jobs_in_one_checkout_return_the_exit_codes_of_their_own_stages(folder: Path) -> None:
-    stopped, failed = start(folder, "dvc run"), start(folder, "dvc run")
-    for process in (stopped, failed):
-        wait_for(process, "ready\n")
-    stopped.send_signal(signal.SIGSTOP)  # what its stage records is then still there when the other job ends
-    stage = stage_of(stopped)
-    stage.send_signal(signal.SIGTERM)
-    stage.wait(300)
-    stage_of(failed).kill()  # it records nothing
-    assert end(failed) == "code 255\n"
-    stopped.send_signal(signal.SIGCONT)
-    assert end(stopped) == "saved interrupted by SIGTERM\ncode 143\n"
-    assert list((folder / ".pipeline").iterdir()) == []
-
-
 @pytest.mark.parametrize(("commands", "code"), [("dvc quick 0;true", "0"), ("dvc quick 2;true", "255")])
 def test_without_a_signal_the_exit_code_is_that_of_the_command(folder: Path, commands: str, code: str) -> None:
     assert end(start(folder, commands)).endswith(f"code {code}\n")
@@ -139,3 +124,57 @@ def test_other_commands_end_by_the_signal_themselves(folder: Path, to_all: bool)
     wait_for(process, "ready\n")
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGTERM)
     assert end(process) == "code 143\n"
+
+
+@pytest.mark.usefixtures("parameters")
+def test_a_signal_during_an_import_that_discards_exceptions_still_stops_the_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    completed = []
+
+    def discard_exceptions(name: str) -> ModuleType:
+        if name == "pipeline.prepare.stage":
+            with suppress(BaseException):  # as torch's C code does where it imports numpy
+                os.kill(os.getpid(), signal.SIGTERM)
+                completed.append(name)
+        return import_module(name)
+
+    monkeypatch.setattr(stages, "import_module", discard_exceptions)
+    monkeypatch.setattr("pipeline.prepare.stage.prepare", lambda *_, **__: None)
+    with pytest.raises(Interrupted, match="SIGTERM"):
+        stages.run("prepare")
+    assert completed, "an import that a signal interrupts leaves half a module"
+
+
+SCRIPT = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_torchrun_says_that_a_signal_has_ended_it_in_one_line_and_by_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline.tools.torchrun", "--standalone", "--nproc-per-node=1", str(tmp_path / "script.py")],
+        cwd=TOP,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # torchrun warns where it sets this
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=300)[1]
+    assert (process.returncode, said.splitlines()[-1:]) == (143, ["error: interrupted by SIGTERM"]), said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("code", "expected", "words"), [(2, 2, "failed with exit code 2"), (-9, 137, "was killed by SIGKILL")])
+def test_torchrun_says_which_process_failed(code: int, expected: int, words: str, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_: object) -> None:
+        raise ChildFailedError("script", {1: ProcessFailure(1, 1, code, "no file")})
+
+    monkeypatch.setattr(torchrun, "run", fail)
+    assert torchrun.main(["script.py"]) == expected
+    assert capsys.readouterr().err == f"error: the process of rank 1 {words}\n"

@@ -31,9 +31,3 @@ def test_a_short_training_is_not_measured(train_params, prepared, monkeypatch, c
     monkeypatch.setattr(training_time, "measured", lambda *_: StepTime(0.0, 3.0))
     found = training_time.expected_s(train_params(steps(10)), prepared.spec, {"train": 50}, Environment.read())
     assert found == pytest.approx(expected_s)
-
-
-@pytest.mark.parametrize(("seconds", "count"), [([9, 2.3, 2.4], 2), ([9, 3.5], 1), ([9, 0.001, *[0.5] * 3], 3)])
-def test_some_steps_are_timed_after_the_first_for_a_second_or_two(seconds: list[float], count: int) -> None:
-    found = training_time.durations_s(iter(seconds).__next__)
-    assert found == seconds[1 : 1 + count]

@@ -1,23 +1,14 @@
 """Figures: they draw for every shape of data, without a warning, and to the same bytes everywhere."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from pipeline.core.files import digest
 from pipeline.evaluate.reports.figures import canvas, curves, mistakes
 from pipeline.evaluate.reports.metrics import Predictions
-from pipeline.inference.scores import Calibration
 
-ROOT = Path(__file__).parents[3]
 AWKWARD = ("a formula: $x^2$ \\alpha_{", "咖啡", "two\nlines", "", "x" * 300, "n02105855 Shetland sheepdog")
-HOSTILE = "font.size: 30\naxes.facecolor: red\nlines.linewidth: 9\nsavefig.dpi: 33\naxes.formatter.use_locale: True\ntext.usetex: True\n"
 
 
 def predict(num_classes, samples=80, strength=2.0):
@@ -46,14 +37,6 @@ def rows(num_rows=20, validate_every=5):
     ]
 
 
-def plot_all(folder):
-    predictions = predict(6)
-    mistakes.plot_confusion(folder / "confusion.png", targets=predictions.targets, predicted=predictions.predicted, classes=AWKWARD)
-    curves.plot_reliability(folder / "reliability.png", Calibration.of(predictions.confidence, predictions.correct, 10))
-    mistakes.plot_mistakes(folder / "mistakes.png", images=photograph(80), predictions=predictions, classes=AWKWARD, most=6)
-    curves.plot_history(folder / "history.png", rows())
-
-
 def size(path):
     with Image.open(path) as picture:
         picture.load()
@@ -61,33 +44,7 @@ def size(path):
         return picture.size
 
 
-@pytest.mark.slow  # tests/laws/test_determinism.py draws in other processes, too
-def test_another_process_draws_the_same_bytes_whatever_its_surroundings(tmp_path):
-    """Hash seed, time zone, locale, display and the user's own matplotlibrc decide nothing; pyplot and its state are not loaded."""
-    (tmp_path / "matplotlibrc").write_text(HOSTILE)
-    surroundings = {
-        "PYTHONHASHSEED": "2",
-        "TZ": "Asia/Kathmandu",
-        "LC_ALL": "C.utf8" if os.environ.get("LC_ALL") == "C" else "C",
-        "MPLBACKEND": "svg",
-        "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"),
-    }
-    draw = f"runpy.run_path({str(Path(__file__))!r})['plot_all'](pathlib.Path(sys.argv[1]))"
-    script = f"import runpy, sys, pathlib; {draw}; assert 'matplotlib.pyplot' not in sys.modules"
-    command = [sys.executable, "-W", "error", "-c", script, str(tmp_path / "there")]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **surroundings}, capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
-    plot_all(tmp_path / "here")
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [
-        "confusion.png",
-        "history.png",
-        "mistakes.png",
-        "reliability.png",
-    ]
-    assert digest(tmp_path / "here") == digest(tmp_path / "there")
-
-
-@pytest.mark.parametrize("num_classes", [20, 150])
+@pytest.mark.parametrize("num_classes", [8, 150])
 def test_a_confusion_matrix_of_any_size_stays_within_a_screen(tmp_path, num_classes):
     predictions, classes = predict(num_classes), [f"class {number}" for number in range(num_classes)]
     mistakes.plot_confusion(tmp_path / "c.png", targets=predictions.targets, predicted=predictions.predicted, classes=classes)
@@ -96,12 +53,6 @@ def test_a_confusion_matrix_of_any_size_stays_within_a_screen(tmp_path, num_clas
 
 def test_confusion_counts_by_actual_then_predicted():
     assert mistakes.count(np.array([0, 0, 2]), np.array([0, 1, 2]), 3).tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
-
-
-def test_a_reliability_curve_of_many_bins(tmp_path):
-    predictions = predict(3)
-    curves.plot_reliability(tmp_path / "r.png", Calibration.of(predictions.confidence, predictions.correct, 400))
-    assert size(tmp_path / "r.png") == (768, 768)
 
 
 @pytest.mark.parametrize("shape", [(6, 9, 3), (300, 2, 4)])
@@ -131,14 +82,7 @@ def test_pictures_lie_within_the_figure_and_apart():
         assert all(0 <= left < 1 and 0 <= bottom < 1 for left, bottom in corners)
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        [],
-        rows(1),
-        [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}],
-    ],
-)
+@pytest.mark.parametrize("table", [[], rows(1), [{"step": "3", "learning_rate": "0.1", "train/objective": "nan", "train/accuracy": "inf"}]])
 def test_a_history_with_gaps_is_drawn(tmp_path, table):
     curves.plot_history(tmp_path / "h.png", table)
     size(tmp_path / "h.png")

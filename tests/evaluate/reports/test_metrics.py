@@ -1,8 +1,10 @@
-"""The numbers of evaluate, against scikit-learn and against cases worked by hand."""
+"""The numbers of evaluate, against scikit-learn and against cases worked by hand, and their tables."""
 
+import csv
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from pipeline.evaluate.reports import metrics
+from pipeline.core.refusal import Refusal
+from pipeline.evaluate.reports import metrics, recorded
 from pipeline.evaluate.reports.metrics import Predictions
 from pipeline.inference.scores import Calibration
 from pipeline.tasks.classification.evaluate import Settings, scored
@@ -85,13 +88,6 @@ def test_among_equal_logits_the_lower_class_is_the_likelier():
     assert ((predictions.rank == 0) == predictions.correct).all()
 
 
-def test_how_the_samples_are_cut_into_blocks_changes_no_bit(monkeypatch):
-    logits, targets = draw(5, 101, 7)
-    whole = evaluate(logits, targets, names(7), SETTINGS)
-    monkeypatch.setattr("pipeline.evaluate.reports.metrics.BLOCK_VALUES", 21)
-    assert evaluate(logits, targets, names(7), SETTINGS) == whole
-
-
 def test_the_calibration_error_worked_by_hand():
     confidence = np.array([0.95, 0.85, 0.9, 0.3, 0.5])
     correct = np.array([True, False, True, True, False])
@@ -129,3 +125,33 @@ def test_the_numbers_need_neither_scikit_learn_nor_matplotlib_nor_torch():
     script = "import sys, pipeline.evaluate.reports.metrics, pipeline.evaluate.reports.recorded; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert {"sklearn", "scipy", "matplotlib", "torch"}.isdisjoint(loaded)
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_confusion_table_has_a_row_a_sample(tmp_path):
+    path = tmp_path / "plots" / "confusion.csv"
+    classes = ("cat", 'a "dog", wet', "two\nlines")
+    recorded.write_confusion(path, targets=np.array([0, 1, 2]), predicted=np.array([0, 2, 1]), classes=classes)
+    assert [tuple(row.values()) for row in read(path)] == [("cat", "cat"), (classes[1], classes[2]), (classes[2], classes[1])]
+    assert path.read_bytes().startswith(b"actual,predicted\ncat,cat\n")
+    assert b"\r" not in path.read_bytes()
+
+
+def test_the_reliability_table_keeps_every_digit_and_leaves_empty_bins_out(tmp_path):
+    path = tmp_path / "reliability.csv"
+    calibration = Calibration.of(np.array([0.95, 0.1 + 0.2, 0.85]), np.array([True, False, False]), 5)
+    recorded.write_reliability(path, calibration)
+    rows = read(path)
+    assert list(rows[0]) == ["bin_centre", "confidence", "accuracy", "samples"]
+    assert [float(row["confidence"]) for row in rows] == calibration.confidence.tolist()
+    assert [row["samples"] for row in rows] == ["1", "2"]
+
+
+def test_a_missing_table_is_taken_from_git_before_it_is_trained_again(tmp_path: Path) -> None:
+    path = tmp_path / "plots/train/history.csv"
+    with pytest.raises(Refusal, match=f"{path}: is missing: run `git restore {path.parent}` if it was committed, or `dvc repro -f train`"):
+        recorded.read_table(path, "train")

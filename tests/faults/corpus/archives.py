@@ -153,39 +153,24 @@ def in_folder(make: Callable[[Path], object]) -> Callable[[], None]:
 TARS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name above": (one("../train/cat/x.png"), OUTSIDE),
     "an absolute name": (one("/etc/passwd"), OUTSIDE),
-    "a name above in long form": (one("train/cat/" + "x/" * 200 + "../" * 300 + "x.png"), OUTSIDE),
     "a symbolic link": (one("train/cat/x.png", type=tarfile.SYMTYPE, linkname="/etc/passwd"), LINK),
-    "a hard link": (one("train/cat/x.png", type=tarfile.LNKTYPE, linkname="/etc/passwd"), LINK),
     "a device": (one("train/cat/x.png", type=tarfile.CHRTYPE, devmajor=1, devminor=5), LINK),
     "a sparse file": (one("train/cat/x.png", type=tarfile.GNUTYPE_SPARSE), "is sparse"),
     "a name of 10,000 characters": (one("train/cat/" + "x" * 10_000 + ".png"), CORRUPT),
     "a class of 10,000 characters": (one("train/" + "x" * 10_000 + "/x.png"), "has a name of 10000 characters"),
-    "a name of 5,000 folders": (one("train/cat/" + "x/" * 5_000 + "x.png"), "has no files arranged as"),
     "a class that clears the screen": (one("train/\x1b[2J/x.png"), r"\x1b[2J"),
-    "an image that clears the screen": (one("train/cat/\x1b]0;owned\a.png"), r"\x1b]0;owned"),
     "a name of broken UTF-8": (lambda: tar()[:-10240] + header(b"train/cat/\xff\xfe.png", b"0" * 11) + bytes(1024), ""),
     "a member twice": (one("train/cat/0.png"), "occurs twice"),
     "a size of 300 megabytes": (lambda: header(b"train/cat/x.png", b"%011o" % (300 * 2**20)), LARGE),
     "a size of 2^80": (lambda: header(b"train/cat/x.png", b"\x80" + b"\xff" * 11), LARGE),
     "a negative size": (lambda: header(b"train/cat/x.png", b"\xff" * 10 + b"\xfe\x00") + bytes(2048), ""),
-    "a negative size of a name": (lambda: header(b"././@LongLink", b"\xff" * 10 + b"\xfe\x00", b"L") + bytes(2048), WHOLE),
     "a size that is no number": (lambda: header(b"train/cat/x.png", b"size?"), WHOLE),
-    "a name of 390 megabytes": (lambda: before_zeros(header(b"././@LongLink", b"%011o" % LONG, b"L"), 4), WHOLE),
     "pax records of 390 megabytes": (lambda: before_zeros(header(b"pax", b"%011o" % LONG, b"x"), 4), WHOLE),
     "ten thousand names of names": (lambda: longnames(10_000), WHOLE),
-    "a sparse map without end": (
-        lambda: gzip.compress(
-            header(b"train/cat/x.png", b"0" * 11, b"S")[:482] + b"\1" + bytes(29) + (b"1" * 504 + b"\1" + bytes(7)) * 200_000
-        ),
-        WHOLE,
-    ),
-    "a pax size that is no number": (lambda: pax(("size", "abc")), ""),
     "a pax size of 10^30": (lambda: pax(("size", "1" + "0" * 30)), ""),
     "a pax name above": (lambda: pax(("path", "../x")), OUTSIDE),
     "a pax map that is no number": (lambda: pax(("GNU.sparse.map", "a,b")), WHOLE),
-    "a pax map without its data": (lambda: pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9")), WHOLE),
     "pax records of nonsense": (lambda: raw_pax(b"99999999999 a=b\n"), WHOLE),
-    "pax records of no length": (lambda: raw_pax(b"0 a=b\n"), WHOLE),
     "pax in an unknown encoding": (lambda: pax(("hdrcharset", "rot13"), ("path", "x")), ""),
     "a gigabyte of zeros behind the end": (lambda: before_zeros(tar(), 10), WHOLE),
     "a gzip bomb": (lambda: gzip.compress(bomb()), BOMB),
@@ -199,42 +184,22 @@ TARS: dict[str, tuple[Callable[[], bytes], str]] = {
         WHOLE,
     ),
     "a cut gzip": (lambda: cut(gzip.compress(tar()), 0.7), WHOLE),
-    "a gzip in a gzip": (lambda: gzip.compress(gzip.compress(tar())), WHOLE),
-    "a gzip of nothing": (lambda: gzip.compress(b""), WHOLE),
-    "30,000 members": (
-        lambda: b"".join(header(b"train/cat/%d.png" % number, b"0" * 11) for number in range(30_000)) + bytes(1024),
-        "",
-    ),
-    "an archive in an archive": (lambda: tar([(member("train/cat/x.png", len(tar())), tar())]), CORRUPT),
+    "30,000 members": (lambda: b"".join(header(b"train/cat/%d.png" % number, b"0" * 11) for number in range(30_000)) + bytes(1024), ""),
     "a shell script": (lambda: b"#!/bin/sh\ntouch owned\n", WHOLE),
 }
 ZIPS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a name above": (lambda: zipped({"../x.png": b""}), OUTSIDE),
     "a link": (lambda: patched(zipped({"train/cat/x.png": b"/etc/passwd"}), b"PK\1\2", 38, struct.pack("<I", 0o120777 << 16)), LINK),
-    "a device": (lambda: patched(zipped({"train/cat/x.png": b""}), b"PK\1\2", 38, struct.pack("<I", 0o020666 << 16)), LINK),
     "encrypted": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 8, b"\1\0"), "is encrypted"),
     "a bomb": (lambda: zipped({"train/cat/x.png": ZEROS}), BOMB),
-    "a bomb in a bomb": (lambda: zipped({"train/cat/x.png": zipped({"train/cat/y.png": ZEROS})}), CORRUPT),
     "a bomb that lies about its size": (lying, CORRUPT),
     "a hundred overlapping members": (lambda: overlapping(100), BOMB),
     "a bzip2 bomb": (lambda: zipped({"train/cat/x.png": ZEROS[: 2**25]}, zipfile.ZIP_BZIP2), "uses compression method 12"),
     "an unknown method": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 10, b"\x63\0"), "uses compression method 99"),
     "a size of 4 gigabytes": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 24, b"\xfe\xff\xff\xff"), LARGE),
     "an offset beyond the end": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 42, b"\xfe\xff\xff\x7f"), CORRUPT),
-    "a directory beyond the end": (lambda: patched(zipped({}), b"PK\5\6", 16, b"\xfe\xff\xff\x7f"), CORRUPT),
     "65,535 members of none": (lambda: patched(zipped({}), b"PK\5\6", 8, b"\xff\xff\xff\xff"), ""),
-    "sizes in zip64 that are not there": (lambda: patched(zipped({"train/cat/x.png": b"x"}), b"PK\1\2", 20, b"\xff" * 8), LARGE),
-    "an end in zip64 that lies": (
-        lambda: (
-            zipped({})[:-22]
-            + struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, 2**60, 2**60, 2**60, 2**60)
-            + struct.pack("<4sIQI", b"PK\6\7", 0, 2**60, 1)
-            + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-        ),
-        "",
-    ),
     "a name that clears the screen": (lambda: zipped({"train/cat/\x1b[2J.png": b"x"}), r"\x1b[2J"),
-    "a name of 10,000 characters": (lambda: zipped({"train/cat/" + "x" * 10_000 + ".png": b"x"}), CORRUPT),
     "a flipped checksum": (lambda: patched(zipped({"train/cat/x.png": PIXEL}), b"PK\1\2", 16, b"\0\0\0\0"), CORRUPT),
     "a cut": (lambda: cut(zipped({}), 0.8), WHOLE),
 }

@@ -8,11 +8,10 @@ import struct
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
-from tests.faults.corpus.archives import ZEROS, before_zeros, overlapping, tar
+from tests.faults.corpus.archives import ZEROS, before_zeros, tar
 from tests.faults.corpus.damage import cut, endless, loop, replaced
 from tests.faults.corpus.models import Touch
 from tests.faults.corpus.prepared import HEADERS, npy, saved, shaped
@@ -128,7 +127,6 @@ NPZS: dict[str, tuple[Callable[[], bytes], str]] = {
     "a bomb of names": (lambda: members(classes=npy(shaped("(2,)", "'<U10000000'"), bytes(80_000_000))), "that unpack to"),
     "names of ten megabytes": (lambda: members(classes=npy(shaped("(2,)", "'<U2500000'"), bytes(20_000_000))), "shorten the longest names"),
     "a name that clears the screen": (lambda: members(classes=saved(np.array(["\x1b[2J", "b"]))), r"\x1b[2J"),
-    "overlapping members": (lambda: overlapping(50), "that unpack to"),
     "ten thousand arrays": (lambda: lots(10_000), "is not an .npy array"),
     "a pickle": (lambda: members(inputs=saved(np.array([Touch()], dtype=object))), "is not plain numbers"),
     "a pickle for an archive": (lambda: pickle.dumps(Touch()), "is neither a folder"),
@@ -141,18 +139,14 @@ NPYS: dict[str, tuple[Callable[[], object], str]] = {
     "a pipe": (replaced(ARRAYS / "inputs.npy", os.mkfifo), "Is a device, a pipe or a socket"),
     "without end": (replaced(ARRAYS / "inputs.npy", endless), "Is a device, a pipe or a socket"),
     "a link to itself": (replaced(ARRAYS / "inputs.npy", loop), "Too many levels"),
-    "a folder": (replaced(ARRAYS / "inputs.npy", Path.mkdir), "Is a directory"),
     "a terabyte": (lambda: os.truncate(ARRAYS / "inputs.npy", 2**40), "according to its header"),
     "names without end": (lambda: endless(ARRAYS / "classes.txt"), ""),
     "names of a hundred megabytes": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 50_000_000), "more than"),
-    "names of one letter": (lambda: (ARRAYS / "classes.txt").write_bytes(b"a\n" * 1_000_000), "an empty or repeated name"),
 }
 MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
     "a bomb": (f"{IMAGES}.gz", lambda: before_zeros(idx((400, 1024, 1024)), 4), "unpacks to more than"),
     "a shape of 2^96": (IMAGES, lambda: idx((2**32 - 1,) * 3, b"x"), "its header gives the shape"),
-    "a shape of 2^96 in a gzip": (f"{IMAGES}.gz", lambda: gzip.compress(idx((2**32 - 1,) * 3, b"x")), "its header gives the shape"),
     "no images": (IMAGES, lambda: idx((0, 4, 4)), "has 0 images"),
-    "images of no pixels": (IMAGES, lambda: idx((20, 0, 4)), ""),
     "another type": (IMAGES, lambda: b"\0\0\x0d\3" + bytes(12), "is not an idx file"),
     "a cut gzip": (f"{LABELS}.gz", lambda: cut(gzip.compress(idx((20,), bytes(range(20)))), 0.7), "cannot be read"),
     "labels beyond the classes": (LABELS, lambda: idx((20,), b"\xff" * 20), "has the label 255"),
@@ -162,18 +156,12 @@ MNIST: dict[str, tuple[str, Callable[[], bytes | None], str]] = {
 CIFAR: dict[str, tuple[Callable[[], None], str]] = {
     "pickled batches": (pictures(pickled), "which is not a positive multiple of"),
     "labels beyond the classes": (pictures(lambda: {"test_batch.bin": b"\xff" * 3073}), "has the label 255"),
-    "half a record": (pictures(lambda: {"test_batch.bin": bytes(100)}), "which is not a positive multiple of"),
     "no names": (pictures(lambda: {"batches.meta.txt": b"\xff\0"}), "lists 1 classes"),
-    "a terabyte of names": (
-        lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)),
-        "bytes, more than",
-    ),
+    "a terabyte of names": (lambda: (pictures(dict)(), os.truncate(PICTURES / "batches.meta.txt", 2**40)), "bytes, more than"),
     "batches of forty megabytes": (grown, "bytes in total, which is more than CIFAR has"),
-    "a pipe for names": (lambda: (pictures(dict)(), replaced(PICTURES / "batches.meta.txt", os.mkfifo)()), "a pipe"),
     "a pipe for a batch": (lambda: (pictures(dict)(), replaced(PICTURES / "test_batch.bin", os.mkfifo)()), "a pipe"),
-    "an archive that is a pickle": (published(lambda: pickle.dumps(Touch())), "cannot be read as a complete"),
     "an archive without the files": (published(lambda: gzip.compress(tar())), "has no batches.meta.txt"),
-    "an archive bomb": (published(lambda: gzip.compress(bytes(512) + ZEROS)), "zeros after its end"),
+    "an archive bomb": (published(lambda: gzip.compress(bytes(512) + ZEROS, 1)), "zeros after its end"),
 }
 CASES = (
     {f"npz: {name}": Case(("prepare",), npz(make), said) for name, (make, said) in NPZS.items()}

@@ -8,7 +8,7 @@ from functools import cache
 from PIL import Image
 
 from tests.faults.corpus.archives import CORRUPT, FOLDER, source
-from tests.faults.corpus.damage import cut, flipped
+from tests.faults.corpus.damage import cut
 from tests.faults.corpus.samples import encoded, folder
 from tests.faults.hostile import Case
 
@@ -93,45 +93,27 @@ def with_exif(exif: bytes) -> bytes:
 IMAGES: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", CORRUPT),
     "a PNG that only says 20000x20000": (lambda: png(width=20_000, height=20_000), PIXELS),
-    "a PNG of no pixels": (lambda: png(width=0, height=0), CORRUPT),
     "a PNG with 64 megabytes of pixels": (lambda: png(data=zeros()), ""),
-    "a PNG without pixels": (lambda: png(data=b""), CORRUPT),
     "a PNG with a text bomb": (lambda: png(chunk(b"zTXt", b"a\0\0" + zeros())), ""),
-    "a PNG with an international text bomb": (lambda: png(chunk(b"iTXt", b"a\0\1\0\0\0" + zeros())), ""),
     "a PNG with a thousand text bombs": (lambda: png(chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(2**20 - 10))) * 1000), ""),
-    "a PNG with a profile bomb": (lambda: png(chunk(b"iCCP", b"a\0\0" + zeros())), ""),
     "a PNG with ten megabytes of EXIF": (lambda: png(chunk(b"eXIf", tiff(greedy(5_000), data=bytes(10**7)))), ""),
     "a PNG with a chunk of 2^31 bytes": (lambda: png(struct.pack(">I", 2**31 - 1) + b"tEXt"), CORRUPT),
-    "a PNG with a hundred thousand chunks": (lambda: png(chunk(b"tEXt", b"a\0b") * 100_000), ""),
+    "a PNG with ten thousand chunks": (lambda: png(chunk(b"tEXt", b"a\0b") * 10_000), ""),
     "a cut JPEG": (lambda: cut(JPEG, 0.7), CORRUPT),
     "a JPEG of 65535x65535": (lambda: JPEG.replace(struct.pack(">HH", 64, 64), b"\xff\xff\xff\xff", 1), PIXELS),
     "a JPEG with six megabytes of EXIF": (lambda: with_exif(tiff(greedy(5_000), data=bytes(6 * 10**6))), ""),
-    "a JPEG of ten thousand markers": (lambda: JPEG[:2] + b"\xff\xfe\0\2" * 10_000 + JPEG[2:], ""),
-    "a JPEG with a damaged beginning": (lambda: flipped(JPEG, 3, 4), CORRUPT),
     "a GIF of ten thousand frames": (lambda: gif(10_000), ""),
     "a GIF of 65535x65535": (lambda: b"GIF89a\xff\xff\xff\xff\0\0\0" + encoded(GREY, "GIF")[13:], PIXELS),
-    "a GIF whose frame is larger": (lambda: animated(2, "GIF")[:-1].replace(b",\0\0\0\0\4\0\4\0", b",\0\0\0\0\xff\xff\xff\xff") + b";", ""),
     "an animated WebP": (lambda: animated(50, "WEBP"), ""),
     "a WebP of 16384x16384": (large_webp, PIXELS),
     "a TIFF that follows itself": (lambda: tiff(size(4, 4), following=8, data=bytes(16)), ""),
-    "a TIFF of greedy tags": (lambda: tiff([*size(4, 4), *greedy(20_000)], data=bytes(500_000)), ""),
-    "a TIFF without tags": (lambda: tiff([]), CORRUPT),
+    "a TIFF of greedy tags": (lambda: tiff([*size(4, 4), *greedy(2_000)], data=bytes(500_000)), ""),
     "a TIFF of 2^32 strips": (lambda: tiff([*size(4, 4)[:5], (273, 4, 2**32 - 1, 8), (279, 4, 2**32 - 1, 8)]), CORRUPT),
-    "a BigTIFF of 2^62 tags": (lambda: b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 2**62), CORRUPT),
     "a BMP of 2^31 pixels a side": (lambda: bmp(2**31 - 1, 2**31 - 1), PIXELS),
-    "a BMP upside down": (lambda: bmp(4, -(2**31)), PIXELS),
-    "an icon with a large image": (lambda: icon(encoded(Image.new("1", (20_000, 20_000)))), PIXELS),
+    "an icon with a large image": (lambda: icon(encoded(Image.new("1", (2_000, 2_000)))), PIXELS),
     "a PPM of 10^9 pixels a side": (lambda: b"P6 1000000000 1000000000 255\n", PIXELS),
     "a PPM of comments": (lambda: b"P3 4 4 255\n" + b"# x\n" * 300_000, "is an ASCII image"),
     "an EPS": (lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n(touch owned) system\n", CORRUPT),
-    "an SVG": (lambda: b'<?xml version="1.0"?><!DOCTYPE svg [<!ENTITY a SYSTEM "file:///etc/passwd">]><svg>&a;</svg>', CORRUPT),
-    "a PSD of 30000x30000": (lambda: b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, 30_000, 30_000, 8, 3) + bytes(12), ""),
-    "a JPEG 2000 of 2^31 pixels a side": (
-        lambda: (
-            b"\xff\x4f\xff\x51" + struct.pack(">HHIIIIIIIIHBBB", 41, 0, 2**31 - 1, 2**31 - 1, 0, 0, 2**31 - 1, 2**31 - 1, 0, 0, 1, 7, 1, 1)
-        ),
-        "",
-    ),
 }
 
 

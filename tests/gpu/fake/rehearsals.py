@@ -25,7 +25,6 @@ from pipeline.__main__ import main
 from pipeline.core.environment import CaptureMode
 from pipeline.core.prepared import Prepared, Split
 from pipeline.inference.batches import loader
-from pipeline.inputs.image import first_layer as image
 from pipeline.tasks.classification import train as classification
 from pipeline.tasks.language_modeling import train as language_modeling
 from pipeline.tasks.multi_label import train as multi_label
@@ -36,9 +35,9 @@ from pipeline.tasks.sequence import train as sequence
 from pipeline.train import training
 from pipeline.train.augment import augmentation as augmenting_images
 from pipeline.train.augment.augmentation import Augmentation
-from pipeline.train.engine import metrics, step, update
-from pipeline.train.engine.state import EMA, TrainState
-from pipeline.train.group.lanes import Lanes, OneLane
+from pipeline.train.engine import metrics, step
+from pipeline.train.engine.state import EMA
+from pipeline.train.group.lanes import Lanes
 from pipeline.train.group.processes import ALONE
 from pipeline.train.params import TrainParams
 from pipeline.train.training import Training
@@ -168,15 +167,7 @@ OPTIMIZERS = {"adam": resuming.ADAM, "adamw": resuming.ADAM | {"name": "adamw"},
 WIDE_CONVNET = resuming.CONVNET | {"width": 16}
 
 
-EACH_ONCE = {
-    ("fp32", "adam"),
-    ("bf16", "adamw"),
-    ("fp16", "muon"),
-    ("bf16, skip", "sgd"),
-    ("fp16, skip", "adamw"),
-    ("bf16-true", "muon"),
-    ("bf16-true, skip", "sgd"),
-}
+EACH_ONCE = {("fp32", "adam"), ("bf16, skip", "sgd"), ("fp16, skip", "adamw"), ("bf16-true, skip", "muon")}
 """Each precision and each optimizer once: what `make test` trains."""
 
 
@@ -196,12 +187,6 @@ def test_every_optimizer_trains_in_every_precision(begin: Begin, precision_name:
             pytest.skip("is refused: bf16 weights lose the small updates of Adam")
         changes |= {"train.ema_decay": 0.0}
     rehearse(begin, params_of(changes), CIFAR)
-
-
-@pytest.mark.slow
-def test_muon_updates_a_network_of_many_shapes_in_few_batches(begin: Begin) -> None:
-    launches = rehearse(begin, params_of({"optimizer": MUON, "train.on_nonfinite": "skip"}, "cifar10-mobilenet"), CIFAR).launches
-    assert launches <= 1200, "MobileNetV3 has 52 hidden weights in 40 shapes"
 
 
 def test_beside_the_graphs_of_the_compiler_the_update_is_captured(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,8 +241,7 @@ def test_the_norm_of_exchanged_gradients_is_that_of_aligned_copies(monkeypatch: 
 
 CAPTURED = {
     "accumulation": {"train.micro_batch_size": BATCH_SIZE // 4},
-    "lanes": {"train.lanes": 4},
-    "streamed": {"train.precision": "bf16"},
+    "lanes, streamed": {"train.lanes": 4, "train.precision": "bf16"},
     "muon": {"optimizer": MUON, "train.on_nonfinite": "skip"},
 }
 
@@ -265,7 +249,7 @@ CAPTURED = {
 @pytest.mark.parametrize("feature", CAPTURED)
 def test_a_captured_training_neither_waits_nor_allocates(begin: Begin, monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
     """A wait within a recording would be an error, too."""
-    monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0 if feature == "streamed" else 1.0)
+    monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0 if "streamed" in feature else 1.0)
     found = rehearse(begin, params_of(CAPTURED[feature], "cifar10-cnn"), CIFAR, graphs="on")
     if feature == "accumulation":
         assert found.launches <= 12 + 3 * 4
@@ -320,24 +304,6 @@ def test_a_training_goes_on_eagerly_with_the_reason_if_it_cannot_be_recorded(
     assert re.findall("not captured as CUDA graphs, which changes no result: " + OBSTACLES[obstacle], printed)
 
 
-@pytest.mark.slow
-def test_graphs_without_room_leave_the_micro_batch_as_it_is(begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
-    """The GPU has room for an eager step, but not for the gradients and the graphs of captured ones."""
-    params = params_of({"model": WIDE_CONVNET | {"width": 64}, "train.batch_size": 512, "train.micro_batch_size": 512})
-    needed = reserved(begin(params, "eager", CIFAR, "off"))
-    expected = steady(steps(begin(params, "again", CIFAR, "off")))
-    release()
-    library.gpu().fake_gpu_limit(needed)
-    try:
-        training = begin(params, "limited", CIFAR, "on")
-        found = steady(steps(training))
-    finally:
-        library.gpu().fake_gpu_limit(library.CAPACITY_BYTES)
-    assert "which changes no result: too little memory" in capsys.readouterr().out
-    assert training.progress.micro_batch_changes == []
-    assert abs(found.launches - expected.launches) <= 8
-
-
 MIXED = {
     "augment.crop_padding": 0,
     "augment.resized_crop": 0.3,
@@ -351,11 +317,7 @@ MIXED = {
 }
 IN_PARTS = {"train.micro_batch_size": BATCH_SIZE // 4}
 FEATURES = {
-    "plain": {},
-    "accumulation": IN_PARTS,
-    "lanes": {"train.lanes": 4},
     "lanes, accumulation": {"train.lanes": 2, **IN_PARTS},
-    "mixed": MIXED,
     "mixed, accumulation": {**MIXED, **IN_PARTS},
     "transforms": {"augment.transforms": [{"name": name, **keys} for name, keys in augmenting.TRANSFORMED.items()]},
     "recomputed activations": {"train.activation_checkpointing": True, "model": preset({}, "cifar10-resnet")["model"]},
@@ -375,18 +337,9 @@ def test_every_feature_trains_wherever_its_data_lies(begin: Begin, monkeypatch, 
     rehearse(begin, params_of(FEATURES[feature], "cifar10-cnn"), CIFAR)
 
 
-def test_a_mixed_batch_in_four_parts_takes_at_most_four_times_the_launches(begin: Begin) -> None:
-    whole, cut = (
-        steady(steps(begin(params_of(MIXED | more, "cifar10-cnn"), name, CIFAR))).launches
-        for name, more in (("whole", {}), ("cut", IN_PARTS))
-    )
-    assert cut <= 4 * whole, (whole, cut)
-
-
 TEXTS = {"texts": texts.texts(), "corpus": texts.corpus()}
 TEXT_MODELS = {
     "rnn": ("texts", texts.LSTM | {"cell": "rnn"}),
-    "gru": ("texts", texts.LSTM | {"cell": "gru"}),
     "swiglu, learned positions": ("texts", texts.TRANSFORMER),
     "language model: gru": ("corpus", texts.LSTM_LANGUAGE_MODEL | {"cell": "gru"}),
     "language model: rotary": ("corpus", texts.TRANSFORMER_LANGUAGE_MODEL),
@@ -499,103 +452,6 @@ def test_the_stages_run_and_their_model_answers(
     assert "on cuda:0 (NVIDIA H100 that executes nothing) in bf16" in output
     assert '"class": "0"' in output
     assert "verify: machine  equal    NVIDIA H100 that executes nothing" in output
-
-
-def wait_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "total", lambda parts: parts[0] * (float(parts[0]) < 1e9))
-
-
-def wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    reseed = update.reseed
-    monkeypatch.setattr(update, "reseed", lambda *purpose: (torch.cuda.synchronize(), reseed(*purpose)))
-
-
-def copy_from_pageable_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step.Numbers, "share_as", lambda numbers, dtype: torch.tensor(0.1, dtype=dtype).to(numbers.device))
-
-
-def count_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        classification.Objective, "sums", lambda _, outputs, targets: {"correct": (outputs.argmax(-1) == targets).sum().cpu()}
-    )
-
-
-def leave_the_average_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = OneLane.place
-    monkeypatch.setattr(OneLane, "place", lambda self, model, *where: None if model.training is False else place(self, model, *where))
-
-
-def allocate_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[torch.Tensor] = []
-    reseed = update.reseed
-    monkeypatch.setattr(update, "reseed", lambda *purpose: (kept.append(torch.empty(2**25, device="cuda")), reseed(*purpose)))
-
-
-def pin_in_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[torch.Tensor] = []
-    reseed = update.reseed
-    monkeypatch.setattr(update, "reseed", lambda *purpose: (kept.append(torch.empty(2**22).pin_memory()), reseed(*purpose)))
-
-
-def count_without_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`histc` adds in an order that differs from run to run."""
-    monkeypatch.setattr(
-        classification.Objective, "sums", lambda _, outputs, targets: {"correct": outputs.argmax(-1).float().histc(10)[0] + 0 * targets[0]}
-    )
-
-
-def average_tensor_by_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def update_each(self, weight: torch.Tensor) -> None:
-        for trailing, leading in zip(self.trailing, self.leading, strict=True):
-            trailing.data.lerp_(leading.data, weight)
-
-    monkeypatch.setattr(EMA, "update", update_each)
-
-
-def zero_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainState, "drop_gradients", lambda self: self.optimizer.zero_grad(set_to_none=False))
-
-
-def autocast_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "autocast", lambda _precision, _device: torch.autocast("cpu", dtype=torch.bfloat16))
-
-
-def forget_the_memory_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    normalize = image.Preprocessing.forward
-    monkeypatch.setattr(image.Preprocessing, "forward", lambda self, images: normalize(self, images).contiguous())
-
-
-FAULTS = [
-    wait_for_the_loss,
-    wait_for_the_device,
-    copy_from_pageable_memory,
-    count_on_the_host,
-    leave_the_average_on_the_host,
-    allocate_in_each_step,
-    pin_in_each_step,
-    count_without_order,
-    average_tensor_by_tensor,
-    zero_gradients,
-    autocast_for_the_host,
-    forget_the_memory_format,
-]
-
-
-@pytest.mark.slow
-def test_a_fault_in_cuda_code_is_seen(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each either raises an error or changes what a steady step asks of the GPU."""
-    params = params_of({"model": WIDE_CONVNET, "train.precision": "bf16", "train.channels_last": True})
-    sound = rehearse(begin, params, CIFAR)
-    unseen = []
-    for fault in FAULTS:
-        release()
-        with monkeypatch.context() as patch, contextlib.suppress(AssertionError, RuntimeError):
-            fault(patch)
-            if steady(steps(begin(params, fault.__name__, CIFAR))) == sound:
-                unseen.append(fault.__name__)
-    assert unseen == []
-    release()
-    assert steady(steps(begin(params, "sound again", CIFAR))) == sound, "a fault has outlived its test"
 
 
 FAMILIES = [

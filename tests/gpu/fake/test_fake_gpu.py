@@ -47,7 +47,7 @@ def rehearse(folder: Path, marked: str, *, limit_s: float) -> str:
 def test_trainings_run_on_a_gpu_that_executes_nothing(tmp_path: Path) -> None:
     passed = re.search(r"(\d+) passed", rehearse(tmp_path, "not slow", limit_s=600))
     assert passed
-    assert int(passed[1]) > 39, "most of them were not run"
+    assert int(passed[1]) > 25, "most of them were not run"
 
 
 def test_a_step_of_an_image_preset_launches_little_more_than_a_bare_loop() -> None:

@@ -1,4 +1,4 @@
-"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow. The order of samples."""
+"""Batches of language models: windows of one sequence of tokens, whose targets are the tokens that follow; pairs of texts; the order of samples."""
 
 import numpy as np
 import torch
@@ -9,6 +9,7 @@ from pipeline.core.prepared import Split
 from pipeline.inference.batch import IGNORED, Batch
 from pipeline.inference.batches import loader
 from pipeline.inference.batches.batch_index import Order
+from tests import texts
 
 LENGTH, NUM_ROWS = 5, 7
 TOTAL = LENGTH * NUM_ROWS
@@ -60,11 +61,6 @@ def test_resident_and_streamed_windows_are_equal_whatever_the_micro_batch() -> N
         assert all(torch.equal(a, b) for one, two in zip(found[0], other, strict=True) for a, b in zip(one, two, strict=True))
 
 
-def test_the_number_of_targets_is_that_of_the_tokens() -> None:
-    batch = next(loader.training(tensors(np.arange(3, 3 + TOTAL), resident=True), batch_size=4, seed=4, start=0))
-    assert batch.num_targets == 4 * LENGTH == sum(part.targets.numel() for part in batch.parts(3) if part.targets is not None)
-
-
 def test_padding_is_cut_off_after_the_longest_text_of_the_whole_batch() -> None:
     lengths = np.array([3, 9, 1, 40, 2, 17, 5, 8])
     rows = (np.arange(40) < lengths[:, None]).astype(np.int32)
@@ -97,6 +93,21 @@ def test_batches_of_any_size_read_every_epoch_whole(num_samples: int, batch_size
         assert sorted(stream[epoch * num_samples : (epoch + 1) * num_samples].tolist()) == list(range(num_samples))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [Order(100, seed).permutation(epoch).tolist() for seed in (1, 2) for epoch in (0, 1)]
-    assert len({tuple(order) for order in orders}) == 4
+SIZE = 8
+
+
+def test_the_targets_are_the_tokens_of_the_target_text_after_the_first() -> None:
+    data = texts.pairs()
+    split, pairs = data.train, data.spec.inputs
+    tensors = loader.SplitTensors(split, torch.device("cpu"))
+    seen = 0
+    for batch, real in loader.scoring(tensors, batch_size=SIZE):
+        sources, targets = pairs.texts(batch.inputs)
+        widest = pairs.lengths(split.inputs[seen : seen + real]).max()
+        assert batch.inputs.shape[1] == widest, "a piece that has only padding was not cut off"
+        for source, target, found in zip(sources[:real], targets[:real], batch.targets[:real], strict=True):
+            letters = source[source != pairs.pad].tolist()
+            assert target[target != pairs.pad].tolist() == [2, *reversed(letters), 2]
+            assert found[found != IGNORED].tolist() == [*reversed(letters), 2]
+        seen += real
+    assert seen == len(split)

@@ -2,7 +2,6 @@
 
 import threading
 from itertools import chain, islice
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,33 +42,6 @@ def test_how_many_batches_are_gathered_in_one_go_changes_no_byte(prepared: Prepa
         monkeypatch.setattr(loader, "BLOCK_BYTES", bytes_)
         found.append([list(batch.parts(16)) for batch in islice(loader.training(images, batch_size=16, seed=1, start=2), 20)])
     assert all(same(found[0], other) for other in found[1:])
-
-
-def test_a_block_has_a_limit_in_batches_and_bytes(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
-    """Images of 8x8 are 64 bytes."""
-    images = training_images(prepared, cpu, resident=True)
-    assert images.block_size(16) == 16
-    monkeypatch.setattr(loader, "BLOCK_BYTES", 5 * 16 * 64)
-    assert [images.block_size(size) for size in (16, 15, 40, 41, 50)] == [5, 5, 2, 1, 1]
-    assert training_images(prepared, cpu, resident=False).block_size(16) == 1
-    sizes = [len(batch.block.batch_index) for batch in islice(loader.training(images, batch_size=16, seed=1, start=0), 11)]
-    assert sizes == [80] * 11
-
-
-@pytest.mark.parametrize("limit", [0, 2**24])
-def test_images_are_gathered_when_they_are_asked_for_and_no_more_than_the_limit_allows(prepared, cpu, monkeypatch, limit: int) -> None:
-    monkeypatch.setattr(loader, "BLOCK_BYTES", limit)
-    images, counts = training_images(prepared, cpu, resident=True), []
-    gather = images.augmentation.gather
-    monkeypatch.setattr(images.augmentation, "gather", lambda packed, rows, draws: counts.append(len(rows)) or gather(packed, rows, draws))
-    batches = list(islice(loader.training(images, batch_size=16, seed=1, start=0), 3))
-    assert counts == []
-    for batch in batches:
-        list(batch.parts(16))
-    assert counts == ([16 * 16] if limit else [16] * 3)
-    counts.clear()
-    list(batches[0].parts(6))
-    assert counts == ([] if limit else [6, 5, 5]), "a batch that is cut is gathered only once, if the limit allows it"
 
 
 def test_no_cut_of_a_batch_changes_a_sample(prepared: Prepared, cpu: torch.device) -> None:
@@ -115,13 +87,6 @@ def test_a_split_too_large_for_memory_is_streamed(prepared: Prepared, cpu: torch
     assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) held on cpu"
     monkeypatch.setattr(loader, "RESIDENT_SHARE", 0.0)
     assert str(loader.SplitTensors(prepared.train, cpu)) == "50 samples (0.0 MB) read from the disk, a batch ahead"
-
-
-def test_processes_on_one_machine_share_its_memory(prepared: Prepared, cpu: torch.device, monkeypatch) -> None:
-    available_bytes = 3 * prepared.train.inputs.nbytes
-    monkeypatch.setattr(loader.psutil, "virtual_memory", lambda: SimpleNamespace(available=available_bytes))
-    assert loader.SplitTensors(prepared.train, cpu).resident
-    assert not loader.SplitTensors(prepared.train, cpu, num_sharing=2).resident
 
 
 def test_what_goes_wrong_in_the_reader_reaches_the_training(cpu: torch.device) -> None:

@@ -13,7 +13,7 @@ from pipeline.inference.batches.blocks import WHOLE, Share
 from tests import texts
 from tests.train.augment import augmenting
 
-SIZE, NUM_BATCHES = 24, 6
+SIZE, NUM_BATCHES = 24, 3
 CPU = torch.device("cpu")
 DIVISIONS = [(1, 4), (2, 2), (3, 1)]
 """Numbers of processes, and of the lanes of each."""
@@ -22,13 +22,13 @@ MIXED = {"resized_crop": 0.3, "flip": "alternating", "brightness": 0.2, "transfo
 
 
 def tensors_of(kind: str, prepared: Prepared, *, resident: bool) -> loader.SplitTensors:
-    """Return images, plain or mixed, texts of many lengths, or windows of a corpus."""
+    """Return images, plain or mixed, texts of many lengths, pairs of them, or windows of a corpus."""
     if kind == "texts":  # one of them is long, so that the batches without it are cut
         split = texts.texts().train
         rows = np.argsort(split.lengths, kind="stable")[[*range(30), *range(30), -1]]
         return loader.SplitTensors(Split(split.inputs[rows], split.targets[rows], split.lengths[rows]), CPU, resident=resident)
-    if kind == "corpus":
-        return loader.SplitTensors(texts.corpus().train, CPU, resident=resident)
+    if kind in ("corpus", "pairs"):
+        return loader.SplitTensors(getattr(texts, kind)().train, CPU, resident=resident)
     wishes = {"plain": PLAIN, "mixed": MIXED}[kind]
     found = augmenting.augmentation(len(prepared.train), spec=prepared.spec, **wishes)
     return loader.SplitTensors(prepared.train, CPU, found, resident=resident)
@@ -49,7 +49,7 @@ def concatenated(parts: list[Batch]) -> Batch:
     return Batch(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
 
-@pytest.mark.parametrize(("kind", "resident"), [("plain", True), ("mixed", False), ("texts", True), ("corpus", False)])
+@pytest.mark.parametrize(("kind", "resident"), [("plain", True), ("mixed", False), ("texts", True), ("corpus", False), ("pairs", True)])
 def test_the_shares_of_all_processes_are_the_whole_batch(prepared: Prepared, kind: str, *, resident: bool) -> None:
     """Padding is cut, and partners are mixed, as in the whole batch."""
     whole = batches(tensors_of(kind, prepared, resident=resident))

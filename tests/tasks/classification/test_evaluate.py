@@ -8,10 +8,10 @@ import torch
 from sklearn.dummy import DummyClassifier
 
 from pipeline.core.refusal import Refusal
-from pipeline.core.spec import Inputs
 from pipeline.core.tokenizer_description import UNKNOWN
 from pipeline.evaluate.reports import predictions, recorded
 from pipeline.tasks.classification.evaluate import Evaluator, Settings
+from pipeline.tasks.classification.predict import Predictor
 from tests.specs import image_spec, text_spec
 
 SPEC = image_spec(shape=(4, 4, 1), classes=("a", "b", "c"), mean=(0.5,), std=(0.5,))
@@ -89,26 +89,12 @@ def test_a_rank_beyond_the_classes_is_refused() -> None:
         Evaluator(SPEC, SETTINGS.model_copy(update={"top_k": 4}))
 
 
-def test_mistakes_are_plotted_for_images_alone(tmp_path: Path) -> None:
-    spec = SPEC.model_copy(update={"inputs": Inputs(kind="points")})
-    evaluator = Evaluator(spec, SETTINGS)
-    evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
-    evaluator.write(tmp_path, inputs=np.zeros((50, 3), np.float32), history=[{"step": 1, "learning_rate": 0.1}], model=torch.nn.Identity())
-    assert (tmp_path / "confusion.png").is_file()
-    assert not (tmp_path / "mistakes.png").exists()
-
-
 def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) -> None:
     spec = text_spec(classes=SPEC.targets.output_names, letters="ab")
     evaluator = Evaluator(spec, SETTINGS)
     evaluator.add(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS))
     texts, history = np.tile(np.array([3, 4, UNKNOWN, 3, 0, 0], np.int32), (50, 1)), [{"step": 1, "learning_rate": 0.1}]
-    evaluator.write(
-        tmp_path,
-        inputs=texts,
-        history=history,
-        model=torch.nn.Identity(),
-    )
+    evaluator.write(tmp_path, inputs=texts, history=history, model=torch.nn.Identity())
     header, *lines = (tmp_path / "mistakes.csv").read_text(encoding="utf-8").splitlines()
     assert header == "sample,actual,predicted,confidence,text"
     exponentials = np.exp(LOGITS.astype(np.float64))
@@ -117,3 +103,20 @@ def test_mistaken_texts_are_a_table_with_unknown_tokens_visible(tmp_path: Path) 
     names = [(number, "abc"[TARGETS[number]], "abc"[LOGITS[number].argmax()]) for number in wrong]
     assert [tuple(line.split(",")[:3]) for line in lines] == [(str(number), *classes) for number, *classes in names]
     assert all(line.endswith(",ab\ufffda") for line in lines)
+
+
+ODD_NAMES = image_spec(shape=(1, 1, 1), classes=("a", "b\x1b[31m", "c" * 99), mean=(0.5,), std=(0.5,))
+
+
+def test_ties_go_to_the_lower_class_and_top_has_at_most_all_classes() -> None:
+    for top_k, expected in ((1, ["a"]), (2, ["a", "c" * 99]), (9, ["a", "c" * 99, "b\x1b[31m"])):
+        (prediction,) = Predictor(ODD_NAMES, top_k=top_k).predictions(["x"], np.array([[2, 1, 2]], np.float32))
+        assert [label for label, _ in prediction.top] == expected
+        assert (prediction.label, prediction.probability) == prediction.top[0]
+
+
+def test_probabilities_of_extreme_logits_are_finite_and_recorded_with_seven_digits() -> None:
+    (prediction,) = Predictor(ODD_NAMES, top_k=3).predictions(["x"], np.array([[3e38, -3e38, 3e38]], np.float32))
+    assert prediction.record()["top"][0] == {"class": "a", "probability": 0.5}
+    (prediction,) = Predictor(ODD_NAMES, top_k=1).predictions(["x"], np.array([[0, 0, 0]], np.float32))
+    assert prediction.record()["probability"] == 0.3333333

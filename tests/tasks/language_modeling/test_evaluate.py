@@ -1,4 +1,4 @@
-"""The evaluator of a language model: fed in pieces of any size, it gives the scores of the whole split, tables, and generated texts."""
+"""The evaluator of a language model: fed in pieces of any size, it gives the scores of the whole split, tables, and generated texts. Its loss and metrics."""
 
 import csv
 import math
@@ -11,12 +11,15 @@ from torch.nn.functional import cross_entropy
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
-from pipeline.core.tokenizer_description import NUM_SPECIAL, PAD, TokenizerDescription
-from pipeline.inference.batch import IGNORED
+from pipeline.core.tokenizer_description import END, NUM_SPECIAL, PAD, TokenizerDescription
+from pipeline.inference.batch import IGNORED, num_targets
+from pipeline.inference.scores import rates
 from pipeline.inputs.text.description import TextInputs
+from pipeline.losses.cross_entropy import Settings as CrossEntropy
 from pipeline.models.recurrent import Settings as Recurrent
 from pipeline.tasks.language_modeling.evaluate import Evaluator, Settings, surprising
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
+from pipeline.tasks.language_modeling.train import Objective
 from tests.models.text_models import LANGUAGE_MODELS
 
 LENGTH, NUM_ROWS = 6, 5
@@ -112,10 +115,35 @@ def test_tables_figures_and_texts_are_written_and_repeat(tmp_path: Path) -> None
     assert text.count("\nab") == 2
 
 
-def test_a_test_split_shorter_than_a_window_has_a_loss_for_the_positions_that_it_has(tmp_path: Path) -> None:
-    evaluator = Evaluator(SPEC, SETTINGS.model_copy(update={"temperatures": ()}))
-    evaluator.add(LOGITS[-1:], TARGETS[-1:])
-    evaluator.write(tmp_path, inputs=TOKENS[-LENGTH - 1 : -1].view(1, LENGTH).numpy(), history=HISTORY, model=torch.nn.Module())
-    rows = (tmp_path / "loss_by_position.csv").read_text().splitlines()[1:]
-    assert [row.split(",")[0] for row in rows] == ["1", "2"]
-    assert all(math.isfinite(float(row.split(",")[1])) for row in rows)
+WORDS = Spec(
+    inputs=TextInputs(length=4, tokenizer=TokenizerDescription(kind="word", vocabulary=("a", "bb", "éé"))), targets=NextTokenTargets()
+)
+A, BB, EE = range(NUM_SPECIAL, NUM_SPECIAL + 3)
+WORD_TARGETS = torch.tensor([[A, BB, EE, END], [BB, IGNORED, IGNORED, IGNORED]])
+
+
+def objective() -> Objective:
+    return Objective(WORDS, CrossEntropy(name="cross_entropy", class_weights="none", label_smoothing=0.0))
+
+
+def test_a_model_has_an_output_for_each_token_and_guessing_costs_its_logarithm() -> None:
+    assert WORDS.num_outputs == NUM_SPECIAL + 3
+    loss = objective().loss(torch.zeros(2, 4, WORDS.num_outputs), WORD_TARGETS)
+    assert loss.item() / num_targets(WORD_TARGETS).item() == pytest.approx(objective().chance_loss) == pytest.approx(math.log(6))
+
+
+def test_characters_and_bytes_are_those_of_the_targets_that_count() -> None:
+    logits = torch.nn.functional.one_hot(WORD_TARGETS.clamp(min=0), WORDS.num_outputs).float()
+    sums = {name: value.item() for name, value in objective().sums(logits, WORD_TARGETS).items()}
+    assert sums == {"correct": 5, "characters": 1 + 2 + 2 + 2, "bytes": 1 + 2 + 4 + 2}
+
+
+def test_the_metrics_follow_from_the_sums() -> None:
+    found = objective().averages({"loss": 8 * math.log(2), "correct": 1.0, "characters": 16.0, "bytes": 32.0}, 4)
+    assert found == pytest.approx({"perplexity": 4.0, "bits_per_character": 0.5, "bits_per_byte": 0.25, "accuracy": 0.25})
+    assert found.keys() | {"loss"} == NextTokenTargets.metrics.keys()
+
+
+def test_a_diverged_model_and_a_text_of_no_characters_give_infinite_rates() -> None:
+    assert rates(1e9, 2, characters=2, size_bytes=2)["perplexity"] == math.inf
+    assert rates(1.0, 1, characters=0, size_bytes=0)["bits_per_character"] == math.inf

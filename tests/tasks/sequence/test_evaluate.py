@@ -64,12 +64,6 @@ def test_an_unknown_token_of_a_target_is_written_by_no_model(model: Model) -> No
     assert all("\N{REPLACEMENT CHARACTER}" in text for text in evaluator.targets)
 
 
-def test_texts_that_differ_in_a_last_null_character_are_not_equal(model: Model) -> None:
-    evaluator = fed(model, 20)
-    evaluator.texts = [text + "\0" for text in evaluator.targets]
-    assert evaluator.scores()["exact_match"] == 0
-
-
 def test_the_pairs_with_the_highest_loss_are_listed(model: Model, tmp_path: Path) -> None:
     evaluator = fed(model, 20)
     evaluator.write(tmp_path, inputs=DATA.splits["test"].inputs, history=HISTORY, model=model)

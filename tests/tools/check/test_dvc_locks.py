@@ -50,12 +50,6 @@ def test_half_a_record_is_moved_aside_and_named(tmp_path: Path, content: str, fo
     assert dvc_locks.repair(tmp_path) == []
 
 
-def test_a_whole_record_that_names_nobody_stays(tmp_path: Path) -> None:
-    (tmp_path / "rwlock").write_text("{}", encoding="utf-8")
-    assert dvc_locks.repair(tmp_path) == []
-    assert (tmp_path / "rwlock").exists()
-
-
 def test_a_record_of_the_dead_is_removed(tmp_path: Path) -> None:
     holder = dead()
     path = record(tmp_path / "rwlock", holder, holder)

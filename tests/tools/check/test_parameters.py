@@ -9,6 +9,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core.registry import MODELS
 from pipeline.core.section import COMMON_KEYS, COMMON_MODELS
+from pipeline.tools.check import command as check
 from pipeline.tools.params.editing import edited
 from tests.imports import TOP
 from tests.tools.parameters import Parameters
@@ -49,7 +50,6 @@ VALUES: list[tuple[dict[str, str], dict[str, str]]] = [
     ),
     ({"source.folds": "many", "source.fold": "3"}, {"source.folds": "should be a whole number"}),
     ({"model.name": "LSTM"}, {"model.name": 'there is no model "LSTM": write `name: recurrent` and `cell: lstm`'}),
-    ({"optimizer.learning_rate": '"3e-3"'}, {"optimizer.learning_rate": 'should be a number, not "3e-3"'}),
     ({"optimizer.learning_rate": ".nan"}, {"optimizer.learning_rate": "should be a finite number, not NaN"}),
     (
         {"optimizer.groups": '[{patterns: ["*"], lr: 0.1, weight_decay: null}]'},
@@ -94,15 +94,6 @@ def test_a_bad_value_is_answered_with_its_place_and_the_remedy(
     for line, (key, words) in zip(refused("check"), said.items(), strict=True):
         place = "[0-9]+" if "is missing" in words else parameters.line(".".join(key.split(".")[:2]))
         assert re.match(rf"params\.yaml:{place}: {re.escape(f'{key}: {words}')}", line)
-
-
-def test_each_stage_answers_for_its_sections(parameters: Parameters, refused: Refused) -> None:
-    keys = {"prepare": "source.valid", "train": "model.dropout", "evaluate": "evaluate.confidence_level"}
-    lines = {stage: parameters.put(key, "1.0") for stage, key in keys.items()}
-    parameters.write()
-    for stage, line in lines.items():
-        [said] = refused(stage)
-        assert said.startswith(f"params.yaml:{line}: {keys[stage]}: ")
 
 
 @pytest.mark.parametrize(
@@ -196,19 +187,10 @@ def test_an_unknown_architecture_and_unknown_weights_are_named_with_the_nearest(
     ]
 
 
-def test_the_environment_and_the_file_are_judged_at_once(parameters: Parameters, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIPELINE_THREADS", "0")
-    parameters.put("evaluate.top_k", "none")
-    parameters.put("source.root", "nowhere")
-    parameters.write()
-    assert [line.split(": ")[0] for line in refused("check")] == [
-        "PIPELINE_THREADS",
-        f"params.yaml:{parameters.line('source.root')}",
-        f"params.yaml:{parameters.line('evaluate.top_k')}",
-    ]
-
-
-def test_every_preset_passes_the_check_but_for_data_that_is_not_there(parameters: Parameters, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_preset_passes_the_check_but_for_data_that_is_not_there(
+    parameters: Parameters, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(check, "would_run", lambda _: True)
     for preset in sorted((TOP / "presets").glob("*.yaml")):
         Path("params.yaml").write_bytes(preset.read_bytes())
         code = main(["check"])
@@ -267,3 +249,56 @@ def test_what_is_named_for_a_word_of_tutorials_exists() -> None:
     for remedy in COMMON_MODELS.values():
         name, *_ = re.findall(r"`name: (\w+)`", remedy)
         assert name in MODELS.names
+
+
+FILES: list[tuple[str, bytes, int, str]] = [
+    ("tab", b"model:\n\tname: mlp\n", 2, r"is not valid YAML: found character '\t' that cannot start any token: indent with spaces"),
+    (
+        "bracket",
+        b"seed: 1\nmodel:\n  size: [3, 4\nother: 2\n",
+        4,
+        "expected ',' or ']', but got ':', while parsing a flow sequence from line 3",
+    ),
+    (
+        "twice a section",
+        b"model:\n  width: 3\nmodel:\n  width: 4\n",
+        3,
+        'found duplicate key "model", while constructing a mapping from line 1',
+    ),
+    ("alias", b"seed: 1\nmodel: *nowhere\n", 2, "found undefined alias 'nowhere'"),
+    ("conflict", b"seed: 1\n<<<<<<< HEAD\nwidth: 1\n=======\nwidth: 2\n>>>>>>> other\n", 2, "contains a conflict of Git: keep one"),
+    ("control character", b"seed: 1\nmodel: \x01\n", 2, "contains the control character U+0001: remove it"),
+    ("empty", b"", 1, "but is empty: copy a file of presets/ to this path"),
+    ("list", b"- seed\n- model\n", 1, "should contain sections such as `train:`, but is a list"),
+    ("word", b"hello\n", 1, "should contain sections such as `train:`, but is a single value"),
+    ("latin-1", "seed: 1\n# für alle\n".encode("latin-1"), 2, "is not UTF-8 text"),
+]
+"""`tests/faults/corpus` has the hostile files."""
+
+
+@pytest.mark.parametrize(("content", "line", "words"), [entry[1:] for entry in FILES], ids=[entry[0] for entry in FILES])
+def test_what_is_no_parameter_file_is_answered_with_the_line(parameters, refused: Refused, content: bytes, line: int, words: str) -> None:
+    Path("params.yaml").write_bytes(content)
+    [said] = refused("check")
+    assert said.startswith(f"params.yaml:{line}: ")
+    assert words in said
+
+
+def test_a_conflict_in_dvc_lock_is_named_before_dvc_runs(parameters: Parameters, refused: Refused) -> None:
+    Path("dvc.lock").write_text("schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n", encoding="utf-8")
+    (message,) = refused("check")
+    assert message.startswith("dvc files: dvc.lock:2: contains a conflict of Git, so DVC does not run: `git checkout HEAD -- dvc.lock`")
+
+
+def test_a_missing_file_is_named_with_where_to_get_one(parameters: Parameters, refused: Refused) -> None:
+    Path("params.yaml").unlink()
+    for verb in ("check", "train"):
+        assert refused(verb) == ["params.yaml: is missing: copy a file of presets/ to this path"]
+    Path("params.yaml").mkdir()
+    assert refused("check") == ["params.yaml: cannot be read (Is a directory): make it a readable file"]
+
+
+def test_line_ends_and_the_byte_order_mark_of_other_editors_are_accepted(parameters: Parameters) -> None:
+    path = Path("params.yaml")
+    path.write_bytes(("\ufeff" + path.read_text(encoding="utf-8").replace("\n", "\r\n")).encode())
+    assert main(["check"]) == 0

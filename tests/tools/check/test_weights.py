@@ -10,7 +10,6 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.inference.params import WEIGHTS_FOLDER
-from pipeline.inputs.image.description import ImageInputs
 from pipeline.tools.check import command as check
 from tests import project
 
@@ -120,12 +119,6 @@ def test_published_weights_and_a_file_exclude_each_other(change, refused: Refuse
     change({"model": model})
     [said] = refused("check")
     assert "model.pretrained: cannot be combined with model.weights: write null for one of the two" in said
-
-
-def test_names_are_left_to_the_training_if_the_kind_of_inputs_has_no_example(change, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ImageInputs, "example", lambda: None)
-    change({"train.freeze": ["hidden.*"]})
-    assert main(["check"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from tests.train.engine.building import model_of
 
 CPU = torch.device("cpu")
 MLP = {"name": "mlp", "weights": None, "width": 8, "depth": 2, "dropout": 0.1}
-CONVNET = {"name": "convnet", "weights": None, "width": 4, "dropout": 0.1}
 RESNET = {"name": "resnet", "weights": None, "depth": 9, "width": 8}
 WIDTHS = {"block1_width": 8, "block2_width": 16, "block3_width": 16}
 AIRBENCH = {"name": "airbench", "weights": None, **WIDTHS, "whiten_images": 20, "whiten_eps": 5e-4}

@@ -127,12 +127,6 @@ def test_the_scores_of_another_model_or_of_a_killed_evaluation_are_refused(check
     assert not PAGE.exists()
 
 
-def test_figures_of_an_earlier_task_are_removed_by_an_evaluation(checkout: Path) -> None:
-    Path("plots/evaluate/predicted.png").write_bytes(b"of an earlier task")
-    assert main(["evaluate"]) == 0
-    assert "Predicted and actual" not in report().page
-
-
 def test_a_training_without_a_journal_has_no_cost_and_no_commands(checkout: Path) -> None:
     shutil.rmtree(".pipeline")
     page = report()

@@ -62,6 +62,14 @@ def run(training: Training) -> list[Report]:
     return list(training.reports())
 
 
+def stop(training: Training, step: int) -> None:
+    """Train to the report of a step, and save there."""
+    for report in training.reports():
+        if report.step == step:
+            break
+    assert training.save_now()
+
+
 @contextmanager
 def group_of_one(backend: str, device: torch.device | None = None) -> Iterator[None]:
     """Make this process the only one of a process group."""

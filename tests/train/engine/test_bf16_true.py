@@ -1,6 +1,5 @@
 """Weights of 16 bits: which tensors have them, that they learn, and that a model file gives the logits of the training that wrote it."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -47,15 +46,6 @@ def test_it_learns_as_float32_does_and_says_that_it_is_slow(train_params, prepar
     assert losses["bf16-true"] == pytest.approx(losses["fp32"], rel=0.05)
     assert losses["bf16-true"][-1] < 0.9 * losses["bf16-true"][0]
     assert "warning: train.precision: bf16-true is slow on a CPU" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
-def test_compiled_it_learns_the_same(train_params, prepared, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    changes = {**CHANGES, "model": CONVNET, "optimizer": SGD}
-    plain, compiled = (run(begin(train_params({**changes, "train.compile": wish}), prepared))[-1].metrics for wish in ("off", "default"))
-    assert compiled == pytest.approx(plain, rel=0.1)
 
 
 def test_a_model_file_gives_the_logits_of_the_training_to_whoever_opens_it(train_params, prepared, tmp_path: Path) -> None:

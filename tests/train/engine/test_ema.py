@@ -20,6 +20,8 @@ def test_parameters_and_floating_buffers_trail_and_counters_follow(given) -> Non
     assert torch.allclose(average.module.running_mean, expected, rtol=1e-5)
     assert average.module.num_batches_tracked == module.num_batches_tracked == 20
     assert not torch.equal(average.module.running_mean, module.running_mean)
+    assert not average.module.training
+    assert not any(parameter.requires_grad for parameter in average.module.parameters())
 
 
 def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> None:
@@ -29,9 +31,3 @@ def test_the_first_updates_nearly_copy_so_that_the_start_does_not_weigh() -> Non
         module.weight.fill_(1.0)
     average.update(average.weight(0))
     assert average.module.weight.mean().item() > 0.85
-
-
-def test_the_average_is_not_trained_and_is_in_inference_mode() -> None:
-    average = EMA(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), decay=0.9)
-    assert not average.module.training
-    assert not any(parameter.requires_grad for parameter in average.module.parameters())

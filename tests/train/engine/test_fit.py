@@ -117,9 +117,7 @@ def test_validation_scores_the_averaged_weights(train_params, prepared) -> None:
 
 def test_a_validation_that_is_no_number_ends_with_the_remedy(train_params, prepared, monkeypatch) -> None:
     monkeypatch.setattr("pipeline.train.engine.metrics.score", lambda *_, **__: {"loss": math.nan, "accuracy": 0.1})
-    with pytest.raises(
-        Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan at or before step \d+: lower optimizer\.learning_rate"
-    ):
+    with pytest.raises(Refusal, match=r"^optimizer\.learning_rate: valid/loss became nan .*step \d+: lower optimizer\.learning_rate"):
         run(begin(train_params({}), prepared))
 
 
@@ -171,25 +169,3 @@ def test_a_compiled_model_learns_the_same_and_later_runs_find_it_compiled(train_
     hits, misses = (counters["aot_autograd"][f"autograd_cache_{found}"] for found in ("hit", "miss"))
     assert hits
     assert not misses
-
-
-def test_every_tensor_is_on_the_device_of_the_model(train_params, prepared, cpu) -> None:
-    training = begin(train_params({"model": CONVNET}), prepared)
-    inputs = torch.zeros(2, 8, 8, 1, dtype=torch.uint8, device="meta")
-    with pytest.raises(ValueError, match=r"the batch is on meta, the model on cpu"):
-        training.state.model(inputs)
-
-
-def test_a_metric_that_the_task_does_not_list_is_named_at_the_first_report(train_params, prepared, monkeypatch) -> None:
-    training = begin(train_params({}), prepared)
-    monkeypatch.setattr(training.objective, "averages", lambda _sums, _count: {"f1": 1.0})
-    with pytest.raises(ValueError, match="the objective reports train/f1, which are missing from `metrics`"):
-        run(training)
-
-
-def test_a_sum_with_the_name_of_a_value_of_the_loop_is_refused(train_params, prepared, monkeypatch) -> None:
-    training = begin(train_params({}), prepared)
-    sums = training.objective.sums
-    monkeypatch.setattr(training.objective, "sums", lambda outputs, targets: sums(outputs, targets) | {"norm": outputs.sum()})
-    with pytest.raises(AssertionError):
-        run(training)

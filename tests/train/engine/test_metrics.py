@@ -44,23 +44,6 @@ def test_loss_and_accuracy_are_means_over_the_split(prepared: Prepared, model: M
     assert found["macro_f1"] == evaluated["macro_f1"], "to the bit, for every batch size"
 
 
-def test_outputs_are_turned_into_float64_for_a_few_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_VALUES", 7)
-    sizes = []
-
-    class Counting(type(OBJECTIVE)):
-        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            sizes.append((len(outputs), outputs.dtype))
-            return super().loss(outputs, targets)
-
-    objective = Counting.__new__(Counting)
-    objective.__dict__ |= OBJECTIVE.__dict__
-    outputs, targets = torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1])
-    found = metrics.exact_loss(objective, outputs, targets)
-    assert sizes == [(2, torch.float64), (2, torch.float64), (1, torch.float64)]
-    assert found.item() == pytest.approx(cross_entropy(outputs.double(), targets, reduction="sum").item(), rel=1e-14)
-
-
 def test_a_precision_that_a_gpu_cannot_do_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Old GPU")

@@ -187,15 +187,6 @@ def test_found_inf_leaves_all_as_it_is_and_its_absence_changes_no_bit(spoiled: f
         assert torch.equal(optimizer.state[one]["momentum_buffer"], reference.state[another]["momentum_buffer"])
 
 
-def test_memory_order_decides_nothing_but_the_last_digit() -> None:
-    ours, other = network(), network().to(memory_format=torch.channels_last)
-    updated(ours)
-    updated(other)
-    for one, another in zip(ours.parameters(), other.parameters(), strict=True):
-        assert torch.allclose(one, another, rtol=1e-5, atol=1e-7)
-        assert another.is_contiguous(memory_format=torch.channels_last) or another.ndim != 4
-
-
 @pytest.mark.parametrize(
     ("device", "capability", "expected"),
     [("cuda", (7, 5), torch.float32), ("cuda", (8, 0), torch.bfloat16), ("cpu", (9, 0), torch.float32)],

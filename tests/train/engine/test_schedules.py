@@ -26,9 +26,11 @@ def test_warm_up_rises_linearly_to_the_peak() -> None:
     assert factor(99, 100, CONSTANT) == 1
 
 
-def test_cosine_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
-    assert factor(99, 100, COSINE) == pytest.approx(0.05)
-    assert factor(54, 100, COSINE) == pytest.approx((1 + 0.05) / 2)
+def test_a_decay_ends_at_its_final_factor_and_is_half_way_in_the_middle() -> None:
+    for schedule in (LINEAR, COSINE):
+        assert factor(99, 100, schedule) == pytest.approx(0.05)
+        assert factor(54, 100, schedule) == pytest.approx((1 + 0.05) / 2)
+    assert factor(31, 100, LINEAR) == pytest.approx(1 - 0.95 * 22 / 90)
 
 
 @given(st.integers(2, 500), st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True))

@@ -94,11 +94,6 @@ def test_a_head_of_as_many_other_classes_is_not_taken_either(capsys: pytest.Capt
     assert "8.weight (of other classes or tokens), 8.bias (of other classes or tokens)\n" in capsys.readouterr().out
 
 
-def test_images_of_other_channels_begin_with_an_untrained_first_layer() -> None:
-    write(settings(), TWO)
-    assert loaded(settings(), COLOUR)[1] == {"0.0.weight"}
-
-
 def test_weights_in_bf16_become_those_of_the_network() -> None:
     expected = write(settings(), TWO, bf16_weights=True)
     assert expected["8.weight"].dtype == torch.bfloat16

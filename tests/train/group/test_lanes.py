@@ -1,7 +1,6 @@
 """The lanes of a batch in one process: their gradients, buffers, dropout, and an OOM among them. `laws/test_processes.py` has several processes."""
 
 import copy
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -21,11 +20,9 @@ from tests import texts
 from tests.conftest import MLP, preset
 from tests.faults.test_memory import STEP, Shortage, with_micro_batch_changes
 from tests.laws.test_resuming import COMMON, CONVNET, MUON, OF_TEXT
-from tests.laws.test_step_costs import AUGMENTED, CHANGES, ours
 from tests.train.engine.building import Identity, begin, exchanging, group_of_one, objective_of, run, same
 
 SIZE, WIDTH = 16, 5
-FEW = 10
 CPU = torch.device("cpu")
 SETTINGS = StepSettings(seed=1, learning_rate=0.1, clip_norm=None, measures_norm=True, may_split=True)
 OPTIMIZER = from_data(preset({"model": MLP}), TrainParams, "test").optimizer
@@ -239,16 +236,3 @@ def test_gradients_that_are_exchanged_with_no_other_process_stay_as_they_are(tra
         run(exchanged)
     assert exchanged.state.lanes.wrapped is not None
     assert same(plain.state.tensors(), exchanged.state.tensors())
-
-
-def test_one_lane_in_one_process_has_no_machinery_at_all(train_params, prepared) -> None:
-    """So a step has the operations that `laws/test_step_costs.py` counts."""
-    assert begin(train_params(COMMON), prepared).state.lanes is ONE_LANE
-
-
-def test_a_lane_adds_few_operations_to_those_of_a_micro_batch(train_params, prepared) -> None:
-    """Allowed are setting aside and adding the gradients, the buffers, and two sums of each metric in float64."""
-    cut = CHANGES | AUGMENTED | {"model": CONVNET | {"dropout": 0.0}, "train.micro_batch_size": 4}
-    counts: list[Counter[str]] = [ours(begin(train_params(cut | {"train.lanes": lanes}), prepared), steps=FEW).counts for lanes in (1, 4)]
-    added = counts[1] - counts[0]
-    assert sum(added.values()) <= 4 * 12 * FEW, added

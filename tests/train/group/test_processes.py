@@ -20,9 +20,7 @@ def test_lanes_and_graphs_that_processes_cannot_share_are_refused(train_params) 
     settings = train_params({"train.batch_size": 24, "train.micro_batch_size": 24, "train.lanes": 4}).train
     settings.refuse_undivided(2)
     settings.refuse_undivided(1)
-    with pytest.raises(
-        Refusal, match=r"train\.lanes: 4 lanes cannot be shared equally by 3 processes: change PIPELINE_PROCESSES, or write"
-    ):
+    with pytest.raises(Refusal, match=r"train\.lanes: 4 lanes cannot be shared equally .*change PIPELINE_PROCESSES, or write"):
         settings.refuse_undivided(3)
     graphs = settings.model_copy(update={"lanes": 1, "compile": "graphs"})
     graphs.refuse_undivided(1)
