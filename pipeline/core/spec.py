@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInf
 
 from pipeline.core.refusal import Refusal
 from pipeline.core.registry import INPUTS, TASKS
+from pipeline.core.untrusted import shown
 
 if TYPE_CHECKING:
     from torch import Tensor as Tensor  # noqa: PLC0414  # tasks name it, too
@@ -18,6 +19,8 @@ Fit = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Direction = Literal["max", "min"]
 MOST_BYTES = 34 * 2**20
 """Upper bound for a file or header that holds a spec: enough for class names, a tokenizer (at most 32 MiB) and the names of tensors."""
+NAMES_BYTES = 3 * 2**19
+"""Upper bound for the class names. It leaves room for a tokenizer and for the tensor names in the MOST_BYTES of a model file's header."""
 
 
 class Description(BaseModel):
@@ -326,3 +329,22 @@ def stored_bytes(value: Any, *, part: str, key: str) -> int:
     in_record = json.dumps({"spec": {part: {key: value}}}, indent=2, ensure_ascii=False)
     in_header = json.dumps(json.dumps(value, ensure_ascii=False), ensure_ascii=False)
     return max(len(in_record.encode()), len(in_header.encode()))
+
+
+def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of classes or labels. Raises ValueError if two are equal."""
+    if len(set(names)) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two of them are named {shown(repeated, 60)}: rename one")
+    return names
+
+
+def refuse_long(names: tuple[str, ...], key: str, place: str) -> None:
+    """Raise Refusal if the names of the classes or labels, the `key` of the targets, are too long in total for `spec.json` and the header of the
+    model file. `place` names the dataset in the message.
+    """
+    size_bytes = stored_bytes(names, part="targets", key=key)
+    if size_bytes > NAMES_BYTES:
+        raise Refusal(
+            f"source.root: {place} has {len(names)} {key} whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: shorten the names"
+        )

@@ -65,3 +65,13 @@ def test_nothing_outside_its_folder_names_a_kind() -> None:
 )
 def test_the_law_finds_what_names_a_kind(code: str) -> None:
     assert [*found(ast.parse(code))]
+
+
+def test_a_task_takes_from_another_only_a_class_to_inherit_from() -> None:
+    """DVC and the record of a run see the modules of the chosen task alone, so what two tasks share belongs in `pipeline/core`."""
+    for path in TOP.glob("pipeline/tasks/*/[ter]*.py"):
+        module = tree(path.relative_to(TOP))
+        bases = {ast.unparse(base) for node in ast.walk(module) if isinstance(node, ast.ClassDef) for base in node.bases}
+        for node in ast.walk(module):
+            if isinstance(node, ast.ImportFrom) and re.match(rf"pipeline\.tasks\.(?!{path.parent.name}\b)", node.module or ""):
+                assert {name.asname or name.name for name in node.names} <= bases, f"{path.relative_to(TOP)}:{node.lineno}"

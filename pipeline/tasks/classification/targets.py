@@ -11,28 +11,7 @@ from pipeline.core import spec, untrusted
 from pipeline.core.cells import as_number
 from pipeline.core.refusal import Refusal
 
-NAMES_BYTES = 3 * 2**19
-"""Upper bound for the class names. It leaves room for a tokenizer and for the tensor names in the spec.MOST_BYTES of a model file's header."""
 MOST_NAMED = 5
-
-
-def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of classes or labels. Raises ValueError if two are equal."""
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"two of them are named {untrusted.shown(repeated, 60)}: rename one")
-    return names
-
-
-def refuse_long(names: tuple[str, ...], key: str, place: str) -> None:
-    """Raise Refusal if the names of the classes or labels, the `key` of the targets, are too long in total for `spec.json` and the header of the
-    model file. `place` names the dataset in the message.
-    """
-    size_bytes = spec.stored_bytes(names, part="targets", key=key)
-    if size_bytes > NAMES_BYTES:
-        raise Refusal(
-            f"source.root: {place} has {len(names)} {key} whose names have {size_bytes} bytes in total, more than {NAMES_BYTES}: shorten the names"
-        )
 
 
 class ClassTargets(spec.Targets):
@@ -48,7 +27,7 @@ class ClassTargets(spec.Targets):
     only_validated: ClassVar[frozenset[str]] = frozenset({"macro_f1"})
 
     kind: Literal["classification"] = "classification"
-    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(distinct)]
+    classes: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(spec.distinct)]
     positive: str | None = Field(default=None, exclude_if=lambda name: name is None)
     """The positive one of two classes; None for the second."""
 
@@ -105,7 +84,7 @@ class ClassTargets(spec.Targets):
 
         `place` names the dataset in the message.
         """
-        refuse_long(self.classes, "classes", place)
+        spec.refuse_long(self.classes, "classes", place)
         counts = np.bincount(targets, minlength=len(self.classes)).tolist()
         empty = [name for name, count in zip(self.classes, counts, strict=True) if count == 0]
         if empty:

@@ -10,12 +10,12 @@ from pydantic import AfterValidator, FailFast, Field
 from pipeline.core import spec
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import shown
-from pipeline.tasks.classification.targets import MOST_NAMED, distinct, refuse_long
 
 Labels = NDArray[np.uint8]
 Probabilities = NDArray[np.floating]
 HALF, DELIMITER = 0.5, ";"
 """The delimiter separates labels in the tables that are written."""
+MOST_NAMED = 5
 
 
 class LabelTargets(spec.Targets):
@@ -39,7 +39,7 @@ class LabelTargets(spec.Targets):
     prediction_unit: ClassVar[str] = "probability"
 
     kind: Literal["multi_label"] = "multi_label"
-    labels: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(distinct)]
+    labels: Annotated[tuple[str, ...], FailFast(), Field(min_length=2), AfterValidator(spec.distinct)]
     thresholds: tuple[Annotated[float, Field(ge=0, lt=1)], ...] = Field(default=(), exclude_if=lambda thresholds: not thresholds)
 
     @classmethod
@@ -93,7 +93,7 @@ class LabelTargets(spec.Targets):
 
         `place` names the dataset in the message.
         """
-        refuse_long(self.labels, "labels", place)
+        spec.refuse_long(self.labels, "labels", place)
         counts = targets.sum(axis=0, dtype=np.int64)
         for constant, what, remedy in ((counts == 0, "no sample", "add some"), (counts == len(targets), "only samples", "add others")):
             if constant.any():
