@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from pipeline.core.refusal import Refusal
 from pipeline.runs import events, journal
 from pipeline.tools import stages
 from pipeline.tools.params.editing import edited
-from pipeline.tools.search import command, runner, settings, trial
-from pipeline.tools.search.trial import devices
+from pipeline.tools.search import command, settings, trial
+from pipeline.tools.search.trial import TrialFolder, devices, run
 from tests import project
 from tests.tools.search import projects
 from tests.tools.search.projects import FakeChild
@@ -65,10 +66,10 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Return a project with prepared data, which is the working directory. Children train in an instant, and nothing is tracked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.setattr(runner, "Child", FakeChild)
-    monkeypatch.setattr(runner, "POLL_S", 0.0)
+    monkeypatch.setattr(command, "start", FakeChild)
+    monkeypatch.setattr(command, "POLL_S", 0.0)
     monkeypatch.setattr(settings, "edited", lambda text, assignments: cached_edit(text, tuple(assignments)))
-    monkeypatch.setattr(FakeChild, "starts", [], raising=False)
+    monkeypatch.setattr(FakeChild, "starts", [])
     project.make(tmp_path)
     (tmp_path / "data/prepared").symlink_to(prepared)
     projects.write()
@@ -193,7 +194,7 @@ def test_each_fold_validates_its_own_part_and_leaves_the_data_of_the_checkout_al
                 if len(found) == 1:
                     raise KilledError
 
-    monkeypatch.setattr(runner, "Child", Keeping)
+    monkeypatch.setattr(command, "start", Keeping)
     before = (top / "data/prepared/spec.json").read_bytes()
     projects.write(projects.FOLDS)
     with pytest.raises(KilledError):
@@ -272,7 +273,7 @@ def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, m
             Path("params.yaml").write_text(original + "# a note\n")
 
     original = Path("params.yaml").read_text()
-    monkeypatch.setattr(runner, "Child", Editing)
+    monkeypatch.setattr(command, "start", Editing)
     with pytest.raises(Refusal, match=r"params.yaml: has been edited while the search ran, and is left as it is: repeat"):
         search(2, apply=True)
     assert Path("params.yaml").read_text() == original + "# a note\n"
@@ -286,7 +287,7 @@ def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monke
             super().__init__(*arguments)
             Path("requirements.lock").write_text("torch==2\n")
 
-    monkeypatch.setattr(runner, "Child", Changing)
+    monkeypatch.setattr(command, "start", Changing)
     with pytest.raises(Refusal, match=r"these have changed: requirements.lock: undo the change"):
         search()
     assert FakeChild.starts == [0]
@@ -321,7 +322,7 @@ def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, mon
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.SearchRunner, "conclude", killed)
+        patch.setattr(command.SearchRunner, "conclude", killed)
         with pytest.raises(KilledError):
             search(2)
     search(2)
@@ -380,35 +381,40 @@ def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
 
 def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
     folder = Path(".pipeline/search/tiny")
-    with command.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
+    with files.locked(folder / "lock", wait=False), pytest.raises(Refusal, match="another process is running this search: wait for it"):
         search()
     files.write_text(folder / "study.db", "no database " * 1000)
     with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
         search()
 
 
-OF_ALL = "augment: needs images"
+NONFINITE, OF_ALL = ("train", "on_nonfinite"), ("augment",)
 
 
-class Failing(FakeChild):
-    """Ends at once with an exit code and this last line of its output, which may contain the path of its parameters."""
+def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> None:
+    """Let each trial end at once, because of a key of its parameters at `location`, or of its data if there is none."""
 
-    exit_code, _begin, output = 2, 0, ""
+    class Failing(FakeChild):
+        returncode = exit_code
 
-    def __init__(self, trial: Any, *_: Any) -> None:
-        self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
-        self.log.write_text(f"resuming\n{self.output.replace('PARAMS', str(trial.paths.params))}\n")
+        def __init__(self, trial: TrialFolder, *_: Any) -> None:
+            place = {"location": location, "file": str(trial.paths.params), "line": 19} if location else {"place": "data/prepared"}
 
+            def refuse(*_: Any) -> int:
+                raise Refusal("it", **place)
 
-def failing(output: str, exit_code: int = 2) -> type[Failing]:
-    return type("Failing", (Failing,), {"output": output, "exit_code": exit_code})
+            with monkeypatch.context() as patch, suppress(Refusal):
+                patch.setattr(stages, "run", refuse)
+                run(str(trial.folder)) if exit_code == Refusal.exit_code else None
+
+    monkeypatch.setattr(command, "start", Failing)
 
 
 @pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
 def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path, monkeypatch, more: dict[str, int]) -> None:
     search(1)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "Child", failing("", -9))
+        failing(patch, -9)
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
     with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
@@ -418,23 +424,23 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path,
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
 
 
-@pytest.mark.parametrize("message", ["train.on_nonfinite: step 2: it", "", OF_ALL])
-def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("location", "stops"), [(NONFINITE, False), ((), True), (OF_ALL, True)])
+def test_a_trial_fails_by_its_parameters_if_the_error_names_one(
+    top: Path, location: tuple[str, ...], stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error stops the search if it names no parameter, or, before the training has begun, one that all trials share."""
-    output = f"error: PARAMS:19: {message}" if message else "error: data/prepared: is missing"
-    monkeypatch.setattr(runner, "Child", failing(output))
-    if message in ("", OF_ALL):
-        cause = f"data/prepared: is missing|{OF_ALL}"
-        with pytest.raises(Refusal, match=rf"trial 0 ended with exit code 2 \(.*({cause})\)"):
+    failing(monkeypatch, 2, *location)
+    if stops:
+        with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(.*(augment|data/prepared): it\)"):
             search(1)
         return
     search(1)
-    assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
+    assert table()[0]["reason"] == "train.on_nonfinite: it"
 
 
 def test_after_a_trial_that_trained_an_error_concerns_one_trial_only(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search(1)
-    monkeypatch.setattr(runner, "Child", failing(f"error: PARAMS:19: {OF_ALL}"))
+    failing(monkeypatch, 2, *OF_ALL)
     search(2)
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL"]
 
@@ -445,15 +451,13 @@ def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.Monkey
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(trial.utilization, "gpus", lambda: ["a", "b", "c"])
-    assert given("auto", 2) == ["0", "1", "2"]
-    assert given("auto", 1) == given("cpu", 2) == given("cuda:1", 2) == given("auto", 2, PIPELINE_PROCESSES=2) == [None]
+    assert given("auto", 4) == ["0", "1", "2", "0"]
+    assert given("auto", 1) == [None]
+    assert given("cpu", 2) == given("cuda:1", 2) == given("auto", 2, PIPELINE_PROCESSES=2) == [None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
     assert given("cuda", 2) == ["3", "GPU-5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert given("auto", 2) == [None]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(trial.utilization, "gpus", list)
-    assert given("auto", 2) == [None]
+    assert given("auto", 2) == [None, None]
 
 
 @pytest.fixture
