@@ -244,14 +244,14 @@ class SearchRunner:
 
         This is so if no trial has begun its training, and the search varies no parameter in the section of the key.
         """
-        problem, searched = trial.parameter_problem(), {key.partition(".")[0] for key in self.search.space if key not in REPEATING}
+        problem, searched = trial.problem, {key.partition(".")[0] for key in self.search.space if key not in REPEATING}
         begun = any(study.run_of(each) for each in self.study.trials) or any(self.trial(number).journal for number in self.study.running)
-        if problem and (begun or problem.location[0] in searched):
+        if problem and problem.location and (begun or problem.location[0] in searched):
             return problem
-        reasons = "".join(f" ({each})" for each in trial.refused()[:1])
         raise Refusal(
-            f"trial {trial.number} ended with exit code {exit_code}{reasons}: {trial.folder / 'log.txt'} has its output: remove the cause, and "
-            f"repeat the command: it resumes this trial. If it cannot end, repeat the command with --skip {trial.number}"
+            f"trial {trial.number} ended with exit code {exit_code}{f' ({problem})' if problem else ''}: {trial.folder / 'log.txt'} has its "
+            "output: remove the cause, and repeat the command: it resumes this trial. "
+            f"If it cannot end, repeat the command with --skip {trial.number}"
         )
 
     def report(self, number: int, tracked: Run) -> None:
@@ -266,11 +266,8 @@ class SearchRunner:
             f"({num_finished} of {self.num_trials}{best_so_far})",
             flush=True,
         )
-        values = dict[str, float]()
-        if best and best.value is not None:  # trials that repeat a training have none: the last of them would stand beside the mean
-            values = {f"search/best_{name}": best.value}
-            values |= {f"search/{name}": trial.value} if trial.state.name == "COMPLETE" and trial.value is not None else {}
-        tracked.metrics(num_finished, values)
+        if best and best.value is not None:
+            tracked.metrics(num_finished, {f"search/best_{name}": best.value})
         self.tidy()
 
     def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:
@@ -291,7 +288,7 @@ class SearchRunner:
             for name, each in spreads.items():
                 tracked.metrics(len(trials), {name: each.mean, f"{name}_deviation": each.deviation})
             names = [name for name in (self.metric.replace(VALID, TEST), self.metric) if name in spreads]
-            shown = ", ".join(f"{name} {spreads[name]}" for name in names)
+            shown = ", ".join(f"{name} {' ± '.join(map(rounded, spreads[name][:2]))}" for name in names)
             tracked.describe(f"{shown}: mean ± deviation of {counted(found[0].num_trainings, 'training')}; {subject(self.params.data)}")
         tracked.text(TABLE, study.as_csv(trials, self.metric, self.search))
         tracked.artifact(self.search.document.path)
@@ -299,7 +296,7 @@ class SearchRunner:
         return best.number if best else None
 
     def repetitions(self) -> list[Repetition]:
-        return study.repetitions(self.study.trials, self.search, self.params.data["source"]["folds"])
+        return study.repetitions(self.study.trials, self.params.data["source"]["folds"])
 
     def tidy(self) -> None:
         """Remove the checkpoints of all finished trials, and their models except that of the best trial."""

@@ -130,7 +130,8 @@ class Study:
 
     def best(self) -> "FrozenTrial | None":
         """Return the best trial; None if no trial is complete, or if the trials repeat a training, because the best one would be so by chance."""
-        return next((trial for trial in self.ranked()[:1] if trial.state.name == "COMPLETE" and not self.search.repeated), None)
+        first = next(iter(self.ranked()), None)
+        return first if first and first.state.name == "COMPLETE" and not self.search.repeated else None
 
     def params(self, number: int) -> dict[str, Value]:
         return dict(self._memory.trials[number].params)
@@ -212,11 +213,10 @@ def print_table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) ->
     names, test, rows = short_keys([*search.space]), metric.replace(VALID, TEST), list[list[str]]()
     for rank, trial in enumerate(trials, 1):
         found, state = trial.user_attrs, trial.state.name
-        scores = found.get("scores", {})
-        shown_rank, step = str(rank) if state == "COMPLETE" else "", str(found.get("step") or "")
-        value, of_test = ("" if each is None else rounded(each) for each in (trial.value, scores.get(test)))
+        value, of_test = ("" if each is None else rounded(each) for each in (trial.value, found.get("scores", {}).get(test)))
         params = [shortened(trial.params[key]) for key in names]
-        rows.append([shown_rank, str(trial.number), value, of_test, step, OUTCOMES[state], *params, run_of(trial)])
+        first = [str(rank) if state == "COMPLETE" else "", str(trial.number), value, of_test, str(found.get("step") or "")]
+        rows.append([*first, OUTCOMES[state], *params, run_of(trial)])
     header = ["rank", "trial", metric, test, "steps", "outcome", *names.values(), "run"]
     for line in (header, *rows):
         del line[0 if search.repeated else 3]
@@ -228,15 +228,14 @@ def print_table(trials: "Sequence[FrozenTrial]", metric: str, search: Search) ->
 
 def as_csv(trials: "Sequence[FrozenTrial]", metric: str, search: Search) -> str:
     """Return a row for each trial as CSV, with all digits."""
-    more = [name for name in dict.fromkeys(name for each in trials for name in each.user_attrs.get("scores", {})) if name != metric]
     rows = []
     for trial in trials:
-        found = trial.user_attrs
-        scores = map(found.get("scores", {}).get, more)
-        params = map(trial.params.get, search.space)
-        outcome, step = OUTCOMES[trial.state.name], found.get("step", 0)
-        rows.append((trial.number, outcome, trial.value, step, *params, run_of(trial), found.get("reason", ""), *scores))
-    return files.as_csv(["trial", "outcome", metric, "step", *search.space, "run", "reason", *more], rows)
+        first = {"trial": trial.number, "outcome": OUTCOMES[trial.state.name], metric: trial.value, "step": trial.user_attrs.get("step", 0)}
+        params = {key: trial.params[key] for key in search.space}
+        last = {"run": run_of(trial), "reason": trial.user_attrs.get("reason", "")}
+        rows.append({**trial.user_attrs.get("scores", {}), **first, **params, **last})
+    header = dict.fromkeys([*first, *params, *last, *(name for row in rows for name in row)]) if rows else ()
+    return files.as_csv([*header], [[row.get(name) for name in header] for row in rows])
 
 
 class Spread(NamedTuple):
@@ -246,9 +245,6 @@ class Spread(NamedTuple):
     deviation: float
     low: float
     high: float
-
-    def __str__(self) -> str:
-        return f"{rounded(self.mean)} ± {rounded(self.deviation)}"
 
 
 def spread(values: Sequence[float], *, folds: int | None) -> Spread:
@@ -261,9 +257,8 @@ def spread(values: Sequence[float], *, folds: int | None) -> Spread:
     from scipy.stats import t  # late: the import takes a second
 
     mean, deviation = fmean(values), stdev(values)
-    shared = 1 / (folds - 1) if folds else 0.0
-    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * deviation * sqrt(1 / len(values) + shared)
-    return Spread(mean, deviation, mean - half, mean + half)
+    error = deviation * sqrt(1 / len(values) + (1 / (folds - 1) if folds else 0))
+    return Spread(mean, deviation, *map(float, t.interval(LEVEL, len(values) - 1, mean, error) if error else (mean, mean)))
 
 
 class Repetition(NamedTuple):
@@ -276,19 +271,18 @@ class Repetition(NamedTuple):
     spreads: dict[str, Spread]
 
 
-def repetitions(trials: "Sequence[FrozenTrial]", search: Search, folds: int | None) -> list[Repetition]:
+def repetitions(trials: "Sequence[FrozenTrial]", folds: int | None) -> list[Repetition]:
     """Return the repetitions among the trials. `folds` is the number of folds in params.yaml."""
-    params, scores = dict[str, dict[str, Value]](), dict[str, list[Mapping[str, float]]]()
+    groups: dict[str, list[FrozenTrial]] = {}
     for trial in trials:
-        common = {key: value for key, value in trial.params.items() if key not in REPEATED}
-        params[repr(common)] = common
-        scores.setdefault(repr(common), []).extend([trial.user_attrs["scores"]] if "scores" in trial.user_attrs else [])
+        groups.setdefault(repr({key: value for key, value in trial.params.items() if key not in REPEATED}), []).append(trial)
     found = []
-    for key, each in scores.items():
-        names = [name for name in each[0] if all(name in other for other in each)] if len(each) > 1 else []
-        of_folds: Any = params[key].get(FOLDS, folds) if "source.fold" in search.space else None
-        spreads = {name: spread([of_trial[name] for of_trial in each], folds=of_folds) for name in names}
-        found.append(Repetition(params[key], len(each), spreads))
+    for group in groups.values():
+        params, scores = group[0].params, [trial.user_attrs["scores"] for trial in group if "scores" in trial.user_attrs]
+        names = [name for name in scores[0] if all(name in each for each in scores)] if len(scores) > 1 else []
+        of_folds = params.get(FOLDS, folds) if "source.fold" in params else None
+        spreads = {name: spread([each[name] for each in scores], folds=of_folds) for name in names}
+        found.append(Repetition({key: value for key, value in params.items() if key not in REPEATED}, len(scores), spreads))
     return found
 
 
@@ -297,8 +291,5 @@ def print_spreads(repetition: Repetition, repeated: Sequence[str]) -> None:
     of = f", {described(repetition.params)}" if repetition.params else ""
     differ = f"which differ in {' and '.join(repeated)}:" if repetition.spreads else "and a deviation needs two"
     print(f"{counted(repetition.num_trainings, 'complete training')}{of}, {differ}")
-    cells = [
-        (name, rounded(found.mean), rounded(found.deviation), f"{rounded(found.low)} to {rounded(found.high)}")
-        for name, found in repetition.spreads.items()
-    ]
+    cells = [(name, *map(rounded, each[:2]), f"{rounded(each.low)} to {rounded(each.high)}") for name, each in repetition.spreads.items()]
     show(cells, ("", "mean", "deviation", f"{LEVEL:.0%} interval of the mean"))

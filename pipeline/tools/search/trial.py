@@ -117,15 +117,17 @@ class TrialFolder:
         test = {f"{TEST}/{name}": found.get(name) for name in (each.partition("/")[2] for each in valid)}
         return valid | {name: float(value) for name, value in test.items() if value is not None}
 
-    def refused(self) -> list[Problem]:
-        """Return why the process of this trial was refused; [] if it was not."""
+    @property
+    def problem(self) -> Problem | None:
+        """Return the first reason why the process of this trial was refused; None if it was not. It has a location if a parameter caused it, such
+        as a non-finite loss.
+        """
         path = self.folder / REFUSED
-        return [Problem(**{**each, "location": tuple(each["location"])}) for each in json.loads(path.read_bytes())] if path.exists() else []
-
-    def parameter_problem(self) -> Problem | None:
-        """Return what the parameters of the trial caused, such as a non-finite loss, without the file and the line; None if it was no parameter."""
-        first = next(iter(self.refused()), None)
-        return replace(first, file="", line=0) if first and first.location and first.file == str(self.paths.params) else None
+        if not path.exists():
+            return None
+        first = Problem(**json.loads(path.read_bytes())[0])
+        is_parameter = first.file == str(self.paths.params)
+        return replace(first, file="", line=0) if is_parameter else Problem(str(first))
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""
