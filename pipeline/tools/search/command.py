@@ -156,11 +156,8 @@ class SearchRunner:
     def run_trials(self, runs: TrialRuns, tracked: Run, interrupted: Interruption) -> None:
         """Begin trials, and run them until none is left. Trials that a killed search left come first."""
         self.tidy()
-        left, running, free = (
-            self.study.running,
-            dict[int, tuple[Iterator[None], str | None]](),
-            devices(self.environment, self.search.settings.processes),
-        )
+        left, free = self.study.running, devices(self.environment, self.search.settings.processes)
+        running = dict[int, tuple[Iterator[None], str | None]]()
         while left or running or len(self.study.trials) < self.num_trials:
             interrupted.pause()
             while free and (left or len(self.study.trials) < self.num_trials):
