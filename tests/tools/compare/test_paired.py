@@ -68,7 +68,9 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
 ) -> None:
     test = paired(scored(right(100), 0.3), scored(right(accuracy), loss))
     assert (test.is_significant, test.second_is_worse) == (is_significant, is_worse)
-    assert text in sentence(test, "A", "B")
+    lines = "\n".join(comparing.test_sections(test, "A", "B"))
+    assert text in lines
+    assert (lines.count("bootstrap"), lines.count("exact")) == (1, 1), "the loss, and the accuracy"
     assert test.accuracy.difference == pytest.approx((accuracy - 100) / COUNT)
     assert (accuracy in range(98, 103)) == (test.accuracy.low <= 0 <= test.accuracy.high), "the interval and the words say the same"
 
