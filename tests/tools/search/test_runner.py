@@ -381,7 +381,7 @@ def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: P
         search()
 
 
-NONFINITE, OF_ALL = ("train", "on_nonfinite"), ("augment",)
+NONFINITE, OF_ALL, ELSEWHERE = ("train", "on_nonfinite"), ("augment",), ("stages",)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> None:
@@ -391,7 +391,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> 
         returncode = exit_code
 
         def __init__(self, trial: TrialFolder, *_: Any) -> None:
-            place = {"location": location, "file": str(trial.paths.params), "line": 19} if location else {"place": "data/prepared"}
+            file = "dvc.yaml" if location == ELSEWHERE else str(trial.paths.params)
+            place = {"location": location, "file": file, "line": 19} if location else {"place": "data/prepared"}
 
             def refuse(*_: Any) -> int:
                 raise Refusal("it", **place)
@@ -418,7 +419,8 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path,
 
 
 @pytest.mark.parametrize(
-    ("num_trained", "location", "stops"), [(0, NONFINITE, False), (0, (), True), (0, OF_ALL, True), (1, OF_ALL, False)]
+    ("num_trained", "location", "stops"),
+    [(0, NONFINITE, False), (0, (), True), (0, OF_ALL, True), (1, OF_ALL, False), (1, ELSEWHERE, True)],
 )
 def test_a_trial_fails_by_its_parameters_if_the_error_names_one(
     top: Path, num_trained: int, location: tuple[str, ...], stops: bool, monkeypatch: pytest.MonkeyPatch
@@ -428,8 +430,8 @@ def test_a_trial_fails_by_its_parameters_if_the_error_names_one(
         search(num_trained)
     failing(monkeypatch, 2, *location)
     if stops:
-        with pytest.raises(Refusal, match=r"trial 0 ended with exit code 2 \(.*(augment|data/prepared): it\)"):
-            search(1)
+        with pytest.raises(Refusal, match=rf"trial {num_trained} ended with exit code 2 \(.*(augment|data/prepared|stages): it\)"):
+            search(num_trained + 1)
         return
     search(num_trained + 1)
     assert [row["reason"] for row in table() if row["outcome"] == "failed"] == [f"{'.'.join(location)}: it"]
