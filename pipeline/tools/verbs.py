@@ -108,15 +108,14 @@ VERBS = {
     ),
     "compare": verb(
         "print what differs between models, their metrics, and a paired test on the same test split",
-        "compare.command:run",
+        "compare.comparing:run",
         value("first", NAMES, "A"),
         value("others", "the models to compare with the first, named in the same ways", "B", nargs="+"),
-        flag("--markdown", "print Markdown, for a pull request"),
         flag("--ensemble", "also test all models as one, by the mean of their probabilities"),
     ),
     "promote": verb(
         "register a model in MLflow, and give it an alias if it is no worse than the model that has it now",
-        "compare.command:run_promote",
+        "compare.promotion:run",
         value("subject", f"{NAMES}; a run must have trained the model", "MODEL|RUN"),
         value("name", "the name of the model in MLflow's registry; it is created if it does not exist", "NAME"),
         value("--alias", "the alias to give (default: %(default)s)", default="champion"),

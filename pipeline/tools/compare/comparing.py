@@ -1,9 +1,8 @@
-"""The comparison of models that `compare` prints: what differs, and a paired test of each model with the first, as text or Markdown."""
+"""`compare`: what differs between models, their recorded metrics, and a paired test of each model with the first."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import NamedTuple
 
@@ -14,14 +13,26 @@ from pipeline.core.untrusted import shown
 from pipeline.inference.digits import rounded
 from pipeline.inference.machine import Machine
 from pipeline.prepare.progress import progress
-from pipeline.runs import table
+from pipeline.runs.table import aligned
 from pipeline.tools.compare.differences import SHORT, Differences, differences
 from pipeline.tools.compare.models import ComparedModel, have_same, read
-from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, MetricDifference, Paired, Scored, incomparability, paired
+from pipeline.tools.compare.paired import LEVEL, EvaluationSplit, Paired, Scored, incomparability, paired
+
+MOST_MODELS = len(ascii_uppercase)
+LONGEST_VALUE, LONGEST_REMARK = 60, 240
+INTERVAL = "_interval/"
+NOTHING = "-"
 
 
-@dataclass(frozen=True)
-class Comparison:
+def run(first: str, others: list[str], ensemble: bool) -> None:
+    """Print what differs between the models, their metrics, and a paired test of each with the first. Nothing in the checkout is written.
+
+    `first` and `others` name the models; see `models.read`. With `ensemble`, also test all models as one.
+    """
+    print("\n\n".join(sections(compare([first, *others], Paths(), Environment.read(), with_ensemble=ensemble))), flush=True)
+
+
+class Comparison(NamedTuple):
     """The result of `compare`: what differs between the models, and the paired tests of each model with the first.
 
     `left_out` has a reason for each model that was not scored, and a reason if the test split cannot be used.
@@ -81,61 +92,37 @@ def noting(reasons: list[str]) -> Iterator[None]:
         reasons.append(str(refusal))
 
 
-MOST_MODELS = len(ascii_uppercase)
-LONGEST_VALUE, LONGEST_REMARK = 60, 240
-INTERVAL = "_interval/"
-NOTHING = "-"
-BOOTSTRAP, EXACT = "bootstrap", "exact"
-
-
-class ComparisonTable(NamedTuple):
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-Block = str | ComparisonTable
-
-
-def rendered(found: Iterable[Block], *, markdown: bool = False) -> str:
-    """Return the blocks as text with aligned columns, or as Markdown with tables."""
-    return "\n\n".join(map(markdown_block if markdown else aligned, found))
-
-
-def test_text(test: Paired, first: str, second: str) -> str:
-    """Return a paired test as text. `first` and `second` are names for its models."""
-    return rendered(test_blocks(test, first, second))
-
-
-def blocks(comparison: Comparison) -> Iterator[Block]:
+def sections(comparison: Comparison) -> Iterator[str]:
     """Yield the parts of the comparison: the label of each model, what differs, the recorded metrics, and the paired tests."""
-    models = comparison.differences.models
-    labels = {id(model): label for model, label in zip(models, ascii_uppercase, strict=False)}
-    yield ComparisonTable("", ("", "model", "digest", "recorded by"), [(labels[id(model)], *description(model)) for model in models])
-    found = comparison.differences
+    found, tests, left_out = comparison
+    labels = dict(zip(ascii_uppercase, found.models, strict=False))
+    _, *others = labels
+    yield aligned([("", "model", "digest", "recorded by"), *((label, *description(model)) for label, model in labels.items())])
     if found.rows:
-        yield differing_table(found, tuple(labels.values()))
-    if len(models) == 2:
+        rows = [("", "", *labels, "")]
+        for row in found.rows:
+            values = (NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values)
+            rows.append((row.kind, shown(row.name, LONGEST_VALUE), *values, shown(row.remark, LONGEST_REMARK)))
+        yield f"what differs\n{aligned(rows)}"
+    if len(labels) == 2:
         yield found.conclusion
     else:
-        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate([*labels.values()][1:], start=1))
+        yield from (f"A and {label}: {found.of_pair(at).conclusion}" for at, label in enumerate(others, start=1))
     yield from found.notes
-    if rows := list(metric_rows(models)):
-        gained = [f"{label} - A" for label in list(labels.values())[1:]]
-        yield ComparisonTable("recorded metrics", ("", *labels.values(), *gained), rows)
+    if metrics := list(metric_rows(found.models)):
+        yield f"recorded metrics\n{aligned([('', *labels, *(f'{label} - A' for label in others)), *metrics])}"
         for split in (VALID, TEST):
-            unlike = [labels[id(model)] for model in models if not have_same(split, models[0], model)]
-            if unlike:
-                others = listed(unlike, len(unlike))
-                yield f"{split}: the samples of {others} differ from those of A, or no run records them, so their metrics are not comparable."
-    letters = {model.digest: labels[id(model)] for model in reversed(models)}
-    for test in comparison.tests:
-        second = "+".join(sorted(letters[digest] for digest in test.second.digest.split("+")))
-        yield from test_blocks(test, letters[test.first.digest], second)
-    if len(comparison.tests) > 1:
-        yield f"{len(comparison.tests)} tests: the more models are tested, the more likely one of them differs by chance."
-    for reason in comparison.left_out:
-        yield f"No paired test: {reason}"
+            if unlike := [label for label in others if not have_same(split, labels["A"], labels[label])]:
+                differ = f"{split}: the samples of {listed(unlike, len(unlike))} differ from those of A"
+                yield f"{differ}, or no run records them, so their metrics are not comparable."
+    letters = {model.digest: label for label, model in reversed(labels.items())}
+    for test in tests:
+        yield from test_sections(
+            test, letters[test.first.digest], "+".join(sorted(letters[each] for each in test.second.digest.split("+")))
+        )
+    if len(tests) > 1:
+        yield f"{len(tests)} tests: the more models are tested, the more likely one of them differs by chance."
+    yield from (f"No paired test: {reason}" for reason in left_out)
 
 
 def description(model: ComparedModel) -> tuple[str, str, str]:
@@ -144,23 +131,12 @@ def description(model: ComparedModel) -> tuple[str, str, str]:
     return shown(model.name, LONGEST_VALUE), model.digest[:SHORT], shown(recorded_by, LONGEST_VALUE)
 
 
-def differing_table(differences: Differences, labels: tuple[str, ...]) -> ComparisonTable:
-    rows = []
-    for row in differences.rows:
-        values = (NOTHING if value is None else shown(value, LONGEST_VALUE) for value in row.values)
-        rows.append((row.kind, shown(row.name, LONGEST_VALUE), *values, shown(row.remark, LONGEST_REMARK)))
-    return ComparisonTable("what differs", ("", "", *labels, ""), rows)
-
-
 def metric_rows(models: Sequence[ComparedModel]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each recorded metric: its value for each model, with its interval if it has one, and the differences to the first."""
     found = [model.facts.metrics for model in models]
     for name in dict.fromkeys(name for metrics in found for name in metrics if INTERVAL not in name):
         first, *others = (metrics.get(name) for metrics in found)
-        gained = (
-            NOTHING if first is None or other is None else signed(other - first, count=is_count(first) and is_count(other))
-            for other in others
-        )
+        gained = (NOTHING if first is None or other is None else signed(other - first) for other in others)
         yield (shown(name, LONGEST_VALUE), *(with_interval(name, metrics) for metrics in found), *gained)
 
 
@@ -168,24 +144,19 @@ def with_interval(name: str, metrics: Mapping[str, float]) -> str:
     """Return the value of a metric, such as `0.9806 (0.9604 to 0.9921)`, or NOTHING if there is none."""
     if name not in metrics:
         return NOTHING
-    low, high = (metrics.get(f"{name}{INTERVAL}{bound}") for bound in ("low", "high"))
-    value = number(metrics[name])
-    return value if low is None or high is None else f"{value} ({number(low)} to {number(high)})"
+    ends = [metrics[end] for bound in ("low", "high") if (end := f"{name}{INTERVAL}{bound}") in metrics]
+    return number(metrics[name]) + (f" ({' to '.join(map(number, ends))})" if len(ends) == 2 else "")
 
 
-def test_blocks(test: Paired, first: str, second: str) -> Iterator[Block]:
+def test_sections(test: Paired, first: str, second: str) -> Iterator[str]:
     """Yield the table of a paired test, and its result in words. `first` and `second` are the labels of its models."""
-    title = f"paired test of {first} and {second}: predictions for the same {counted(test.num_samples, 'test sample')}"
-    header = ("", first, second, f"{second} - {first}", f"{LEVEL:.0%} interval", "")
-    of_accuracy = BOOTSTRAP if test.discordant is None else EXACT
-    rows = [(*test_row(test.accuracy), of_accuracy)] if test.accuracy else []
-    yield ComparisonTable(title, header, [*rows, (*test_row(test.loss), BOOTSTRAP)])
+    rows = [("", first, second, f"{second} - {first}", f"{LEVEL:.0%} interval", "")]
+    for metric in filter(None, (test.accuracy, test.loss)):
+        method = "exact" if metric is test.accuracy and test.discordant else "bootstrap"
+        interval = f"{signed(metric.low)} to {signed(metric.high)}"
+        rows.append((metric.metric, number(metric.first), number(metric.second), signed(metric.difference), interval, method))
+    yield f"paired test of {first} and {second}: predictions for the same {counted(test.num_samples, 'test sample')}\n{aligned(rows)}"
     yield sentence(test, first, second)
-
-
-def test_row(metric: MetricDifference) -> tuple[str, ...]:
-    interval = f"{signed(metric.low)} to {signed(metric.high)}"
-    return metric.metric, number(metric.first), number(metric.second), signed(metric.difference), interval
 
 
 def sentence(test: Paired, first: str, second: str) -> str:
@@ -202,36 +173,11 @@ def sentence(test: Paired, first: str, second: str) -> str:
     return f"{result} The loss of {second} is significantly {loss}." if test.loss.is_significant else result
 
 
-def is_count(value: float) -> bool:
-    """Return True for 2, 3 and so on. 0 and 1 may be an accuracy."""
-    return value.is_integer() and value > 1
-
-
 def number(value: float) -> str:
-    return f"{value:.0f}" if is_count(value) else rounded(value)
+    return f"{value:.0f}" if value.is_integer() and value > 1 else rounded(value)  # 0 and 1 may be an accuracy
 
 
-def signed(value: float, *, count: bool = False) -> str:
-    if not value or count:
+def signed(value: float) -> str:
+    if value.is_integer():
         return f"{value:+.0f}" if value else "0"
     return f"{'+' if value > 0 else ''}{rounded(value)}"
-
-
-def aligned(block: Block) -> str:
-    if isinstance(block, str):
-        return block
-    return "\n".join([*([block.title] if block.title else []), table.aligned([block.header, *block.rows])])
-
-
-def markdown_block(block: Block) -> str:
-    if isinstance(block, str):
-        return escaped(block)
-    header, *rows = ([*map(escaped, row)] for row in (block.header, *block.rows))
-    return "\n".join([*([f"**{block.title}**", ""] if block.title else []), table.markdown(header, rows)])
-
-
-def escaped(cell: str) -> str:
-    """Escape what Markdown would take for a table's border, an HTML tag or emphasis."""
-    for character in "\\|<*_`":
-        cell = cell.replace(character, f"\\{character}")
-    return cell

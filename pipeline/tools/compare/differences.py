@@ -65,13 +65,12 @@ class Differences:
     @property
     def conclusion(self) -> str:
         """Return a sentence that lists all causes, so that a reader does not attribute a score to one of several changes."""
-        causes, digests = self.causes, {model.digest for model in self.models}
+        causes = self.causes
         if len(causes) > 1:
-            listed = f"{', '.join(causes[:-1])} or {causes[-1]}"
-            result = f"A difference of the scores can come from {listed}, and cannot be attributed to one of them."
+            result = f"A difference of the scores can come from {', '.join(causes[:-1])} or {causes[-1]}, and cannot be attributed to one of them."
         elif causes:
             result = f"Only {causes[0]} {'differ' if causes[0].startswith(CAUSES['data']) else 'differs'}."
-        elif len(digests) == 1:
+        elif len({model.digest for model in self.models}) == 1:
             result = "Same bytes: the model files are identical."
         else:
             result = "The model files differ, but nothing that is recorded and can affect a result does."
@@ -86,12 +85,8 @@ class Differences:
 
     @property
     def _is_code_a_cause(self) -> bool:
-        commits_are_known = all(model.facts.provenance.get("git.commit") for model in self.models)
-        is_of_model = (
-            commits_are_known
-            and any(row.name == MODEL for row in self.rows)
-            and {CODE} == {row.name for row in self.rows if row.kind == "code"}
-        )
+        named = any(row.name == MODEL for row in self.rows) and {CODE} == {row.name for row in self.rows if row.kind == "code"}
+        is_of_model = named and all(model.facts.provenance.get("git.commit") for model in self.models)
         return self._differ_in_code and not is_of_model
 
     @property
@@ -110,8 +105,11 @@ def parameters(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
 
     Keys that were added or moved since a file was written have the values that kept its result.
     """
-    params = [flat(upgraded(model.manifest.params, TrainParams)[0]) for model in models]
-    yield from differing("parameters", [as_one(each, params) for each in params])
+    params = [upgraded(model.manifest.params, TrainParams)[0] for model in models]
+    null = {name for each in params for name, section in each.items() if section is None}  # a whole section is then one difference
+    yield from differing(
+        "parameters", [flat({name: one_line(each[name]) if name in null else each[name] for name in each}) for each in params]
+    )
     for section in ("source", "evaluate"):
         found = [{key: value for key, value in model.facts.params.items() if key.startswith(f"{section}.")} for model in models]
         yield from differing("parameters", [each or None for each in found])
@@ -138,11 +136,11 @@ def code(models: Sequence[ComparedModel]) -> Iterator[DifferingRow]:
     remark = "includes the file of the model" if len({flat(model.manifest.params)[MODEL] for model in models}) > 1 else ""
     yield from differing("code", [{CODE: each} for each in digests], remark=remark)
     commits = [model.facts.provenance.get("git.commit", UNKNOWN) for model in models]
-    remarks = [files_between(commits[0], each) for each in commits[1:]]
-    if any(remark != "" for remark in remarks):
+    changed = [files_between(commits[0], each) for each in commits[1:]]
+    if any(changed) or None in changed:
         equal_code = " (none that train imports)" if len(set(digests)) == 1 else ""
-        remark = "; ".join(f"{each}{equal_code}" for each in dict.fromkeys(filter(None, remarks)))
-        yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark=remark)
+        texts = (f"{counted(len(each), 'file')} changed: {listed(each, MOST_FILES)}{equal_code}" for each in changed if each)
+        yield from differing("code", [{"commit": provenance.shown(each)} for each in commits], remark="; ".join(dict.fromkeys(texts)))
     changes = [model.facts.provenance.get("git.difference", UNKNOWN) for model in models]
     yield from differing("code", [{"uncommitted changes": provenance.changed_code(each)} for each in changes])
     yield from differing("lock", [{DIGESTS["lock"]: short(model.manifest.inputs.get("lock"))} for model in models])
@@ -186,20 +184,9 @@ def differing(kind: Kind, found: Sequence[Mapping[str, Value] | None], *, remark
             yield DifferingRow(kind, key, values, remark)
 
 
-def as_one(params: Mapping[str, Value], of_models: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    """Return `params` with one value for a section that is null in one of the models: then the whole section is one difference.
-
-    The value has all parameters of the section, such as `flip=random mixup=0.2`, or is null.
-    """
-    sections = {name for each in of_models for name in each if any(key.startswith(f"{name}.") for other in of_models for key in other)}
-    found: dict[str, Value] = {}
-    for key, value in params.items():
-        section = next((name for name in sections if key.startswith(f"{name}.")), None)
-        if section is None:
-            found[key] = value
-        else:
-            found[section] = " ".join(filter(None, (found.get(section), f"{key.removeprefix(section + '.')}={value}")))
-    return found
+def one_line(section: Mapping[str, object] | None) -> str | None:
+    """Return all parameters of a section, such as `flip=random mixup=0.2`; None if it is null."""
+    return None if section is None else " ".join(f"{key}={value}" for key, value in flat(section).items())
 
 
 def flat(nested: Mapping[str, object]) -> dict[str, Value]:
@@ -210,15 +197,6 @@ def short(digest: str | None) -> Value:
     return digest and digest[:SHORT]
 
 
-def files_between(one: str, other: str) -> str | None:
-    """Return a text that names the files of code that differ between two commits; "" if there are none, or if a commit is unknown.
-
-    Return None if git cannot compare the commits.
-    """
-    if UNKNOWN in (provenance.shown(one), provenance.shown(other)):
-        return ""
-    changed = provenance.code_between(one, other)
-    if not changed:
-        return None if changed is None else ""
-    count = f"{counted(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
-    return f"{count}: {listed(changed, MOST_FILES)}"
+def files_between(one: str, other: str) -> list[str] | None:
+    """Return the files of code that differ between two commits; [] also if a commit is unknown, and None if git cannot compare them."""
+    return [] if UNKNOWN in (provenance.shown(one), provenance.shown(other)) else provenance.code_between(one, other)

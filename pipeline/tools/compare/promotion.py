@@ -1,4 +1,4 @@
-"""Registers a model in MLflow, and gives it an alias only if it is no worse than the model that has the alias now."""
+"""`promote`: register a model in MLflow, and give it an alias only if it is no worse than the model that has the alias now."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from pipeline.runs import find
 from pipeline.runs.events import is_pending
 from pipeline.runs.mlflow import mirror, mirror_process
 from pipeline.runs.mlflow.store import MODEL_TAG, Store, existing, restoring
+from pipeline.tools.compare.comparing import test_sections
 from pipeline.tools.compare.models import ComparedModel, read
 from pipeline.tools.compare.paired import EvaluationSplit, Paired, incomparability, paired, task
 
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 NAME, ALIAS = re.compile(r"[^/:@%\"'.\s][^/:@%\"'\s]*"), re.compile(r"(?!v[0-9]+$)(?!latest$)[A-Za-z0-9_-]+")
 RESULT_TAG = "pipeline.promotion"
 VERSIONS_TAG = "mlflow.modelVersions"
+
+
+def run(subject: str, name: str, alias: str, force: bool) -> int:
+    """Register the model `subject` as a version of `name`. Give this version `alias` if `force` is True, or if it is no worse than the model
+    that has the alias now.
+
+    Print the paired test and the result. Return 1 if the model did not get the alias, else 0.
+    """
+    promotion = promote(subject, name, alias, Paths(), Environment.read(), force=force)
+    if promotion.test:
+        print("\n\n".join(test_sections(promotion.test, f"{name}@{alias}", "new")) + "\n")
+    result = f"is {name}@{alias}" if promotion.has_alias else f"is registered, but is not {name}@{alias}"
+    print(f"promote: {name} version {promotion.version} {result}: {promotion.text}")
+    return 0 if promotion.has_alias else 1
 
 
 class Promotion(NamedTuple):

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -44,42 +44,29 @@ class TrialRuns:
     """The runs of the trials. `parent` is the name of the parent run's journal, or None if tracking is off."""
 
     def __init__(self, name: str, search_id: str, parent: str | None, environment: Environment) -> None:
-        self._name, self._search_id, self.parent, self._environment = name, search_id, parent, environment
-        self._mirrored: set[Path] = set()
-
-    @property
-    def journals(self) -> Path | None:
-        """Return the folder of all journals; None if tracking is off. The journal of a trial is then in its own folder."""
-        return journal.journals_folder(self._environment.root) if self.parent else None
+        self._name, self._search_id, self._parent, self._environment = name, search_id, parent, environment
+        self._is_mirrored = bool(parent) and environment.tracking_mirror
+        self._mirrored: set[int] = set()
+        # the folder of all journals; without tracking, the journal of a trial is in the trial's folder
+        self.journals = journal.journals_folder(environment.root) if parent else None
 
     def tags(self, number: int, params: Mapping[str, Value]) -> dict[str, str]:
         """Return the tags of a trial's run, with its name."""
         context = dict(self._environment.mlflow_run_context or {})
         name = f"{self._name} #{number} {described(params)}"
-        parent = {PARENT_TAG: self.parent} if self.parent else {}
+        parent = {PARENT_TAG: self._parent} if self._parent else {}
         return {**context, **parent, SEARCH_TAG: self._search_id, TRIAL_TAG: str(number), "mlflow.runName": name}
 
     def mirror(self, trial: TrialFolder) -> None:
         """Start the process that sends the trial's journal to MLflow, once the training has opened the journal."""
-        starts = self.parent and self._environment.tracking_mirror
-        if starts and (folder := trial.journal) and folder not in self._mirrored and journal.is_written(folder):
-            self._mirrored.add(folder)
+        if self._is_mirrored and trial.number not in self._mirrored and (folder := trial.journal) and journal.is_written(folder):
+            self._mirrored.add(trial.number)
             with self._quietly():
                 mirror_process.start(folder.resolve(), self._environment)
 
-    def mark_pruned(self, trial: TrialFolder, validation: int, step: int) -> None:
-        """Mark the run of a pruned trial by a tag and its description. Its status stays KILLED."""
-        self._amend(trial, {PRUNED_TAG: "true"}, f"pruned after validation {validation}, step {step}", "KILLED", model=None)
-
-    def mark_best(self, trial: TrialFolder, earlier: TrialFolder | None) -> None:
-        """Mark the run of the best trial by a tag, and add its model. `earlier` was the best before the search was continued: its run keeps
-        the model.
-        """
-        if earlier:
-            self._amend(earlier, {BEST_TAG: "false"}, "", "FINISHED", model=None)
-        self._amend(trial, {BEST_TAG: "true"}, "", "FINISHED", model=trial.paths.model)
-
-    def _amend(self, trial: TrialFolder, tags: Mapping[str, str], description: str, status: journal.Status, model: Path | None) -> None:
+    def amend(
+        self, trial: TrialFolder, tags: Mapping[str, str], status: journal.Status, *, description: str = "", model: Path | None = None
+    ) -> None:
         """Add tags, a description (unless it is "") and a model (unless it is None) to the trial's journal, and end it with `status`."""
         if folder := trial.journal:
             with self._quietly(), closing(Journal.reopen(folder, stage=STAGE, info=RunInfo(tags=tags))) as amended:
@@ -89,22 +76,21 @@ class TrialRuns:
                     amended.model(model)
                 amended.end(status)
 
-    def deliver(self, trials: list[TrialFolder]) -> None:
+    def deliver(self, trials: Sequence[TrialFolder]) -> None:
         """Send to MLflow what was added to the runs after their trainings, such as the best model.
 
         Wait for this with a time limit, and print how many of `trials` MLflow does not have completely then.
         """
-        if not (self.parent and self._environment.tracking_mirror and any(is_pending(path) for trial in trials if (path := trial.journal))):
-            return
-        with self._quietly(), suppress(subprocess.TimeoutExpired):  # killed at the limit: the next delivery resumes
-            subprocess.run(
-                [sys.executable, "-m", "pipeline", "sync"],
-                stdout=subprocess.DEVNULL,
-                timeout=self._environment.tracking_wait_s,
-                check=False,
-            )
-        if pending := [trial for trial in trials if (path := trial.journal) and is_pending(path)]:
-            mirror_process.say(self._environment, f"{len(pending)} trials are not in MLflow yet: `python -m pipeline sync` sends them")
+
+        def num_pending() -> int:
+            return sum(1 for trial in trials if (path := trial.journal) and is_pending(path))
+
+        if self._is_mirrored and num_pending():
+            limit_s = self._environment.tracking_wait_s
+            with self._quietly(), suppress(subprocess.TimeoutExpired):  # killed at the limit: the next delivery resumes
+                subprocess.run([sys.executable, "-m", "pipeline", "sync"], stdout=subprocess.DEVNULL, timeout=limit_s, check=False)
+            if left := num_pending():
+                mirror_process.say(self._environment, f"{left} trials are not in MLflow yet: `python -m pipeline sync` sends them")
 
     def _quietly(self) -> Net:
         return Net(partial(mirror_process.say_failure, self._environment, "the search continues"))

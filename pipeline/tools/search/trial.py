@@ -6,33 +6,41 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pipeline.core import files
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.interruption import EXIT_CODE_FILE, STARTED_BY_DVC, STARTED_BY_SEARCH
 from pipeline.core.raw_dataset import TEST, VALID
-from pipeline.core.refusal import Refusal
+from pipeline.core.refusal import Problem, Refusal, Unavailable
 from pipeline.runs import events, journal, utilization
 from pipeline.tools import stages
 from pipeline.train.work_folder import Work
 
 TRIAL_TAG = "pipeline.trial"
-RUN, LOG, ENDED = "run", "log.txt", "ended"
+RUN, LOG, ENDED, REFUSED = "run", "log.txt", "ended", "refused.json"
 PREPARE, TRAIN, EVALUATE = "prepare", "train", "evaluate"
 
 
 def run(folder: str, stage: str = TRAIN) -> int:
-    """Run `stage` in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial."""
+    """Run `stage` in `folder`, the folder of a trial, and return the exit code. Raises Refusal if it is not the folder of a trial.
+
+    The file REFUSED then has why the stage was refused, for the search that started this process.
+    """
     if not Paths(trial=Path(folder)).params.is_file():
         raise Refusal(f"{folder}: is not the folder of a trial: give one of .pipeline/search/NAME/trials/")
     if stage == PREPARE:
         (Path(folder) / "data").mkdir(exist_ok=True)  # else the stage would write into the checkout
-    code = stages.run(stage, Paths(trial=Path(folder)), ["trial", folder, stage])
+    try:
+        code = stages.run(stage, Paths(trial=Path(folder)), ["trial", folder, stage])
+    except Refusal as refused:
+        if not isinstance(refused, Unavailable):
+            files.write_json(Path(folder) / REFUSED, [asdict(problem) for problem in refused.problems])
+        raise
     if code == 0 and not Environment.read().is_rank:
         files.write_text(Path(folder) / ENDED / stage, "")
     return code
@@ -53,6 +61,7 @@ class TrialFolder:
 
     @property
     def paths(self) -> Paths:
+        """Return the paths of the trial. Its prepared data is that of the checkout until it has a folder `data`."""
         return Paths(trial=self.folder)
 
     @property
@@ -67,11 +76,10 @@ class TrialFolder:
         """
         files.write_text(self.paths.params, params)
         own = journal.journals_folder(self.folder)
-        if not own.is_symlink() and not own.exists():
-            own.parent.mkdir(parents=True, exist_ok=True)
-            if journals:
-                journals.mkdir(parents=True, exist_ok=True)
-                own.symlink_to(journals.resolve())
+        if journals and not own.is_symlink() and not own.exists():
+            for each in (own.parent, journals):
+                each.mkdir(parents=True, exist_ok=True)
+            own.symlink_to(journals.resolve())
 
     @property
     def journal(self) -> Path | None:
@@ -99,10 +107,8 @@ class TrialFolder:
 
     def exported(self) -> tuple[dict[str, float], int]:
         """Return the metrics of the exported weights on the validation split, and the step after which the weights were taken."""
-        from pipeline.evaluate.reports import recorded  # late: it imports NumPy
-
-        step = int(json.loads((self.paths.metrics / "train.json").read_bytes())["exported_step"])
-        return recorded.metrics_at(step, recorded.read_table(self.paths.history, "train"), VALID), step
+        found = json.loads((self.paths.metrics / "train.json").read_bytes())
+        return {f"{VALID}/{name}": value for name, value in found.get(VALID, {}).items() if value is not None}, found["exported_step"]
 
     def scores(self) -> dict[str, float]:
         """Return the metrics of the exported weights on the validation split, and those of the same names on the test split."""
@@ -111,6 +117,18 @@ class TrialFolder:
         test = {f"{TEST}/{name}": found.get(name) for name in (each.partition("/")[2] for each in valid)}
         return valid | {name: float(value) for name, value in test.items() if value is not None}
 
+    @property
+    def problem(self) -> Problem | None:
+        """Return the first reason why the process of this trial was refused; None if it was not. It has a location if a parameter caused it, such
+        as a non-finite loss.
+        """
+        path = self.folder / REFUSED
+        if not path.exists():
+            return None
+        first = Problem(**json.loads(path.read_bytes())[0])
+        is_parameter = first.file == str(self.paths.params)
+        return replace(first, file="", line=0) if is_parameter else Problem(str(first))
+
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints and other files that only an unfinished trial needs. Dumps of non-finite batches stay."""
         shutil.rmtree(self.folder / "data", ignore_errors=True)
@@ -118,61 +136,15 @@ class TrialFolder:
             Work(record.parent).clear()
 
 
-ERROR = "error: "
+def start(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start the process of the next stage of `trial`. It keeps its checkpoints in the trial's folder, and sends nothing to MLflow.
 
-
-class Child:
-    """The child process that runs the next stage of `trial`. `slot` is its index among the trials that train at the same time."""
-
-    def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
-        """Start the process. `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are the tags of its run."""
-        self.trial, self.slot = trial, slot
-        self.log = trial.folder / LOG
-        with self.log.open("ab") as log:
-            self._begin = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", "trial", str(trial.folder), trial.left[0]],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=variables(trial, device, tags),
-                start_new_session=True,  # Ctrl+C must reach only the search, which stops its children: a second signal would kill them
-            )
-
-    def stop(self) -> None:
-        """Send SIGTERM: the training saves a checkpoint and ends. Call this once only, because a second signal kills the training."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
-    def wait(self) -> None:
-        self._process.wait()
-
-    @property
-    def error(self) -> str:
-        """Return the first error message that the process printed; "" if it printed none."""
-        with self.log.open("rb") as file:
-            file.seek(self._begin)
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-        return next((line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)), "")
-
-    @property
-    def parameter_error(self) -> str:
-        """Return the error message if the parameters of the trial caused it, such as a non-finite loss; otherwise return "".
-
-        The message begins with the key of a parameter.
-        """
-        place, _, message = self.error.partition(": ")
-        return message if self.exit_code == Refusal.exit_code and place.startswith(f"{self.trial.paths.params}:") else ""
-
-
-def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of the process. It keeps its checkpoints in the trial's folder, and sends nothing to MLflow."""
+    `device` is the GPU that it may use, as in CUDA_VISIBLE_DEVICES; None for all. `tags` are the tags of its run. After SIGTERM, the training
+    saves a checkpoint and ends; a second one kills it.
+    """
+    (trial.folder / REFUSED).unlink(missing_ok=True)
     left_out = {"MLFLOW_RUN_ID", STARTED_BY_DVC, EXIT_CODE_FILE}
-    return {
+    variables = {
         **{name: value for name, value in os.environ.items() if name not in left_out},
         **({"CUDA_VISIBLE_DEVICES": device} if device else {}),
         "DVC_ROOT": str(trial.folder.resolve()),
@@ -182,17 +154,25 @@ def variables(trial: TrialFolder, device: str | None, tags: Mapping[str, str]) -
         **({} if EVALUATE in trial.stages else {"PIPELINE_TRACKING_MODEL": "false"}),  # by its model, an evaluation finds the run
         STARTED_BY_SEARCH: "true",
     }
+    with (trial.folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline", "trial", str(trial.folder), trial.left[0]],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=variables,
+            start_new_session=True,  # Ctrl+C must reach only the search, which stops its trials
+        )
 
 
 def devices(environment: Environment, num_trials: int) -> list[str | None]:
-    """Return the GPUs to assign to the trials in turn, as in CUDA_VISIBLE_DEVICES; [None] if GPUs are not assigned.
+    """Return the GPU of each of `num_trials` trials that train at the same time, as in CUDA_VISIBLE_DEVICES; None if GPUs are not assigned.
 
-    Each trial gets one GPU if `num_trials`, the number of trials that train at the same time, is above 1, PIPELINE_PROCESSES is 1, and
-    PIPELINE_DEVICE is `auto` or `cuda`.
+    They get one in turn if `num_trials` is above 1, PIPELINE_PROCESSES is 1, and PIPELINE_DEVICE is `auto` or `cuda`.
     """
-    if num_trials == 1 or environment.processes != 1 or environment.device not in ("auto", "cuda"):
-        return [None]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()] or [None]
-    return [str(number) for number in range(len(utilization.gpus()))] or [None]
+    found = list[str]()
+    if num_trials > 1 and environment.processes == 1 and environment.device in ("auto", "cuda"):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = map(str, range(len(utilization.gpus()))) if visible is None else visible.split(",")
+        found = [name.strip() for name in names if name.strip()]
+    return [found[number % len(found)] if found else None for number in range(num_trials)]

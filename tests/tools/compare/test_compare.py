@@ -26,35 +26,22 @@ Models = Callable[..., list[ComparedModel]]
 RATE = DifferingRow("parameters", "optimizer.learning_rate", ("0.003", "0.03"))
 
 
-def test_two_runs_that_differ_in_one_parameter_print_that_one_alone(models: Models, working: Checkout, compare: Compare) -> None:
-    found = differences(models("first", "rate"))
-    assert found.rows == (RATE,)
-    assert (found.conclusion, found.notes) == ("Only optimizer.learning_rate differs.", ())
-    lines = compare(working.runs["first"], working.runs["rate"])
-    start = lines.index("what differs")
-    assert [line.split() for line in lines[start + 2 : start + 4]] == [["parameters", "optimizer.learning_rate", "0.003", "0.03"], []]
-
-
-def test_two_runs_that_differ_in_data_alone_say_so(models: Models) -> None:
-    found = differences(models("first", "data"))
-    assert {(row.kind, row.name) for row in found.rows} == {
-        ("parameters", "source.valid"),
-        *(("data", name) for name in ("prepared data", "train split", "valid split")),
-    }
-    assert found.conclusion == "Only the data (source.valid) differ."
-
-
-def test_a_change_of_code_is_named_beside_the_parameter(models: Models) -> None:
-    found = differences(models("first", "code"))
-    assert [(row.kind, row.name) for row in found.rows] == [
-        ("parameters", "optimizer.learning_rate"),
-        ("code", "code of train"),
-        ("code", "commit"),
-    ]
-    assert found.rows[-1].remark == "1 file differs: pipeline/models/mlp.py"
-    assert found.conclusion == (
-        "A difference of the scores can come from optimizer.learning_rate or the code, and cannot be attributed to one of them."
-    )
+@pytest.mark.parametrize(
+    ("other", "rows", "conclusion"),
+    [
+        ("rate", ["optimizer.learning_rate"], "Only optimizer.learning_rate differs."),
+        ("data", ["source.valid", "prepared data", "train split", "valid split"], "Only the data (source.valid) differ."),
+        (
+            "code",
+            ["optimizer.learning_rate", "code of train", "commit"],
+            "A difference of the scores can come from optimizer.learning_rate or the code, and cannot be attributed to one of them.",
+        ),
+    ],
+)
+def test_only_what_differs_is_listed_and_every_cause_is_named(models: Models, other: str, rows: list[str], conclusion: str) -> None:
+    found = differences(models("first", other))
+    assert ([row.name for row in found.rows], found.conclusion, found.notes) == (rows, conclusion, ())
+    assert (found.rows[-1].remark == "1 file changed: pipeline/models/mlp.py") is (other == "code")
 
 
 def test_the_file_of_another_model_is_no_further_cause_while_the_commit_is_the_same(models: Models) -> None:
@@ -143,6 +130,9 @@ def test_three_models_are_each_tested_against_the_first(working: Checkout, compa
     assert [line for line in lines if line.endswith("not comparable.")] == [f"valid: {samples}"], "the test split is the same"
     tests = [line for line in lines if line.startswith("paired test of ")]
     assert [line.split(":")[0] for line in tests] == ["paired test of A and B", "paired test of A and C"]
+    table = [line.split() for line in lines[lines.index("what differs") :]]
+    assert ["parameters", "optimizer.learning_rate", "0.003", "0.03", "0.003"] in table
+    assert {row[0] for row in table[: table.index([], 4)] if row} >= {"parameters", "data"}
     assert "A and B: Only optimizer.learning_rate differs." in lines
     assert "A and C: Only the data (source.valid) differ." in lines
 
@@ -222,14 +212,6 @@ def test_the_validation_of_a_revision_is_that_of_the_exported_weights() -> None:
     }
     tree = SimpleNamespace(read_text=contents.__getitem__)
     assert revision_metrics(tree, Paths(), "0123456789abcdef") == {"test/loss": 0.4, "valid/loss": 0.3}
-
-
-def test_markdown_has_tables_and_escapes_names(working: Checkout, compare: Compare) -> None:
-    lines = compare(working.runs["first"], working.runs["rate"], "--markdown")
-    assert "| parameters | optimizer.learning\\_rate | 0.003 | 0.03 |  |" in lines
-    tables = [line for line in lines if line.startswith("|")]
-    assert all(line.endswith("|") for line in tables)
-    assert sum(set(line) <= set("| -") for line in tables) == 4
 
 
 def test_models_without_a_common_test_split_are_left_out_with_the_reason(models: Models) -> None:

@@ -68,7 +68,9 @@ def test_accuracy_decides_if_it_differs_and_else_the_loss(
 ) -> None:
     test = paired(scored(right(100), 0.3), scored(right(accuracy), loss))
     assert (test.is_significant, test.second_is_worse) == (is_significant, is_worse)
-    assert text in sentence(test, "A", "B")
+    lines = "\n".join(comparing.test_sections(test, "A", "B"))
+    assert text in lines
+    assert (lines.count("bootstrap"), lines.count("exact")) == (1, 1), "the loss, and the accuracy"
     assert test.accuracy.difference == pytest.approx((accuracy - 100) / COUNT)
     assert (accuracy in range(98, 103)) == (test.accuracy.low <= 0 <= test.accuracy.high), "the interval and the words say the same"
 
@@ -78,19 +80,21 @@ def test_the_squared_error_decides_between_regressions() -> None:
     first, second = (Scored(each.model, each.samples._replace(correct=None)) for each in (first, second))
     test = paired(first, second)
     assert sentence(test, "A", "B") == "B has a significantly lower squared error than A, by the interval of the squared error."
-    assert comparing.test_row(test.loss)[3] == "-1000000"
 
 
-def test_small_differences_keep_their_digits() -> None:
-    assert [comparing.signed(value) for value in (0.0123456, -0.00001234, 0.0)] == ["+0.0123", "-1.234e-05", "0"]
-    assert [comparing.number(value) for value in (0.5, 0.00001234, 12345.6, 0.0)] == ["0.5000", "1.234e-05", "12345.6000", "0.0000"]
+def test_small_differences_keep_their_digits_and_counts_have_none() -> None:
+    shown = [comparing.signed(value) for value in (0.0123456, -0.00001234, 0.0, 1.0, -2.0, -1e6 - 0.01)]
+    assert shown == ["+0.0123", "-1.234e-05", "0", "+1", "-2", "-1000000"]
+    assert [comparing.number(value) for value in (0.5, 0.00001234, 12345.6, 0.0, 1.0, 359.0)] == [
+        *("0.5000", "1.234e-05", "12345.6000", "0.0000", "1.0000", "359")
+    ]
 
 
 def test_the_loss_decides_between_language_models() -> None:
     for loss, is_worse, text in ((0.5, True, "B has a significantly higher loss than A"), (0.1, False, "lower loss")):
         test = paired(scored(right(100), 0.3, tokens=8), scored(right(60), loss, tokens=8))
         assert (test.discordant, test.second_is_worse) == (None, is_worse)
-        lines = comparing.test_text(test, "A", "B")
+        lines = "\n".join(comparing.test_sections(test, "A", "B"))
         assert text in lines
         assert (lines.count("bootstrap"), lines.count("exact")) == (2, 0)
         assert (test.loss.first, test.loss.second) == (pytest.approx(0.3, abs=0.01), pytest.approx(loss, abs=0.01)), "per token"

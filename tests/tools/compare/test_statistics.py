@@ -1,14 +1,10 @@
 """The exact interval agrees with statsmodels, and the bootstrap interval covers the true difference."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from statsmodels.stats import contingency_tables, proportion
 
 from pipeline.tools.compare import paired
-from pipeline.tools.compare.comparing import metric_rows
-from pipeline.tools.compare.models import Facts
 from pipeline.tools.compare.paired import bootstrap, exact_interval
 
 
@@ -56,8 +52,3 @@ def test_a_large_split_is_resampled_in_blocks_and_less_often(monkeypatch: pytest
     for (low, high), (fewer_low, fewer_high) in zip(whole, bootstrap(differences, weights, 0.95), strict=True):
         assert (fewer_low, fewer_high) == (pytest.approx(low, abs=0.02), pytest.approx(high, abs=0.02))
         assert (fewer_low, fewer_high) != (low, high)
-
-
-def test_a_difference_of_counts_is_a_whole_number() -> None:
-    models = [SimpleNamespace(facts=Facts(metrics={"test/samples": count, "test/accuracy": 1.0})) for count in (359.0, 360.0)]
-    assert [row[-1] for row in metric_rows(models)] == ["+1", "0"]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ruamel.yaml import YAML
 
@@ -11,7 +11,7 @@ from pipeline.core import files
 from pipeline.core.yaml_document import Document
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.tools import stages
-from pipeline.tools.search.trial import Child, TrialFolder, run
+from pipeline.tools.search.trial import TrialFolder, run
 from tests import project
 
 SEARCH: dict[str, Any] = {
@@ -40,20 +40,21 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def write(changes: Mapping[str, Any] | None = None) -> Path:
+def write(changes: Mapping[str, Any] | None = None, *, without: str = "") -> Path:
     with FILE.open("w", encoding="utf-8") as file:
-        YAML().dump({**SEARCH, **(changes or {})}, file)
+        YAML().dump({key: value for key, value in {**SEARCH, **(changes or {})}.items() if key != without}, file)
     return FILE
 
 
-class FakeChild(Child):
-    """Trains in an instant: the loss of a validation depends on the learning rate, the seed and the number of the validation only."""
+class FakeChild:
+    """Stands for the process of a trial, and trains in an instant: the loss of a validation depends on the learning rate, the seed and the
+    number of the validation only.
+    """
 
-    exit_code = 0
-    starts: list[int]
+    returncode = 0
+    starts: ClassVar[list[int]] = []
 
-    def __init__(self, trial: TrialFolder, slot: int, device: str | None, tags: Mapping[str, str]) -> None:
-        self.trial, self.slot, self.log = trial, slot, trial.folder / "log.txt"
+    def __init__(self, trial: TrialFolder, _device: str | None, tags: Mapping[str, str]) -> None:
         stage = trial.left[0]
         if stage == "prepare":
             assert run(str(trial.folder), stage) == 0
@@ -63,7 +64,7 @@ class FakeChild(Child):
             files.write_json(trial.paths.metrics / "evaluate.json", {"test": {"loss": valid["loss"] + 1, "samples": 9}})
             files.write_text(trial.folder / "ended/evaluate", "")
             return
-        type(self).starts.append(trial.number)
+        self.starts.append(trial.number)
         params = Document.read(trial.paths.params).data
         rate = params["optimizer"]["learning_rate"]
         losses = [abs(rate - 0.01) + 1 / number + (params["seed"] - 1) ** 2 / 100 for number in (1, 2, 3)]
@@ -74,15 +75,17 @@ class FakeChild(Child):
             written = Journal.reopen(journal, stage="train", info=RunInfo())
         for step, loss in zip((8, 16, 24), losses, strict=True):
             written.metrics(step, {"valid/loss": loss})
-        files.write_text(trial.paths.history, f"step,valid/loss\n24,{losses[-1]!r}\n")
         files.write_text(trial.paths.model, str(rate))
         files.write_json(trial.paths.metrics / "train.json", {"exported_step": 24, "valid": {"loss": losses[-1]}})
         written.end("FINISHED")
         written.close()
         files.write_text(trial.folder / "ended/train", "")
 
-    def stop(self) -> None:
-        pass
+    def poll(self) -> int:
+        return self.returncode
 
-    def wait(self) -> None:
-        pass
+    def terminate(self) -> None:
+        """Do nothing: it has ended."""
+
+    def wait(self) -> int:
+        return self.returncode

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ from pipeline.core.refusal import Refusal
 from pipeline.runs import events, journal
 from pipeline.tools import stages
 from pipeline.tools.params.editing import edited
-from pipeline.tools.search import command, runner, settings, trial
-from pipeline.tools.search.trial import devices
+from pipeline.tools.search import command, settings, trial
+from pipeline.tools.search.study import spread
+from pipeline.tools.search.trial import TrialFolder, devices, run
 from tests import project
 from tests.tools.search import projects
 from tests.tools.search.projects import FakeChild
@@ -65,10 +67,10 @@ def top(tmp_path: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Return a project with prepared data, which is the working directory. Children train in an instant, and nothing is tracked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PIPELINE_TRACKING", "false")
-    monkeypatch.setattr(runner, "Child", FakeChild)
-    monkeypatch.setattr(runner, "POLL_S", 0.0)
+    monkeypatch.setattr(command, "start", FakeChild)
+    monkeypatch.setattr(command, "POLL_S", 0.0)
     monkeypatch.setattr(settings, "edited", lambda text, assignments: cached_edit(text, tuple(assignments)))
-    monkeypatch.setattr(FakeChild, "starts", [], raising=False)
+    monkeypatch.setattr(FakeChild, "starts", [])
     project.make(tmp_path)
     (tmp_path / "data/prepared").symlink_to(prepared)
     projects.write()
@@ -88,15 +90,21 @@ def outcome(top: Path, name: str = "tiny") -> list[tuple[Any, ...]]:
     return [(trial.number, trial.state.name, trial.params, trial.intermediate_values, trial.values) for trial in trials]
 
 
-def test_a_search_killed_before_any_write_ends_with_the_same_trials(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    projects.write({"pruner": "hyperband"})
+@pytest.mark.parametrize(
+    "changes", [{"pruner": "hyperband"}, pytest.param(projects.SEEDS, marks=pytest.mark.slow)], ids=["pruned", "seeds"]
+)
+def test_a_search_killed_before_any_write_ends_with_the_same_trials(
+    top: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projects.write(changes)
     search()
-    expected = outcome(top)
-    assert [trial[0] for trial in expected] == list(range(8))
-    assert {trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}
+    expected, rows = outcome(top), table()
+    assert [trial[0] for trial in expected] == list(range(5 if "seed" in expected[0][2] else 8))
+    assert ({trial[1] for trial in expected} == {"COMPLETE", "PRUNED"}) is ("pruner" in changes and changes["pruner"] == "hyperband")
     (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
     assert killed_search(monkeypatch, every=16) > 2
-    assert outcome(top) == expected
+    search()  # its table is written after the last write at which it was killed
+    assert (outcome(top), table()) == (expected, rows)
 
 
 def killed_search(monkeypatch: pytest.MonkeyPatch, *, every: int) -> int:
@@ -138,18 +146,6 @@ def table(name: str = "tiny") -> list[dict[str, str]]:
         return [{key: value for key, value in row.items() if key != "run"} for row in csv.DictReader(file)]
 
 
-@pytest.mark.slow
-def test_a_killed_repetition_ends_with_the_same_table(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    projects.write(projects.SEEDS)
-    search()
-    expected = table()
-    (top / ".pipeline/search/tiny").rename(top / ".pipeline/search/whole")
-    assert killed_search(monkeypatch, every=16) > 2
-    search()  # its table is written after the last write at which it was killed
-    assert table() == expected
-    assert [row["seed"] for row in expected] == ["1", "2", "3", "4", "5"]
-
-
 def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     projects.write(projects.SEEDS)
     search()
@@ -165,6 +161,8 @@ def test_seeds_have_a_mean_and_a_deviation_but_no_best(top: Path, capsys: pytest
         ["valid/loss", f"{mean:.4f}", f"{deviation:.4f}", f"{low:.4f}", "to", f"{high:.4f}"],
         ["test/loss", f"{mean + 1:.4f}", f"{deviation:.4f}", f"{low + 1:.4f}", "to", f"{high + 1:.4f}"],
     ]
+    wider = spread(losses, folds=5)  # Nadeau and Bengio: the variance of the mean is larger by 1 / (folds - 1)
+    assert wider.high - mean == pytest.approx((high - mean) * ((1 / 5 + 1 / 4) / (1 / 5)) ** 0.5)
     assert len(list(top.glob(".pipeline/search/tiny/trials/*/models/model.safetensors"))) == 5
     with pytest.raises(Refusal, match="--apply: the trials differ in seed, and the best would be so by chance"):
         search(apply=True)
@@ -193,7 +191,7 @@ def test_each_fold_validates_its_own_part_and_leaves_the_data_of_the_checkout_al
                 if len(found) == 1:
                     raise KilledError
 
-    monkeypatch.setattr(runner, "Child", Keeping)
+    monkeypatch.setattr(command, "start", Keeping)
     before = (top / "data/prepared/spec.json").read_bytes()
     projects.write(projects.FOLDS)
     with pytest.raises(KilledError):
@@ -215,7 +213,7 @@ def test_a_proposal_depends_on_the_seed(top: Path) -> None:
     assert outcome(top, "one") != outcome(top, "two")
 
 
-def test_a_longer_search_keeps_its_trials_and_adds_the_rest(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_longer_search_keeps_its_trials_and_the_model_of_the_best(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
     search(3)
     first = outcome(top)
     search(3)
@@ -224,15 +222,11 @@ def test_a_longer_search_keeps_its_trials_and_adds_the_rest(top: Path, capsys: p
     assert outcome(top)[:3] == first
     assert FakeChild.starts == [0, 1, 2, 3, 4]
     assert "3 are finished" in capsys.readouterr().out
-
-
-def test_only_the_model_of_the_best_trial_is_kept_unless_asked(top: Path) -> None:
-    search(4)
     best = min(outcome(top), key=lambda trial: trial[4])[0]
     assert [path.parts[-3] for path in top.glob(".pipeline/search/tiny/trials/*/models/*")] == [f"{best:04}"]
     projects.write({"name": "kept"})
-    search(4, keep_models=True)
-    assert len(list(top.glob(".pipeline/search/kept/trials/*/models/*"))) == 4
+    search(2, keep_models=True)
+    assert len(list(top.glob(".pipeline/search/kept/trials/*/models/*"))) == 2
 
 
 def test_the_table_is_ranked_and_names_what_varied(top: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,7 +266,7 @@ def test_parameters_edited_while_the_search_ran_are_not_overwritten(top: Path, m
             Path("params.yaml").write_text(original + "# a note\n")
 
     original = Path("params.yaml").read_text()
-    monkeypatch.setattr(runner, "Child", Editing)
+    monkeypatch.setattr(command, "start", Editing)
     with pytest.raises(Refusal, match=r"params.yaml: has been edited while the search ran, and is left as it is: repeat"):
         search(2, apply=True)
     assert Path("params.yaml").read_text() == original + "# a note\n"
@@ -286,7 +280,7 @@ def test_no_trial_begins_after_a_change_of_what_decides_results(top: Path, monke
             super().__init__(*arguments)
             Path("requirements.lock").write_text("torch==2\n")
 
-    monkeypatch.setattr(runner, "Child", Changing)
+    monkeypatch.setattr(command, "start", Changing)
     with pytest.raises(Refusal, match=r"these have changed: requirements.lock: undo the change"):
         search()
     assert FakeChild.starts == [0]
@@ -321,7 +315,7 @@ def test_a_search_killed_after_its_last_trial_ends_its_parent_run(top: Path, mon
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.SearchRunner, "conclude", killed)
+        patch.setattr(command.SearchRunner, "conclude", killed)
         with pytest.raises(KilledError):
             search(2)
     search(2)
@@ -380,35 +374,41 @@ def test_data_that_changed_or_is_missing_is_refused(top: Path) -> None:
 
 def test_a_second_search_of_the_same_name_and_a_damaged_study_are_refused(top: Path) -> None:
     folder = Path(".pipeline/search/tiny")
-    with command.claimed(folder), pytest.raises(Refusal, match="another process is running this search: wait for it"):
+    with files.locked(folder / "lock", wait=False), pytest.raises(Refusal, match="another process is running this search: wait for it"):
         search()
     files.write_text(folder / "study.db", "no database " * 1000)
     with pytest.raises(Refusal, match=r"study.db: cannot be opened as a study .*: restore it, or remove .pipeline/search/tiny"):
         search()
 
 
-OF_ALL = "augment: needs images"
+NONFINITE, OF_ALL, ELSEWHERE = ("train", "on_nonfinite"), ("augment",), ("stages",)
 
 
-class Failing(FakeChild):
-    """Ends at once with an exit code and this last line of its output, which may contain the path of its parameters."""
+def failing(monkeypatch: pytest.MonkeyPatch, exit_code: int, *location: str) -> None:
+    """Let each trial end at once, because of a key of its parameters at `location`, or of its data if there is none."""
 
-    exit_code, _begin, output = 2, 0, ""
+    class Failing(FakeChild):
+        returncode = exit_code
 
-    def __init__(self, trial: Any, *_: Any) -> None:
-        self.trial, self.slot, self.log = trial, 0, trial.folder / "log.txt"
-        self.log.write_text(f"resuming\n{self.output.replace('PARAMS', str(trial.paths.params))}\n")
+        def __init__(self, trial: TrialFolder, *_: Any) -> None:
+            file = "dvc.yaml" if location == ELSEWHERE else str(trial.paths.params)
+            place = {"location": location, "file": file, "line": 19} if location else {"place": "data/prepared"}
 
+            def refuse(*_: Any) -> int:
+                raise Refusal("it", **place)
 
-def failing(output: str, exit_code: int = 2) -> type[Failing]:
-    return type("Failing", (Failing,), {"output": output, "exit_code": exit_code})
+            with monkeypatch.context() as patch, suppress(Refusal):
+                patch.setattr(stages, "run", refuse)
+                run(str(trial.folder)) if exit_code == Refusal.exit_code else None
+
+    monkeypatch.setattr(command, "start", Failing)
 
 
 @pytest.mark.parametrize("more", [{}, {"skip": 1}], ids=["resumed", "skipped"])
 def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path, monkeypatch, more: dict[str, int]) -> None:
     search(1)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "Child", failing("", -9))
+        failing(patch, -9)
         with pytest.raises(Refusal, match=r"trial 1 ended with exit code -9: .*log.txt has its output: remove the cause, and repeat"):
             search(2)
     with pytest.raises(Refusal, match=r"--skip: 0 is not the number of an unfinished trial: the unfinished trials are 1"):
@@ -418,25 +418,23 @@ def test_a_child_that_dies_stops_the_search_and_is_resumed_or_skipped(top: Path,
     assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL" if more else "COMPLETE"]
 
 
-@pytest.mark.parametrize("message", ["train.on_nonfinite: step 2: it", "", OF_ALL])
-def test_a_trial_fails_by_its_parameters_if_the_error_names_one(top: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error stops the search if it names no parameter, or, before the training has begun, one that all trials share."""
-    output = f"error: PARAMS:19: {message}" if message else "error: data/prepared: is missing"
-    monkeypatch.setattr(runner, "Child", failing(output))
-    if message in ("", OF_ALL):
-        cause = f"data/prepared: is missing|{OF_ALL}"
-        with pytest.raises(Refusal, match=rf"trial 0 ended with exit code 2 \(.*({cause})\)"):
-            search(1)
+@pytest.mark.parametrize(
+    ("num_trained", "location", "stops"),
+    [(0, NONFINITE, False), (0, (), True), (0, OF_ALL, True), (1, OF_ALL, False), (1, ELSEWHERE, True)],
+)
+def test_a_trial_fails_by_its_parameters_if_the_error_names_one(
+    top: Path, num_trained: int, location: tuple[str, ...], stops: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error stops the search if it names no parameter, or, before any trial has trained, one that all trials share."""
+    if num_trained:
+        search(num_trained)
+    failing(monkeypatch, 2, *location)
+    if stops:
+        with pytest.raises(Refusal, match=rf"trial {num_trained} ended with exit code 2 \(.*(augment|data/prepared|stages): it\)"):
+            search(num_trained + 1)
         return
-    search(1)
-    assert f",{message}\n" in (top / ".pipeline/search/tiny/trials.csv").read_text()
-
-
-def test_after_a_trial_that_trained_an_error_concerns_one_trial_only(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    search(1)
-    monkeypatch.setattr(runner, "Child", failing(f"error: PARAMS:19: {OF_ALL}"))
-    search(2)
-    assert [trial[1] for trial in outcome(top)] == ["COMPLETE", "FAIL"]
+    search(num_trained + 1)
+    assert [row["reason"] for row in table() if row["outcome"] == "failed"] == [f"{'.'.join(location)}: it"]
 
 
 def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,15 +443,13 @@ def test_each_of_several_trials_gets_a_gpu_of_its_own(monkeypatch: pytest.Monkey
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(trial.utilization, "gpus", lambda: ["a", "b", "c"])
-    assert given("auto", 2) == ["0", "1", "2"]
-    assert given("auto", 1) == given("cpu", 2) == given("cuda:1", 2) == given("auto", 2, PIPELINE_PROCESSES=2) == [None]
+    assert given("auto", 4) == ["0", "1", "2", "0"]
+    assert given("auto", 1) == [None]
+    assert given("cpu", 2) == given("cuda:1", 2) == given("auto", 2, PIPELINE_PROCESSES=2) == [None, None]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
     assert given("cuda", 2) == ["3", "GPU-5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert given("auto", 2) == [None]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(trial.utilization, "gpus", list)
-    assert given("auto", 2) == [None]
+    assert given("auto", 2) == [None, None]
 
 
 @pytest.fixture
@@ -498,19 +494,6 @@ def stop_search(ready: Path) -> int:
     code = main(["search", str(projects.FILE)])
     thread.join()
     return code
-
-
-@pytest.mark.slow
-def test_a_real_trial_is_stopped_and_resumed_and_its_model_is_that_of_a_training_with_its_parameters(real: Path, monkeypatch) -> None:
-    projects.write({"trials": 1})
-    project.write_params(real, {"train.steps": 160})
-    monkeypatch.setenv("PIPELINE_CHECKPOINT_EVERY_STEPS", "4")
-    folder = real / ".pipeline/search/tiny/trials/0000"
-    assert stop_search(folder / ".pipeline/work/*/step-*") == 128 + signal.SIGTERM
-    assert main(["search", str(projects.FILE), "--apply"]) == 0
-    assert "resuming after step" in (folder / "log.txt").read_text()
-    stages.run("train")
-    assert files.digest(real / "models/model.safetensors") == files.digest(folder / "models/model.safetensors")
 
 
 @pytest.mark.slow

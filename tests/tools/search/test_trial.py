@@ -1,6 +1,5 @@
 """What a trial of a search leaves, read from its files, and the process that sends its journal to MLflow."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -14,21 +13,14 @@ from pipeline.tools.search.tracked import TrialRuns
 from pipeline.tools.search.trial import TRIAL_TAG, TrialFolder
 
 
-def test_a_metric_that_the_validation_did_not_determine_has_no_value(tmp_path: Path) -> None:
+def test_the_scores_are_those_of_the_exported_weights_without_what_is_undetermined(tmp_path: Path) -> None:
     trial = TrialFolder(tmp_path / "7", "search")
-    trial.paths.metrics.mkdir(parents=True)
-    (trial.paths.metrics / "train.json").write_text(json.dumps({"exported_step": 20}), encoding="utf-8")
-    trial.paths.history.parent.mkdir(parents=True)
-    trial.paths.history.write_text("step,valid/accuracy,valid/auroc\n10,0.5,0.5\n20,0.75,\n", encoding="utf-8")
-    assert trial.exported() == ({"valid/accuracy": 0.75}, 20)
-
-
-def test_the_scores_are_those_of_the_exported_weights_not_of_the_last_step(tmp_path: Path) -> None:
-    trial = TrialFolder(tmp_path / "7", "search")
-    files.write_json(trial.paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "valid": {"loss": 0.9}})
+    valid = {"loss": 0.3, "auroc": None}
+    files.write_json(
+        trial.paths.metrics / "train.json", {"steps": 20, "exported_step": 10, "valid": valid, "last": {"valid": {"loss": 0.9}}}
+    )
     files.write_json(trial.paths.metrics / "evaluate.json", {"test": {"loss": 0.4, "samples": 9}})
-    files.write_text(trial.paths.history, "step,train/loss,valid/loss,valid/auroc\n10,0.1,0.3,\n20,0.1,0.9,0.5\n")
-    assert trial.scores() == {"valid/loss": 0.3, "test/loss": 0.4}
+    assert (trial.exported(), trial.scores()) == (({"valid/loss": 0.3}, 10), {"valid/loss": 0.3, "test/loss": 0.4})
 
 
 def test_a_trial_gets_one_mirror_once_its_journal_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
