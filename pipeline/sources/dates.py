@@ -12,21 +12,8 @@ from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 FORMS = (
     "{day} {month} {year}",
     "{day} {short} {year}",

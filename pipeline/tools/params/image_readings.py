@@ -16,7 +16,7 @@ from pipeline.prepare.reading.find_tables import find_tables, visible_files
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.split_names import SPLIT_NAMES
 from pipeline.tools.params import cells, columns
-from pipeline.tools.params.questions import FOLDER, IMAGES, MOST_LISTED, Given, Name, Question
+from pipeline.tools.params.questions import MOST_LISTED, Given, Name, Question
 from pipeline.tools.params.table import Option, Table, Values, attempted, encoding_of, kind_of
 
 
@@ -43,7 +43,7 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
         one, other = shown(flat[0]), shown(deep[0])
         unclear = f"{one}/ has images, but {other}/ has only folders ({shown(listed(sorted(inside[deep[0]]), MOST_LISTED))}), so it is not clear which are the classes"
         alone = archives.alone(root, "that folder", [places[deep[0]]])
-        raise Question(root, f"{unclear}: {alone}, or, if {one} and {other} are two classes, add source={FOLDER}")
+        raise Question(root, f"{unclear}: {alone}, or, if {one} and {other} are two classes, add source=image_folder")
 
 
 def as_image_table(root: Path, given: Given) -> Values | None:
@@ -98,7 +98,7 @@ def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
 def of_single_table(path: Path, given: Given) -> Values | None:
     """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
     table = Table.read(path, encoding=encoding_of(given), given=given)
-    if table.holds_images and given.get(IMAGES) not in table.columns:
+    if table.holds_images and given.get("image_column") not in table.columns:
         return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
     folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
     if has_names and len(path.parts) > 2:
@@ -106,7 +106,7 @@ def of_single_table(path: Path, given: Given) -> Values | None:
     try:
         by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
     except Refusal:  # such as that of links in the environment of a checkout, beside a table of something else
-        if has_names or IMAGES in given:
+        if has_names or "image_column" in given:
             raise
         return None
     root = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
@@ -120,16 +120,16 @@ def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, t
     `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
     """
     existing = dict[Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
-    if not existing and IMAGES not in given:
+    if not existing and "image_column" not in given:
         return None
     best = [image for image, count in existing.items() if count == max(existing.values())]
-    image = given[IMAGES] if IMAGES in given else best[0]
+    image = given["image_column"] if "image_column" in given else best[0]
     if image in table.columns and not existing.get(image):
         example = shown(next(iter(table.columns[image]), ""), 60)
         missing = f"lists images such as {example}, but there are none of them in {root}"
         remedy = "put them there, or write as data=PATH the folder that has both"
         raise Refusal(f"data={path}: the column {shown(image)} {missing}: {remedy}")
-    return columns.answered(path, table, given, IMAGES, best)
+    return columns.answered(path, table, given, "image_column", best)
 
 
 def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:

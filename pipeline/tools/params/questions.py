@@ -9,14 +9,16 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.registry import USUAL_TASKS
 from pipeline.tools.params.commented_yaml import on_one_line
 
-ARRAYS, FOLDER, TABLE, ROWS, LABELLED, CORPUS = "arrays", "image_folder", "image_table", "table", "text_classification", "text"
-PAIRS = "text_pairs"
 MOST_LISTED = 8
-IMAGES, LABELS, TEXTS, SPLITS, WRITTEN = "image_column", "label_column", "text_column", "split_column", "target_column"
+CLASSES, REGRESSION, SEVERAL = USUAL_TASKS.values()
+WORDS = {
+    "image_column": "the images",
+    "label_column": "the labels",
+    "text_column": "the texts",
+    "split_column": "the splits",
+    "target_column": "the texts to write",
+}
 """The keys of the section `source` that name a column."""
-TASK, (CLASSES, REGRESSION, SEVERAL) = "task", USUAL_TASKS.values()
-DELIMITER = "label_delimiter"
-WORDS = {IMAGES: "the images", LABELS: "the labels", TEXTS: "the texts", SPLITS: "the splits", WRITTEN: "the texts to write"}
 Name = str | int
 Given = Mapping[str, Any]
 """The keys of the section `source` that the user has set."""

@@ -16,7 +16,7 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.looking import looking
 from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, numbers, sampled
-from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, Name, Question, assignment
+from pipeline.tools.params.questions import MOST_LISTED, WORDS, Given, Name, Question, assignment
 from pipeline.tools.params.texts import num_words
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
@@ -129,7 +129,8 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
         return False
     may_be = f"its first line may have the names of the columns, or be a row: {listed([shown(cell, 60) for cell in first], MOST_LISTED)}"
     raise Question(
-        path, f"{may_be}; add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
+        path,
+        f"{may_be}; add {assignment('label_column', label)} if these are names, or {assignment('label_column', first.index(label) + 1)} if not",
     )
 
 
