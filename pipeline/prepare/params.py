@@ -146,9 +146,8 @@ class SourceSettings(Section):
 
         `workers` is the number of threads or processes that decode samples, if the source needs them.
         """
-        raise Refusal(
-            f"pipeline/sources/{self.name}.py: its class `Settings` has no method `open(self, *, workers)`: define it, as docs/extending.md explains"
-        )
+        problem = "its class `Settings` has no method `open(self, *, workers)`"
+        raise Refusal(f"pipeline/sources/{self.name}.py: {problem}: define it, as docs/extending.md explains")
 
     def refuse_damaged(self, *, workers: int, within_s: float) -> None:
         """Raise Refusal if `prepare` would refuse files that `open` does not read, such as corrupt images. Return after `within_s` seconds.

@@ -17,7 +17,7 @@ from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
 from pipeline.prepare.reading.encodings import UTF8
-from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.names import SPLIT_NAMES
 from pipeline.prepare.reading.streams import read_text
 from pipeline.tasks.classification.targets import ClassTargets
 

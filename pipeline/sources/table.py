@@ -131,9 +131,8 @@ class Settings(LabelSettings, TableSettings):
                 f"source.root: {shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy
             ) from None
         if TRAIN not in labelled.targets:
-            raise Refusal(
-                f"source.split_column: {self.root}: has no row of train in the column {shown(self.split_column, 60)}: write {TRAIN} there"
-            )
+            problem = f"has no row of train in the column {shown(self.split_column, 60)}"
+            raise Refusal(f"source.split_column: {self.root}: {problem}: write {TRAIN} there")
         inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [])
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
@@ -176,9 +175,8 @@ class Settings(LabelSettings, TableSettings):
         known: list[Column] = [*range(1, len(names) + 1)] if isinstance(labels[0], int) else [name for name in names if name]
         for key in (*OF_KIND, "ignored_columns", "formats"):
             if unknown := [name for name in (dict(self.formats) if key == "formats" else getattr(self, key)) if name not in known]:
-                raise Refusal(
-                    f"source.{key}: {self.root} has no column {shown(unknown[0], 60)}: its columns are {shown(', '.join(map(str, known)))}"
-                )
+                remedy = f"its columns are {shown(', '.join(map(str, known)))}"
+                raise Refusal(f"source.{key}: {self.root} has no column {shown(unknown[0], 60)}: {remedy}")
         if repeated := [name for name in known if known.count(name) > 1]:
             raise Refusal(f"source.root: {self.root}: has {shown(repeated[0], 60)} as the name of several columns: rename them")
         return [name for name in known if name not in {*labels, self.split_column, self.group_column, *self.ignored_columns}]
@@ -213,13 +211,11 @@ class Settings(LabelSettings, TableSettings):
             )
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
-            raise Refusal(
-                f"source.root: {self.root}: has no column that can be an input: {why}; texts are read by source=text_classification"
-            )
+            problem = f"has no column that can be an input: {why}"
+            raise Refusal(f"source.root: {self.root}: {problem}; texts are read by source=text_classification")
         if len(parts) > MOST_COLUMNS:
-            raise Refusal(
-                f"source.root: {self.root}: has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}: add some to source.ignored_columns"
-            )
+            problem = f"has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}"
+            raise Refusal(f"source.root: {self.root}: {problem}: add some to source.ignored_columns")
         return parts, [*sentences, *warnings]
 
 

@@ -88,10 +88,8 @@ class Settings(PairSettings):
     def found_tables(self) -> Tables:
         paths = self.tables()
         if not paths:
-            raise Refusal(
-                f"source.root: {self.root} is neither a table nor a folder with a table called train: "
-                f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
-            )
+            remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
+            raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
         return paths
 
     def pairs(self, labelled: Labelled) -> Iterator[Pairs]:

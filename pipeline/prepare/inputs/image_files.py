@@ -147,10 +147,8 @@ class ImageFileSettings(SourceSettings):
                 if time.monotonic() > until_s:
                     break
         if problems and self.on_corrupt == "fail":
-            raise Refusal(
-                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}: "
-                "repair or remove them, or write `source.on_corrupt: skip`"
-            )
+            several = f"{len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}"
+            raise Refusal(f"{self.place}: {several}: repair or remove them, or write `source.on_corrupt: skip`")
         sentences = self.few_levels(notable, num_decoded - len(problems))
         if until_s == math.inf:
             for sentence in sentences:

@@ -122,9 +122,8 @@ class PairRows:
             targets, target_lengths = target_rows(self.tokenizer, pairs.targets, inputs)
             empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
             if len(empty):
-                raise Refusal(
-                    f"source.root: {pairs.places[empty[0]]}: has a text in which the tokenizer finds no token: change or remove the pair"
-                )
+                problem = "has a text in which the tokenizer finds no token: change or remove the pair"
+                raise Refusal(f"source.root: {pairs.places[empty[0]]}: {problem}")
             truncated["max_length"] += int((lengths > self.settings.max_length).sum())
             truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
             padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))

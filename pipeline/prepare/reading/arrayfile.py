@@ -106,7 +106,7 @@ def folder_entries(root: Path) -> Iterator[ArrayEntry]:
             size_bytes = untrusted.size_bytes(path)
         except OSError as error:
             raise Refusal(f"source.root: {shown(path)}: cannot be read ({untrusted.reason(error)}): write it again") from None
-        yield path.name, shown(path), partial(path.open, "rb"), size_bytes
+        yield path.name, shown(path), partial(open_file, path), size_bytes
 
 
 def archive_entries(root: Path) -> Iterator[ArrayEntry]:
@@ -124,6 +124,10 @@ def archive_entries(root: Path) -> Iterator[ArrayEntry]:
             problem = f"uses compression method {member.compress_type}, which is not supported"
             raise Refusal(f"source.root: {place}: {problem}: write the .npz file with numpy.savez")
         yield member.filename, place, partial(open_member, root, member.filename), member.file_size
+
+
+def open_file(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def open_member(root: Path, name: str) -> IO[bytes]:

@@ -21,8 +21,8 @@ from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask,
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 from pipeline.prepare.reading.find_tables import Tables
 from pipeline.prepare.reading.labels import Labels, NoLabel
+from pipeline.prepare.reading.names import split_of_value
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.split_names import split_of_value
 from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
 
 MOST_EMPTY = 3

@@ -97,9 +97,8 @@ class Worker(Generic[Item, Result]):
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(
-                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this environment variable to a smaller number"
-            ) from None
+            problem = f"a decoding process cannot be started ({reason(error)})"
+            raise Refusal(f"PIPELINE_WORKERS: {problem}: set this environment variable to a smaller number") from None
         child_end.close()
 
     def call(self, item: Item) -> Result:

@@ -28,14 +28,13 @@ from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.looking import looking
-from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.reading.names import split_in
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
 from pipeline.tools.params import columns, images
-from pipeline.tools.params.questions import Given, Question
+from pipeline.tools.params.cells import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 from pipeline.tools.params.readings import READERS
-from pipeline.tools.params.table import Table, encoding_of, kind_of
-from pipeline.tools.params.texts import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
+from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
 
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""

@@ -16,11 +16,22 @@ from pipeline.prepare.reading import archives, delimited, encodings, lines, stre
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.line_files import are_parallel, find_line_files
 from pipeline.prepare.reading.lines import WrongLines
-from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.reading.names import split_in
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.image_readings import as_image_folder, as_image_table, class_layout
-from pipeline.tools.params.questions import MOST_LISTED, Given, Question, ways
-from pipeline.tools.params.table import TEXT_SUFFIXES, Table, Values, attempted, encoding_of, kind_of, train_tables
+from pipeline.tools.params.images import as_image_folder, as_image_table, class_layout
+from pipeline.tools.params.table import (
+    MOST_LISTED,
+    TEXT_SUFFIXES,
+    Given,
+    Question,
+    Table,
+    Values,
+    attempted,
+    encoding_of,
+    kind_of,
+    train_tables,
+    ways,
+)
 
 COLUMNS_OF_FILES: dict[str, Any] = {"text_column": None, "label_column": None, "split_column": None}
 MOST_BLANK = 0.05

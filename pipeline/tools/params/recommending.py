@@ -17,10 +17,10 @@ from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
 from pipeline.prepare.params import PrepareParams
 from pipeline.tools import training_time
+from pipeline.tools.params.cells import IDEOGRAPHS, share
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import Finding
 from pipeline.tools.params.images import LARGE
-from pipeline.tools.params.texts import IDEOGRAPHS, share
 from pipeline.train.params import TrainParams
 
 IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"

@@ -8,8 +8,7 @@ from pipeline.core.cells import as_number, is_missing
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.columns import MOST_NUMBERED
-from pipeline.tools.params.questions import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, Given, Name, Question, assignment
-from pipeline.tools.params.table import Table
+from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, Given, Name, Question, Table, assignment
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""

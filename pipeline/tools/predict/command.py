@@ -96,7 +96,7 @@ def load(models: Sequence[str], beam: int, column: str | None, encoding: str | N
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.table_column import parsed
+    from pipeline.tools.predict.protocols import parsed
 
     machine = Machine.set_up(Environment.read())
     loaded = load_ensemble(models, device=str(machine.device), column=None if column is None else parsed(column))
