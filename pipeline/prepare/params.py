@@ -98,9 +98,7 @@ class SourceSettings(Section):
     @classmethod
     def refuse_unusable_root(cls, root: Path) -> Path:
         if root == Path():
-            raise ValueError(
-                "is the checkout itself, which also contains the results of the stages: write the path of the folder or file with the data"
-            )
+            raise ValueError("is the checkout itself, which also has the results of the stages: write the path of the data")
         if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
             raise ValueError("contains a line break or another control character: rename the folder or file")
         if cls.embedded and root != Path(cls.RECOMMENDED["root"]):

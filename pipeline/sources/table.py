@@ -126,10 +126,8 @@ class Settings(LabelSettings, TableSettings):
         except MissingColumn as error:
             if error.column not in names:
                 raise
-            remedy = "add it there, or, if it is no input, to source.ignored_columns"
-            raise Refusal(
-                f"source.root: {shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy
-            ) from None
+            problem = f"{shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}"
+            raise Refusal(f"source.root: {problem}: add it there, or, if it is no input, to source.ignored_columns") from None
         if TRAIN not in labelled.targets:
             problem = f"has no row of train in the column {shown(self.split_column, 60)}"
             raise Refusal(f"source.split_column: {self.root}: {problem}: write {TRAIN} there")
@@ -201,14 +199,12 @@ class Settings(LabelSettings, TableSettings):
                 outliers += survey.outliers() if kind == "number" else []
         if outliers:
             marks = [*dict.fromkeys(mark for mark, _ in outliers)]
-            warnings.append(
-                f"warning: {'; '.join(sentence for _, sentence in outliers)}: if it means no value, add {marks_added(marks, self)}"
-            )
+            found = "; ".join(sentence for _, sentence in outliers)
+            warnings.append(f"warning: {found}: if it means no value, add {marks_added(marks, self)}")
         sentences = [f"columns of the kind {kind}: {listed(several, MOST_NAMED)}" for kind, several in kinds.items() if several]
         if left_out:
-            sentences.append(
-                f"columns not used: {listed(left_out, MOST_NAMED)}; source.category_columns or source.number_columns can name them"
-            )
+            ways = "source.category_columns or source.number_columns can name them"
+            sentences.append(f"columns not used: {listed(left_out, MOST_NAMED)}; {ways}")
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
             problem = f"has no column that can be an input: {why}"

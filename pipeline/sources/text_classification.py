@@ -167,9 +167,8 @@ class Settings(LabelSettings, TextSettings):
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
         read = partial(read_files, tree, layout, self.root, self.encoding)
-        dataset = self.dataset(
-            ClassTargets.named(layout.classes, str(self.root)), layout.targets, read, layout.names, paths, notes=layout.notes
-        )
+        task = ClassTargets.named(layout.classes, str(self.root))
+        dataset = self.dataset(task, layout.targets, read, layout.names, paths, notes=layout.notes)
         return replace(dataset, described={"whole_files": True})
 
     def dataset(

@@ -53,13 +53,7 @@ class PairSettings(TextSettings):
     target_length: Annotated[int, Field(ge=1 + ENDS, le=65_536)]
     """Number of tokens of a target text, with the token before it and the one that ends it. A longer one is truncated, and then has no end."""
 
-    RECOMMENDED: ClassVar = {
-        "duplicates": "together",
-        "tokenizer": "bpe",
-        "vocabulary": 4000,
-        "max_length": 128,
-        "target_length": 128,
-    }
+    RECOMMENDED: ClassVar = {"duplicates": "together", "tokenizer": "bpe", "vocabulary": 4000, "max_length": 128, "target_length": 128}
 
     def example_inputs(self, example: TextPairInputs) -> TextPairInputs:  # type: ignore[override]  # of another kind of inputs
         tokenizer = super().example_inputs(TextInputs.example()).tokenizer

@@ -87,10 +87,8 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
 
 def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
     """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
-    known = bool(tables.suffix_of(Path(path)))
-    return (
-        not (known or lines.is_document(path) or path.name.lower().endswith((*IMAGE_SUFFIXES, *archives.SUFFIXES))) if of_lines else known
-    )
+    known, others = bool(tables.suffix_of(Path(path))), (*IMAGE_SUFFIXES, *archives.SUFFIXES)
+    return not (known or lines.is_document(path) or path.name.lower().endswith(others)) if of_lines else known
 
 
 def stem_of(path: PurePosixPath) -> str:

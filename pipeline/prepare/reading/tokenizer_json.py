@@ -161,6 +161,5 @@ def around(part: Any) -> tuple[list[int], list[int]]:
 def unsupported(noun: str, part: Any) -> NotImplementedError:
     """Return an exception that names the types in a part of a tokenizer, and shows the beginning of the part."""
     name = part.get("type", "of unknown type") if isinstance(part, dict) else "of unknown type"
-    return NotImplementedError(
-        f"the {noun} {untrusted.shown(name, SHOWN)}, which is not supported: {untrusted.shown(json.dumps(part), SHOWN)}"
-    )
+    beginning = untrusted.shown(json.dumps(part), SHOWN)
+    return NotImplementedError(f"the {noun} {untrusted.shown(name, SHOWN)}, which is not supported: {beginning}")

@@ -70,7 +70,10 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
     task, wanted = given.get("task"), given.get("label_column")
     if isinstance(wanted, list):
         chosen(path, table, "label_column", given, ())  # refuses columns that do not exist
-        return {"task": task or task_of_several(path, table, wanted), "label_column": wanted}
+        if task is None and not all(cells.is_mark(table.columns.get(name, ())) for name in wanted):
+            regression = f"to train a regression, add {assignment('task', REGRESSION)}"
+            raise Question(path, f"these columns have other values than 0 and 1: {regression}")
+        return {"task": task or (CLASSES if are_exclusive(table, wanted) else SEVERAL), "label_column": wanted}
     rest = table._replace(columns={name: values for name, values in table.columns.items() if name not in others})
     if task == REGRESSION:
         return {"label_column": chosen(path, table, "label_column", given, rest.where(cells.are_numbers))}
@@ -101,19 +104,18 @@ def several_labels(
         if task == SEVERAL:
             return {"label_column": marks}
         if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
-            several = (
-                f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment('task', SEVERAL)}"
+            several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several"
+            raise Question(
+                path, f"{several}: add {assignment('task', SEVERAL)}; if one of them is the class, add {ways('label_column', marks)}"
             )
-            raise Question(path, f"{several}; if one of them is the class, add {ways('label_column', marks)}")
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
     if task != SEVERAL and (task is not None or not possible):
         return None
     name = chosen(path, table, "label_column", {**given, "task": SEVERAL}, [*possible])
-    signs = [
-        sign for sign in cells.DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))
-    ]
+    written = [value for value in table.columns.get(name, ()) if isinstance(value, str)]
+    signs = [sign for sign in cells.DELIMITERS[:-1] if any(sign in value for value in written)]
     if name not in lists and "label_delimiter" not in given and signs:
         unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
         raise Question(path, f"{unclear}: add {ways('label_delimiter', (*signs, None))}")
@@ -124,8 +126,7 @@ def either(path: Path, name: Name, known: Sequence[float]) -> Question:
     """Return the question whether a column with the whole numbers `known`, in ascending order, has classes or numbers."""
     problem = f"the column {shown(name, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
     return Question(
-        path,
-        f"{problem}: to predict numbers, add {assignment('task', REGRESSION)}; if they are classes, add {assignment('task', CLASSES)}",
+        path, f"{problem}: to predict numbers, add {assignment('task', REGRESSION)}; if they are classes, add {assignment('task', CLASSES)}"
     )
 
 
@@ -151,12 +152,6 @@ def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) 
         remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
     has = f"the column {shown(named[0], 60)} has {kind(table, named[0])}"
     raise Question(path, f"{has}: {remedy}; to predict another column, add {ways('label_column', found)}")
-
-
-def task_of_several(path: Path, table: Table, names: Sequence[Name]) -> str:
-    if not all(cells.is_mark(table.columns.get(name, ())) for name in names):
-        raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {assignment('task', REGRESSION)}")
-    return CLASSES if are_exclusive(table, names) else SEVERAL
 
 
 def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: Sequence[Name]) -> None:
@@ -214,18 +209,15 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     sources = with_references(table, strings)
     taken = (split, given.get("text_column"), given.get("target_column"))
     found = strings or [name for name in table.where(cells.are_strings) if name != split]
-    others = [name for name in found if name not in taken] or [
-        name for name in table.where(lambda values: bool(cells.filled(values))) if name not in taken
-    ]
+    filled = table.where(lambda values: bool(cells.filled(values)))
+    others = [name for name in found if name not in taken] or [name for name in filled if name not in taken]
     if not is_wanted and sources:
         [source], [target] = sources, [name for name in strings if name not in sources]
-        several = (
-            f"the column {shown(source, 60)} has {len(set(table.columns[source]))} different texts in {len(table.columns[source])} rows"
-        )
+        values = table.columns[source]
+        several = f"the column {shown(source, 60)} has {len(set(values))} different texts in {len(values)} rows"
         pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment('target_column', target)}"
-        raise Question(
-            path, f"{several}: {pairs}; if they are classes, add {assignment('label_column', source)} {assignment('task', CLASSES)}"
-        )
+        classes = f"{assignment('label_column', source)} {assignment('task', CLASSES)}"
+        raise Question(path, f"{several}: {pairs}; if they are classes, add {classes}")
     if "target_column" not in given and others:
         classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
         texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"

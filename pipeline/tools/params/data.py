@@ -1,6 +1,5 @@
 """`set data=PATH`: looks at data of the user's own, and finds the section `source` that reads them, and facts about them for a recommendation."""
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
-from pipeline.prepare.reading import archives, encodings, tables
+from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Keys
@@ -75,7 +74,7 @@ def look(root: Path, given: Given) -> Finding:
     `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the source that reads the most kinds of files that are there.
     """
     if not root.exists():
-        raise absent(root)
+        raise Refusal(f"data={root}: there is no such file or folder: correct the path; a file in an archive must be unpacked")
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
     try:
@@ -105,16 +104,6 @@ def look(root: Path, given: Given) -> Finding:
     beside = refusals.get("table")
     lines += beside.questions if name == "text_classification" and isinstance(beside, Question) else ()
     return replace(found[name], lines=(*found[name].lines, *lines))
-
-
-def absent(root: Path) -> Refusal:
-    """Return the refusal of a path that does not exist, or that leads into an archive."""
-    archive = next((folder for folder in root.parents if folder.is_file()), root)
-    before, folder = archives.unpacked(archive)
-    if archive == root or not before:
-        return Refusal(f"data={root}: there is no such file or folder: correct the path")
-    way = shlex.quote(f"data={folder / root.relative_to(archive)}")
-    return Refusal(f"data={root}: is in the archive {archive}, which is only read as a whole: {before}write {way}")
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -160,22 +149,17 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
     First those that may have labels: tables, images, lists of images, and arrays outside of folders. Then those that have none: images whose folder is called like a
     test, and tables of which no column looks like labels. At last all others in a folder of labelled texts.
     """
-    labelled, unlabelled, others = list[str](), list[str](), list[str]()
+    source, labelled, unlabelled, others = finding.source["name"], list[str](), list[str](), list[str]()
     for name in names if root.is_dir() or root not in finding.files else ():
         if root / name in finding.files:
             continue
         if kind_of(name) in ("image", "table"):
             (unlabelled if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
         elif (kind_of(name) == "text" and lists_images(root / name)) or (
-            kind_of(name) == "array" and "/" not in name and finding.source["name"] != "arrays"
+            kind_of(name) == "array" and "/" not in name and source != "arrays"
         ):
             labelled.append(name)
-        elif (
-            finding.source["name"] == "text_classification"
-            and root.is_dir()
-            and kind_of(name) in ("text", "other")
-            and not is_document(name)
-        ):
+        elif source == "text_classification" and root.is_dir() and kind_of(name) in ("text", "other") and not is_document(name):
             others.append(name)
     return labelled, unlabelled, others
 
@@ -325,12 +309,11 @@ def describe_corpus(values: Mapping[str, Any]) -> Finding:
     num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    lines = [
-        f"{settings.root}: {READERS['text'].title}: {'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
-    ]
+    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
     sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
-    return Finding({**values, **sizes}, (*lines, *described), files, num_characters, frozenset())
+    lines = (f"{settings.root}: {READERS['text'].title}: {size}", *described)
+    return Finding({**values, **sizes}, lines, files, num_characters, frozenset())
 
 
 def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]:

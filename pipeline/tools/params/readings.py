@@ -104,8 +104,8 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
                 paths += [path] if labelled_lines([path], encoding_of(given)) else []
         if len(paths) > 1:
             names = [path.name for path in paths]
-            pattern = beginning(names) + "*" + beginning([name[::-1] for name in names])[::-1]
-            raise Question(root, f"{len(names)} files have a label in each line: add {ways('table', (pattern, *names))}")
+            first, last = (os.path.commonprefix(some) for some in (names, [name[::-1] for name in names]))  # noqa: RUF071  # of characters
+            raise Question(root, f"{len(names)} files have a label in each line: add {ways('table', (f'{first}*{last[::-1]}', *names))}")
         place = paths[0] if paths else root
     else:
         place, paths = root, of_splits.get(TRAIN, [])
@@ -124,11 +124,6 @@ def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> N
         beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
         suffixes = f"{beside}{counted(len(sets), 'set')} of files whose suffixes may be classes"
         raise Question(root, f"has {suffixes}: add {ways('table', choices)}")
-
-
-def beginning(names: Sequence[str]) -> str:
-    """Return the characters with which all names begin."""
-    return os.path.commonprefix(names)  # noqa: RUF071  # of characters, not of folders
 
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
@@ -189,12 +184,6 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
     return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
-def have_pairs(path: Path, given: Given) -> bool:
-    """Return True if each line of a file has two texts, with a tab between them."""
-    table = Table.of_fields(path, encoding_of(given))
-    return table is not None and bool(columns.pair_columns(table, None))
-
-
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = find_line_files(root).get(TRAIN, {})
@@ -250,7 +239,8 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if layout and len(layout.classes) > 1:
             return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
-        if have_pairs(path, given):
+        table = Table.of_fields(path, encoding_of(given))
+        if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
     return {}

@@ -118,7 +118,9 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     if finding.source["name"] == "text_pairs":
         values |= {"model.width": 128, "model.dropout": 0.1, "optimizer.learning_rate": 1e-3}
         return PAIRS_PRESET, written(values | of_length(num_samples(finding)[TRAIN], large=False, texts=False, most=most))
-    values |= of_texts(finding) if finding.texts else {} if finding.inputs else models(finding)[model]
+    if finding.texts and finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5:
+        values["model.max_n"] = 4  # a pair of ideographs is a word, but a pair of letters is not
+    values |= {} if finding.texts or finding.inputs else models(finding)[model]
     preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
@@ -133,13 +135,6 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
         values |= {"train.metric": "valid/macro_f1", "train.export_weights": "best"}
     values["evaluate.top_k"] = min(3, max(1, len(counts) - 1))
     return preset, written(values)
-
-
-def of_texts(finding: Finding) -> dict[str, object]:
-    """Return the values for labelled texts beside those of `finding.source`."""
-    # a pair of ideographs is a word, but a pair of letters is not
-    is_alphabetic = finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5
-    return {"model.max_n": 4} if is_alphabetic else {}
 
 
 def models(finding: Finding) -> list[dict[str, object]]:

@@ -20,9 +20,8 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     Raises Refusal and Question if it has texts beside other columns, or if the column to predict, or what it holds, is not clear.
     """
     marks = {str(mark) for mark in given.get("missing") or ()}
-    table = table._replace(
-        columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in table.columns.items()}
-    )
+    columns_read = table.columns.items()
+    table = table._replace(columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in columns_read})
     texts = columns.texts(table)
     usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
     if "name" not in given:
