@@ -11,16 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.cells import (
-    LARGEST,
-    NUMBER_FORMAT,
-    Floats,
-    Kind,
-    as_category,
-    is_constant,
-    is_too_large,
-    kind_of_format,
-)
+from pipeline.core.cells import LARGEST, NUMBER_FORMAT, Floats, Kind, as_category, is_constant, is_too_large, kind_of_format
 from pipeline.core.refusal import Refusal
 from pipeline.core.section import Column
 from pipeline.core.untrusted import shown
@@ -283,7 +274,8 @@ class Survey:
         if kind == "number" and self.whole is not None and not self.written:
             if self.name in INDICES:
                 return LeftOut("the index that pandas adds")
-            if count_rows(np.concatenate(self.whole)):
+            numbers = np.concatenate(self.whole)  # in any order, with few gaps
+            if len(numbers) >= FEWEST_COUNTED and len(np.unique(numbers)) == len(numbers) and np.ptp(numbers) < 2 * len(numbers):
                 return LeftOut("it numbers the rows")
         return kind
 
@@ -294,9 +286,8 @@ class Survey:
             found.append("has one value for each label")
         elif self.known < self.rows and np.count_nonzero(self.known_of_label) == 1 < len(names):
             found.append(f"has values only in rows of {shown(names[int(self.known_of_label.argmax())], 40)}")
-        return [
-            f"warning: the column {name} {what}: if it is not known before the label, add source.ignored_columns=[{name}]" for what in found
-        ]
+        remedy = f"if it is not known before the label, add source.ignored_columns=[{name}]"
+        return [f"warning: the column {name} {what}: {remedy}" for what in found]
 
 
 def added(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -305,10 +296,3 @@ def added(counts: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int6
     total[: len(counts)] += counts
     total[: len(more)] += more
     return total
-
-
-def count_rows(found: Floats) -> bool:
-    """Return True if whole numbers number the rows, in any order: they are all different, with few gaps."""
-    if len(found) < FEWEST_COUNTED or len(np.unique(found)) < len(found):
-        return False
-    return bool(np.ptp(found) < 2 * len(found))

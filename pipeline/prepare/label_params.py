@@ -41,13 +41,7 @@ class LabelSettings(SourceSettings):
     """How missing splits are drawn: at `random`, class by class; or by `position`, for rows in the order of time: the last rows are the test split, and
     those before them the validation split."""
 
-    RECOMMENDED: ClassVar = {
-        "task": USUAL_TASK,
-        "label_delimiter": None,
-        "positive_class": None,
-        "group_column": None,
-        "divide": "random",
-    }
+    RECOMMENDED: ClassVar = {"task": USUAL_TASK, "label_delimiter": None, "positive_class": None, "group_column": None, "divide": "random"}
     ADDED: ClassVar = {"task": USUAL_TASK, "label_delimiter": None, "positive_class": None, "group_column": None, "divide": "random"}
 
     @field_validator("label_column")

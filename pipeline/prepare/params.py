@@ -98,9 +98,7 @@ class SourceSettings(Section):
     @classmethod
     def refuse_unusable_root(cls, root: Path) -> Path:
         if root == Path():
-            raise ValueError(
-                "is the checkout itself, which also contains the results of the stages: write the path of the folder or file with the data"
-            )
+            raise ValueError("is the checkout itself, which also has the results of the stages: write the path of the data")
         if any(unicodedata.category(sign) in ("Cc", "Zl", "Zp") for sign in str(root)):  # it would split the lines of a message
             raise ValueError("contains a line break or another control character: rename the folder or file")
         if cls.embedded and root != Path(cls.RECOMMENDED["root"]):
@@ -146,9 +144,8 @@ class SourceSettings(Section):
 
         `workers` is the number of threads or processes that decode samples, if the source needs them.
         """
-        raise Refusal(
-            f"pipeline/sources/{self.name}.py: its class `Settings` has no method `open(self, *, workers)`: define it, as docs/extending.md explains"
-        )
+        problem = "its class `Settings` has no method `open(self, *, workers)`"
+        raise Refusal(f"pipeline/sources/{self.name}.py: {problem}: define it, as docs/extending.md explains")
 
     def refuse_damaged(self, *, workers: int, within_s: float) -> None:
         """Raise Refusal if `prepare` would refuse files that `open` does not read, such as corrupt images. Return after `within_s` seconds.

@@ -57,10 +57,8 @@ class RowFile:
 
         The length of the header does not depend on `rows`: numpy pads the header so that the first dimension can grow.
         """
-        header = io.BytesIO()
-        npy.write_array_header_1_0(
-            header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (rows, *self.row_shape)}
-        )
+        header, shape = io.BytesIO(), (rows, *self.row_shape)
+        npy.write_array_header_1_0(header, {"descr": npy.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape})
         return header.getvalue()
 
     def offset(self, row: int) -> int:

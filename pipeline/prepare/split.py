@@ -57,14 +57,11 @@ def assign(
     assigned = {split: np.full(len(numbers), split, dtype="<U5") for split, numbers in targets.items()}
     shares = {split: share for split, share in {TEST: test, VALID: valid}.items() if share and split not in targets}
     if TEST not in targets and not test:
-        raise Refusal(
-            "source.test: the dataset has no test split of its own: write the share of the train samples to use for it, such as `source.test: 0.2`"
-        )
+        remedy = "write the share of the train samples to use for it, such as `source.test: 0.2`"
+        raise Refusal(f"source.test: the dataset has no test split of its own: {remedy}")
     if isinstance(valid, Fold) and VALID in targets:
-        raise Refusal(
-            "source.folds: the dataset has a validation split of its own, which stays as it is: write null; to train on folds, move its samples "
-            "to the train split"
-        )
+        problem = "the dataset has a validation split of its own, which stays as it is"
+        raise Refusal(f"source.folds: {problem}: write null; to train on folds, move its samples to the train split")
     if by_position:
         return assigned | {TRAIN: divided_by_position(assigned[TRAIN], shares)}
     classes = strata = task.strata(targets[TRAIN])

@@ -149,9 +149,7 @@ def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Map
 def also_in(digests: Mapping[str, NDArray[np.uint64]]) -> dict[str, dict[str, int]]:
     """Return for each split how many of its samples each split before it has, too. `digests` are those of the rows of each split."""
     names = list(digests)
-    return {
-        name: {other: int(np.isin(digests[name], digests[other]).sum()) for other in names[:number]} for number, name in enumerate(names)
-    }
+    return {name: {other: int(np.isin(digests[name], digests[other]).sum()) for other in names[:at]} for at, name in enumerate(names)}
 
 
 def write_keys(

@@ -17,7 +17,7 @@ from pipeline.prepare.inputs.image import Statistics
 from pipeline.prepare.params import Duplicates, SourceSettings
 from pipeline.prepare.reading.arrayfile import ArrayFile, array_files
 from pipeline.prepare.reading.encodings import UTF8
-from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.names import SPLIT_NAMES
 from pipeline.prepare.reading.streams import read_text
 from pipeline.tasks.classification.targets import ClassTargets
 
@@ -58,9 +58,7 @@ class Settings(SourceSettings):
         inputs = {split: checked_inputs(arrays[f"{key}inputs"], targets[split]) for split, key in keys.items()}
         shapes = {image_shape(array) for array in inputs.values()}
         if len(shapes) > 1:
-            raise Refusal(
-                f"source.root: {self.root}: the splits have images of different shapes {sorted(shapes)}: save all images with one shape"
-            )
+            raise refusal(self.root, f"the splits have images of different shapes {sorted(shapes)}: save all images with one shape")
         classes = class_names(arrays.get("classes"), self.root, targets)
         together = self.duplicates == "together"
         return RawDataset(
@@ -71,6 +69,11 @@ class Settings(SourceSettings):
             drawing_keys=partial(contents, inputs[TRAIN]) if together else None,
             together=together,
         )
+
+
+def refusal(place: Path | ArrayFile, problem: str) -> Refusal:
+    """Return the refusal of the root or of an array. `problem` ends with the remedy."""
+    return Refusal(f"{place.place}: {problem}" if isinstance(place, ArrayFile) else f"source.root: {place}: {problem}")
 
 
 def renamed(arrays: dict[str, ArrayFile], root: Path) -> dict[str, ArrayFile]:
@@ -84,7 +87,7 @@ def renamed(arrays: dict[str, ArrayFile], root: Path) -> dict[str, ArrayFile]:
         splits, parts = ([names[word] for word in words if word in names] for names in (SPLIT_NAMES, PART_NAMES))
         known = "-".join((*splits, *parts)) if len(parts) == 1 and len(splits) == len(words) - 1 <= 1 else name
         if known in found:
-            raise Refusal(f"source.root: {root}: has two arrays that mean {known} ({found[known].place}, {array.place}): remove one")
+            raise refusal(root, f"has two arrays that mean {known} ({found[known].place}, {array.place}): remove one")
         found[known] = array
     return found
 
@@ -98,58 +101,46 @@ def split_keys(arrays: dict[str, ArrayFile], root: Path) -> dict[str, str]:
     listed = ", ".join(sorted(arrays)) or "none"
     unknown = sorted(set(arrays) - KNOWN)
     if unknown:
-        raise Refusal(
-            f"source.root: {root}: has an unknown array {unknown[0]}: remove it, or rename it to one of {', '.join(sorted(KNOWN))}"
-        )
+        raise refusal(root, f"has an unknown array {unknown[0]}: remove it, or rename it to one of {', '.join(sorted(KNOWN))}")
     keys = {split: f"{split}-" for split in SPLITS if any(f"{split}-{part}" in arrays for part in PARTS)}
     if any(part in arrays for part in PARTS):
         if keys:
-            raise Refusal(
-                f"source.root: {root}: has inputs or targets both with and without a split in their names ({listed}): rename or remove some"
-            )
+            both = "has inputs or targets both with and without a split in their names"
+            raise refusal(root, f"{both} ({listed}): rename or remove some")
         keys = {TRAIN: ""}
     missing = [f"{key}{part}" for key in {TRAIN: "train-", **keys}.values() for part in PARTS if f"{key}{part}" not in arrays]
     if missing:
-        raise Refusal(f"source.root: {root}: has no array {missing[0]} (found: {listed}): add it")
+        raise refusal(root, f"has no array {missing[0]} (found: {listed}): add it")
     return keys
 
 
 def read_targets(array: ArrayFile) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.shape not in ((array.shape[:1]), (*array.shape[:1], 1)):
-        raise Refusal(
-            f"{array.place}: has shape {array.shape} and dtype {array.dtype}: "
-            "save class numbers with shape (samples,) and an integer dtype, such as int64"
-        )
+        remedy = "save class numbers with shape (samples,) and an integer dtype, such as int64"
+        raise refusal(array, f"has shape {array.shape} and dtype {array.dtype}: {remedy}")
     if array.shape[0] == 0:
-        raise Refusal(f"{array.place}: has no samples: add some, or remove the arrays of this split")
+        raise refusal(array, "has no samples: add some, or remove the arrays of this split")
     targets = next(array.blocks(array.shape[0])).reshape(-1)
     if targets.min() < 0 or targets.max() > np.iinfo(np.int32).max:
-        raise Refusal(
-            f"{array.place}: has negative or too large class numbers ({targets.min()} to {targets.max()}): "
-            "number the classes from 0 without gaps"
-        )
+        problem = f"has negative or too large class numbers ({targets.min()} to {targets.max()})"
+        raise refusal(array, f"{problem}: number the classes from 0 without gaps")
     return targets.astype(np.int64)
 
 
 def checked_inputs(array: ArrayFile, targets: NDArray[np.int64]) -> ArrayFile:
+    has, sizes = f"has shape {array.shape}", array.shape[1:]
     if array.dtype != np.uint8:
-        raise Refusal(
-            f"{array.place}: has dtype {array.dtype}: save uint8 values from 0 to 255, such as `(255 * x).round().astype(np.uint8)` "
-            "for x from 0 to 1"
-        )
-    if len(array.shape) not in (3, 4) or 0 in array.shape[1:]:
-        raise Refusal(f"{array.place}: has shape {array.shape}: save (samples, height, width) or (samples, height, width, channels)")
+        remedy = "save uint8 values from 0 to 255, such as `(255 * x).round().astype(np.uint8)` for x from 0 to 1"
+        raise refusal(array, f"has dtype {array.dtype}: {remedy}")
+    if len(array.shape) not in (3, 4) or 0 in sizes:
+        raise refusal(array, f"{has}: save (samples, height, width) or (samples, height, width, channels)")
     if image_shape(array)[2] > MAX_CHANNELS:
-        raise Refusal(
-            f"{array.place}: has shape {array.shape}: the last axis must be the channels, at most {MAX_CHANNELS}: "
-            "if the channels are the second axis, save `x.transpose(0, 2, 3, 1)`"
-        )
-    if prod(array.shape[1:]) > IMAGE_BYTES or max(array.shape[1:]) > LARGEST_SIDE:
-        raise Refusal(
-            f"{array.place}: has shape {array.shape}: shrink the images to at most {LARGEST_SIDE} pixels per side and {IMAGE_BYTES} bytes"
-        )
+        remedy = "if the channels are the second axis, save `x.transpose(0, 2, 3, 1)`"
+        raise refusal(array, f"{has}: the last axis must be the channels, at most {MAX_CHANNELS}: {remedy}")
+    if prod(sizes) > IMAGE_BYTES or max(sizes) > LARGEST_SIDE:
+        raise refusal(array, f"{has}: shrink the images to at most {LARGEST_SIDE} pixels per side and {IMAGE_BYTES} bytes")
     if array.shape[0] != len(targets):
-        raise Refusal(f"{array.place}: has {array.shape[0]} samples, but there are {len(targets)} targets: save one target per sample")
+        raise refusal(array, f"has {array.shape[0]} samples, but there are {len(targets)} targets: save one target per sample")
     return array
 
 
@@ -169,39 +160,27 @@ def class_names(array: ArrayFile | None, root: Path, targets: dict[str, NDArray[
     highest = max(int(numbers.max()) for numbers in targets.values())
     names = given_names(array, root)
     if names is None:
-        if highest >= len(targets[TRAIN]):  # else one stray number could create a billion classes
-            raise Refusal(
-                f"source.root: {root}: has the class number {highest}, but train has only {len(targets[TRAIN])} samples: "
-                "number the classes from 0 without gaps"
-            )
-        return tuple(str(number) for number in range(highest + 1))
+        if highest >= (num_samples := len(targets[TRAIN])):  # else one stray number could create a billion classes
+            problem = f"has the class number {highest}, but train has only {num_samples} samples"
+            raise refusal(root, f"{problem}: number the classes from 0 without gaps")
+        return tuple(map(str, range(highest + 1)))
     if highest >= len(names):
-        raise Refusal(
-            f"source.root: {root}: has the class number {highest}, but `classes` has only {len(names)} names: add the missing names"
-        )
+        raise refusal(root, f"has the class number {highest}, but `classes` has only {len(names)} names: add the missing names")
     if len(set(names)) < len(names) or not all(names):
-        raise Refusal(f"source.root: {root}: `classes` has an empty or repeated name: give each class its own name")
-    unfit = next((name for name in names if not name.isprintable() or len(name) > LONGEST_NAME), None)
-    if unfit is not None:
-        raise Refusal(
-            f"source.root: {root}: `classes` has the name {untrusted.shown(unfit)}: "
-            f"use at most {LONGEST_NAME} characters, all of them printable"
-        )
+        raise refusal(root, "`classes` has an empty or repeated name: give each class its own name")
+    if unfit := [name for name in names if not name.isprintable() or len(name) > LONGEST_NAME]:
+        problem = f"`classes` has the name {untrusted.shown(unfit[0])}"
+        raise refusal(root, f"{problem}: use at most {LONGEST_NAME} characters, all of them printable")
     return names
 
 
 def given_names(array: ArrayFile | None, root: Path) -> tuple[str, ...] | None:
     if array is not None:
         if array.dtype.kind != "U" or len(array.shape) != 1:
-            raise Refusal(
-                f"{array.place}: has shape {array.shape} and dtype {array.dtype}: "
-                "save the class names as a one-dimensional array of text: `np.array([...], dtype=str)`"
-            )
+            remedy = "save the class names as a one-dimensional array of text: `np.array([...], dtype=str)`"
+            raise refusal(array, f"has shape {array.shape} and dtype {array.dtype}: {remedy}")
         if prod(array.shape) * array.dtype.itemsize > NAMES_BYTES:
-            raise Refusal(
-                f"{array.place}: has shape {array.shape} and dtype {array.dtype}, which needs more than {NAMES_BYTES} bytes: "
-                "shorten the longest names"
-            )
+            raise refusal(array, f"needs more than {NAMES_BYTES} bytes: shorten the longest names")
         return tuple(str(name) for name in next(array.blocks(max(1, array.shape[0])), ()))
     path = root / "classes.txt"
     if not path.is_file():

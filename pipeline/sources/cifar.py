@@ -1,6 +1,5 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky, 2009): 60,000 colour images of 32x32 pixels, from the `-binary` archives, which need no pickle."""
 
-from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, SampleBlock
+from pipeline.core.raw_dataset import TEST, TRAIN, RawDataset, blocks_of
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 from pipeline.prepare.inputs.image import Statistics
@@ -86,11 +85,18 @@ class Settings(SourceSettings):
         variant = VARIANTS[self.variant]
         place = find(self.root, variant)
         contents = read(place, variant)
-        classes = class_names(contents[variant.names], place, variant)
+        classes = tuple(contents[variant.names].decode("ascii", "replace").split())
+        if len(set(classes)) != variant.num_classes:
+            raise damaged(f"{place}: {variant.names} lists {len(set(classes))} classes, not {variant.num_classes}")
         records = {split: [parse(contents[name], place / name, variant) for name in names] for split, names in variant.files.items()}
         targets = {split: np.concatenate([labels for labels, _ in parts]) for split, parts in records.items()}
-        images = {split: [pixels for _, pixels in parts] for split, parts in records.items()}
-        return RawDataset(ClassTargets(classes=classes), Statistics((SIDE, SIDE, CHANNELS)), targets, partial(blocks, images))
+        images = {split: np.concatenate([pixels for _, pixels in parts]) for split, parts in records.items()}
+        task, statistics = ClassTargets(classes=classes), Statistics((SIDE, SIDE, CHANNELS))
+        return RawDataset(task, statistics, targets, partial(blocks_of, images, BLOCK_SAMPLES))
+
+
+def damaged(problem: str) -> Refusal:
+    return Refusal(f"source.root: {problem}: download it again")
 
 
 def find(root: Path, variant: Variant) -> Path:
@@ -119,44 +125,23 @@ def read(place: Path, variant: Variant) -> dict[str, bytes]:
     wanted = {variant.names, *(name for names in variant.files.values() for name in names)}
     chosen = [name for name in tree.listing().files if Path(name).name in wanted]
     if len(chosen) > len(wanted):
-        raise Refusal(
-            f"source.root: {place}: has {len(chosen)} files with names of this dataset, which has only {len(wanted)} files: "
-            "set source.root to a folder with one copy of the dataset"
-        )
+        problem = f"has {len(chosen)} files with names of this dataset, which has only {len(wanted)} files"
+        raise Refusal(f"source.root: {place}: {problem}: set source.root to a folder with one copy of the dataset")
     contents: dict[str, bytes] = {}
     try:
         with tree.contents(chosen) as members:
             for member in members:
                 contents[Path(member.name).name] = member.read()
-                refuse_too_much(contents, place)
+                if sum(map(len, contents.values())) > MOST_BYTES:
+                    raise damaged(f"{place}: has files of more than {MOST_BYTES} bytes in total, which is more than CIFAR has")
     except Refusal:
         raise
     except READ_ERRORS as error:
-        raise Refusal(f"source.root: {place}: cannot be read ({reason(error)}): download it again") from None
-    missing = sorted(wanted - set(contents))
-    if missing:
-        raise Refusal(
-            f"source.root: {place}: has no {missing[0]}: "
-            f"set source.root to a folder that contains the complete {variant.archive} or {variant.folder}"
-        )
+        raise damaged(f"{place}: cannot be read ({reason(error)})") from None
+    if missing := sorted(wanted - set(contents)):
+        remedy = f"set source.root to a folder that contains the complete {variant.archive} or {variant.folder}"
+        raise Refusal(f"source.root: {place}: has no {missing[0]}: {remedy}")
     return contents
-
-
-def refuse_too_much(contents: Mapping[str, bytes], place: Path) -> None:
-    total_bytes = sum(len(data) for data in contents.values())
-    if total_bytes > MOST_BYTES:
-        raise Refusal(
-            f"source.root: {place}: has files of more than {MOST_BYTES} bytes in total, which is more than CIFAR has: download it again"
-        )
-
-
-def class_names(text: bytes, place: Path, variant: Variant) -> tuple[str, ...]:
-    names = tuple(text.decode("ascii", "replace").split())
-    if len(set(names)) != variant.num_classes:
-        raise Refusal(
-            f"source.root: {place}: {variant.names} lists {len(set(names))} classes, not {variant.num_classes}: download it again"
-        )
-    return names
 
 
 def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
@@ -167,24 +152,9 @@ def parse(data: bytes, place: Path, variant: Variant) -> tuple[NDArray[np.int64]
     """
     length = variant.labels + PIXELS
     if len(data) == 0 or len(data) % length:
-        raise Refusal(
-            f"source.root: {place}: has {len(data)} bytes, which is not a positive multiple of {length} (an image and its labels): "
-            "download it again"
-        )
+        raise damaged(f"{place}: has {len(data)} bytes, which is not a positive multiple of {length} (an image and its labels)")
     records = np.frombuffer(data, np.uint8).reshape(-1, length)
     labels = records[:, variant.labels - 1].astype(np.int64)
     if labels.max() >= variant.num_classes:
-        raise Refusal(
-            f"source.root: {place}: has the label {labels.max()}, but the labels are 0 to {variant.num_classes - 1}: download it again"
-        )
+        raise damaged(f"{place}: has the label {labels.max()}, but the labels are 0 to {variant.num_classes - 1}")
     return labels, records[:, variant.labels :].reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1)
-
-
-def blocks(images: dict[str, list[NDArray[np.uint8]]]) -> Generator[SampleBlock]:
-    for split, parts in images.items():
-        position = 0
-        for pixels in parts:
-            for start in range(0, len(pixels), BLOCK_SAMPLES):
-                rows = np.ascontiguousarray(pixels[start : start + BLOCK_SAMPLES])
-                yield SampleBlock(split, np.arange(position, position + len(rows)), rows)
-                position += len(rows)

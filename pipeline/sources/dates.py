@@ -12,21 +12,8 @@ from pipeline.core.raw_dataset import TRAIN, RawDataset
 from pipeline.prepare.inputs.pairs import BLOCK_PAIRS, Pairs, PairSettings
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
-MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 FORMS = (
     "{day} {month} {year}",
     "{day} {short} {year}",
@@ -81,10 +68,9 @@ def pair(generator: random.Random) -> tuple[str, str]:
     """Draw a date and a form. Return the date in this form, sometimes in lower or upper case, and its form in ISO 8601."""
     day = FIRST + timedelta(days=int(generator.random() * ((LAST - FIRST).days + 1)))
     form = FORMS[int(generator.random() * len(FORMS))]
-    month = MONTHS[day.month - 1]
-    text = form.format(
-        day=day.day, nth=ordinal(day.day), number=day.month, month=month, short=month[:3], weekday=DAYS[day.weekday()], year=day.year
-    )
+    month, weekday = MONTHS[day.month - 1], DAYS[day.weekday()]
+    of_day = {"day": day.day, "nth": ordinal(day.day), "weekday": weekday, "year": day.year}
+    text = form.format(**of_day, number=day.month, month=month, short=month[:3])
     case = generator.random()
     return text.lower() if case < 0.2 else text.upper() if case < 0.3 else text, day.isoformat()
 

@@ -87,11 +87,10 @@ class Settings(LabelSettings, ImageFileSettings):
         found = self.tables()
         paths = [path for several in found.values() for path in several]
         columns = Columns(self.label_columns, split=self.split_column, of_images=True)
-        holds_images = not self.root.is_dir() or (
-            tables.suffix_of(paths[0]) == parquet.SUFFIX and parquet.holds_images(paths[0], str(self.image_column))
-        )
+        column, is_parquet = str(self.image_column), tables.suffix_of(paths[0]) == parquet.SUFFIX
+        holds_images = not self.root.is_dir() or (is_parquet and parquet.holds_images(paths[0], column))
         if holds_images:
-            ParquetImages(self.root, str(self.image_column), tuple(map(self.inside, paths))).listing()  # refuses another column
+            ParquetImages(self.root, column, tuple(map(self.inside, paths))).listing()  # refuses another column
         else:
             columns = replace(columns, text=self.image_column)
         parts = labelled_tables.of_tables(found, self.encoding, self.label_columns[0])
@@ -99,7 +98,7 @@ class Settings(LabelSettings, ImageFileSettings):
         rows = listed_rows(labelled, None if holds_images else self.image_column)
         tree: Tree
         if holds_images:
-            tree = images = ParquetImages(self.root, str(self.image_column), tuple(self.inside(part.path) for part in labelled.parts))
+            tree = images = ParquetImages(self.root, column, tuple(self.inside(part.path) for part in labelled.parts))
             names = [images.name(self.inside(row.path), row.line) for row in rows]
         else:
             tree = Folder(self.root)

@@ -49,16 +49,21 @@ class Settings(SourceSettings):
         inputs = {split: read_idx(paths[f"{prefix}-{IMAGES}"], dimensions=3)[..., None] for split, prefix in PREFIXES.items()}
         targets = {split: read_idx(paths[f"{prefix}-{LABELS}"], dimensions=1).astype(np.int64) for split, prefix in PREFIXES.items()}
         for split, numbers in targets.items():
-            check(self.root, split, inputs[split], numbers, num_classes=len(dataset.classes))
+            if len(inputs[split]) != len(numbers) or len(numbers) == 0:
+                raise damaged(self.root, f"{split} has {len(inputs[split])} images and {len(numbers)} labels", f"{PREFIXES[split]}-*")
+            if numbers.max() >= (num_classes := len(dataset.classes)):
+                problem = f"{split} has the label {numbers.max()}, but the labels are 0 to {num_classes - 1}"
+                raise damaged(self.root, problem, f"{PREFIXES[split]}-*")
         if inputs[TRAIN].shape[1:] != inputs[TEST].shape[1:]:
-            raise Refusal(
-                f"source.root: {self.root}: train and test have images of different sizes: "
-                "remove the files train-* and t10k-*, and they are downloaded again"
-            )
-        height, width = inputs[TRAIN].shape[1:3]
-        return RawDataset(
-            ClassTargets(classes=tuple(dataset.classes)), Statistics((height, width, 1)), targets, partial(blocks_of, inputs, BLOCK_SAMPLES)
-        )
+            raise damaged(self.root, "train and test have images of different sizes", "train-* and t10k-*")
+        task, statistics = ClassTargets(classes=tuple(dataset.classes)), Statistics(inputs[TRAIN].shape[1:])
+        return RawDataset(task, statistics, targets, partial(blocks_of, inputs, BLOCK_SAMPLES))
+
+
+def damaged(place: Path, problem: str, names: str = "") -> Refusal:
+    """Return the refusal of the file `place`, or of the files `names` in this folder."""
+    remedy = f"remove the files {names}, and they are downloaded again" if names else "remove it, and it is downloaded again"
+    return Refusal(f"source.root: {place}: {problem}: {remedy}")
 
 
 def torchvision_class(variant: str) -> Any:
@@ -103,29 +108,11 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
             zeros, kind, depth, *shape = struct.unpack(f">HBB{dimensions}I", file.read(4 + 4 * dimensions))
             data = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error, struct.error) as error:
-        raise Refusal(f"source.root: {path}: cannot be read ({untrusted.reason(error)}): remove it, and it is downloaded again") from None
+        raise damaged(path, f"cannot be read ({untrusted.reason(error)})") from None
     if len(data) > MOST_BYTES:
-        raise Refusal(f"source.root: {path}: unpacks to more than {MOST_BYTES} bytes: remove it, and it is downloaded again")
+        raise damaged(path, f"unpacks to more than {MOST_BYTES} bytes")
     if (zeros, kind, depth) != (0, UINT8, dimensions):
-        raise Refusal(
-            f"source.root: {path}: is not an idx file of uint8 with {dimensions} dimensions: remove it, and it is downloaded again"
-        )
+        raise damaged(path, f"is not an idx file of uint8 with {dimensions} dimensions")
     if len(data) != np.prod(shape, dtype=object):
-        raise Refusal(
-            f"source.root: {path}: has {len(data)} bytes of data, but its header gives the shape {shape}: "
-            "remove it, and it is downloaded again"
-        )
+        raise damaged(path, f"has {len(data)} bytes of data, but its header gives the shape {shape}")
     return np.frombuffer(data, np.uint8).reshape(shape)
-
-
-def check(root: Path, split: str, inputs: NDArray[np.uint8], targets: NDArray[np.int64], *, num_classes: int) -> None:
-    if len(inputs) != len(targets) or len(targets) == 0:
-        raise Refusal(
-            f"source.root: {root}: {split} has {len(inputs)} images and {len(targets)} labels: "
-            f"remove the files {PREFIXES[split]}-*, and they are downloaded again"
-        )
-    if targets.max() >= num_classes:
-        raise Refusal(
-            f"source.root: {root}: {split} has the label {targets.max()}, but the labels are 0 to {num_classes - 1}: "
-            f"remove the files {PREFIXES[split]}-*, and they are downloaded again"
-        )

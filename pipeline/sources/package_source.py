@@ -51,10 +51,8 @@ class Settings(CorpusSettings):
         package = locked(self.package)
         documents = list(read(package, self.package, self.pattern))
         if not documents:
-            raise Refusal(
-                f"source.pattern: {self.package} has no Python file whose path matches `{untrusted.shown(self.pattern)}`: "
-                "write `*` for all its files"
-            )
+            problem = f"{self.package} has no Python file whose path matches `{untrusted.shown(self.pattern)}`"
+            raise Refusal(f"source.pattern: {problem}: write `*` for all its files")
         return self.dataset(corpus.divide_by_name(documents, valid=self.valid, test=self.test), workers=workers)
 
 

@@ -126,14 +126,11 @@ class Settings(LabelSettings, TableSettings):
         except MissingColumn as error:
             if error.column not in names:
                 raise
-            remedy = "add it there, or, if it is no input, to source.ignored_columns"
-            raise Refusal(
-                f"source.root: {shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}", remedy=remedy
-            ) from None
+            problem = f"{shown(error.table)} lacks the column {shown(error.column, 60)} of {shown(paths[TRAIN][0])}"
+            raise Refusal(f"source.root: {problem}: add it there, or, if it is no input, to source.ignored_columns") from None
         if TRAIN not in labelled.targets:
-            raise Refusal(
-                f"source.split_column: {self.root}: has no row of train in the column {shown(self.split_column, 60)}: write {TRAIN} there"
-            )
+            problem = f"has no row of train in the column {shown(self.split_column, 60)}"
+            raise Refusal(f"source.split_column: {self.root}: {problem}: write {TRAIN} there")
         inputs, notes = self.columns(surveys, [*labels.found] if isinstance(labels, ClassLabels) else [])
         if unread := tables.unread(paths[TRAIN][0], encoding=self.encoding):
             several = listed([shown(name, 40) for name in unread], MOST_NAMED)
@@ -176,9 +173,8 @@ class Settings(LabelSettings, TableSettings):
         known: list[Column] = [*range(1, len(names) + 1)] if isinstance(labels[0], int) else [name for name in names if name]
         for key in (*OF_KIND, "ignored_columns", "formats"):
             if unknown := [name for name in (dict(self.formats) if key == "formats" else getattr(self, key)) if name not in known]:
-                raise Refusal(
-                    f"source.{key}: {self.root} has no column {shown(unknown[0], 60)}: its columns are {shown(', '.join(map(str, known)))}"
-                )
+                remedy = f"its columns are {shown(', '.join(map(str, known)))}"
+                raise Refusal(f"source.{key}: {self.root} has no column {shown(unknown[0], 60)}: {remedy}")
         if repeated := [name for name in known if known.count(name) > 1]:
             raise Refusal(f"source.root: {self.root}: has {shown(repeated[0], 60)} as the name of several columns: rename them")
         return [name for name in known if name not in {*labels, self.split_column, self.group_column, *self.ignored_columns}]
@@ -203,23 +199,19 @@ class Settings(LabelSettings, TableSettings):
                 outliers += survey.outliers() if kind == "number" else []
         if outliers:
             marks = [*dict.fromkeys(mark for mark, _ in outliers)]
-            warnings.append(
-                f"warning: {'; '.join(sentence for _, sentence in outliers)}: if it means no value, add {marks_added(marks, self)}"
-            )
+            found = "; ".join(sentence for _, sentence in outliers)
+            warnings.append(f"warning: {found}: if it means no value, add {marks_added(marks, self)}")
         sentences = [f"columns of the kind {kind}: {listed(several, MOST_NAMED)}" for kind, several in kinds.items() if several]
         if left_out:
-            sentences.append(
-                f"columns not used: {listed(left_out, MOST_NAMED)}; source.category_columns or source.number_columns can name them"
-            )
+            ways = "source.category_columns or source.number_columns can name them"
+            sentences.append(f"columns not used: {listed(left_out, MOST_NAMED)}; {ways}")
         if not parts:
             why = "; ".join(sentences) or "all are ignored, or that of the label or the split"
-            raise Refusal(
-                f"source.root: {self.root}: has no column that can be an input: {why}; texts are read by source=text_classification"
-            )
+            problem = f"has no column that can be an input: {why}"
+            raise Refusal(f"source.root: {self.root}: {problem}; texts are read by source=text_classification")
         if len(parts) > MOST_COLUMNS:
-            raise Refusal(
-                f"source.root: {self.root}: has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}: add some to source.ignored_columns"
-            )
+            problem = f"has {len(parts)} columns that can be inputs, more than {MOST_COLUMNS}"
+            raise Refusal(f"source.root: {self.root}: {problem}: add some to source.ignored_columns")
         return parts, [*sentences, *warnings]
 
 

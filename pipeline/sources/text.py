@@ -52,9 +52,8 @@ class Settings(CorpusSettings):
     def open(self, *, workers: int) -> RawDataset:
         documents = list(read(self.root, self.pattern, self.encoding))
         if not documents:
-            raise Refusal(
-                f"source.pattern: {self.root} has no file with text whose path matches `{shown(self.pattern)}`: change source.pattern, or add files"
-            )
+            problem = f"{self.root} has no file with text whose path matches `{shown(self.pattern)}`"
+            raise Refusal(f"source.pattern: {problem}: change source.pattern, or add files")
         divide = corpus.divide_by_position if self.divide == "position" else corpus.divide_by_name
         return self.dataset(divide(documents, valid=self.valid, test=self.test), workers=workers)
 

@@ -138,10 +138,8 @@ class Settings(LabelSettings, TextSettings):
 
     def open_tables(self, paths: Tables) -> RawDataset:
         if self.text_column is None or self.label_column is None:
-            raise Refusal(
-                f"source.text_column: {self.root} holds its texts in a table: "
-                "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
-            )
+            remedy = "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
+            raise Refusal(f"source.text_column: {self.root} holds its texts in a table: {remedy}")
         columns = Columns(self.label_columns, self.text_column, self.split_column)
         parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0])
         return replace(self.of_rows(parts, columns, self.labels, []), described={"column": self.text_column})
@@ -169,9 +167,8 @@ class Settings(LabelSettings, TextSettings):
         layout = find_classes(tree.listing(), str(self.root))
         paths = None if self.duplicates == "together" else layout.paths
         read = partial(read_files, tree, layout, self.root, self.encoding)
-        dataset = self.dataset(
-            ClassTargets.named(layout.classes, str(self.root)), layout.targets, read, layout.names, paths, notes=layout.notes
-        )
+        task = ClassTargets.named(layout.classes, str(self.root))
+        dataset = self.dataset(task, layout.targets, read, layout.names, paths, notes=layout.notes)
         return replace(dataset, described={"whole_files": True})
 
     def dataset(

@@ -81,18 +81,12 @@ class Settings(PairSettings):
         if files := self.line_files():
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
         else:
-            parts = labelled_tables.of_tables(self.found_tables(), self.encoding, self.target_column)
+            if not (paths := self.tables()):
+                remedy = f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
+                raise Refusal(f"source.root: {self.root} is neither a table nor a folder with a table called train: {remedy}")
+            parts = labelled_tables.of_tables(paths, self.encoding, self.target_column)
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         return replace(labelled, notes=(*labelled.notes, *notes)) if notes else labelled
-
-    def found_tables(self) -> Tables:
-        paths = self.tables()
-        if not paths:
-            raise Refusal(
-                f"source.root: {self.root} is neither a table nor a folder with a table called train: "
-                f"give your table one of the suffixes {TABLES}, and in a folder call it, for example, train.csv"
-            )
-        return paths
 
     def pairs(self, labelled: Labelled) -> Iterator[Pairs]:
         for samples in labelled.samples([self.text_column, self.target_column]):

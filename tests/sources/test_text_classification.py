@@ -231,6 +231,12 @@ def test_lines_without_a_text_are_left_out_and_counted(tmp_path, capsys):
     assert f"2 rows without a text or a label left out (source.on_corrupt): {path}:1, {path}:2" in capsys.readouterr().out
 
 
+def test_lines_with_the_names_of_the_columns_again_are_left_out(tmp_path):
+    content = "\n".join(["label\ttext", *LINES, "label\ttext", ""])
+    dataset, _ = survey(params(write(tmp_path / "a.tsv", content), on_corrupt="skip", **NAMED), workers=1)
+    assert (dataset.task.output_names, len(dataset.targets["train"])) == (("bad", "good"), len(LINES))
+
+
 def test_the_one_of_several_columns_that_has_a_1_is_the_label(tmp_path):
     columns = {"text_column": "text", "label_column": ["b", "a"]}
     path = write(tmp_path / "a.csv", "text,a,b,c\n" + "x y,1,0.0,0\nz y,0,1.0,0\n" * 4)

@@ -59,9 +59,8 @@ class Reader:
         array, limits = np.asarray(given), np.iinfo(np.uint8)
         fit = array.ndim and array.dtype.kind in "iu" and (not array.size or limits.min <= array.min() <= array.max() <= limits.max)
         if not fit:
-            raise ValueError(
-                f"the input has values of type {array.dtype} or out of range: send a list of images, whole numbers from 0 to 255"
-            )
+            problem = f"the input has values of type {array.dtype} or out of range"
+            raise ValueError(f"{problem}: send a list of images, whole numbers from 0 to 255")
         return list(array.astype(self.inputs.dtype))
 
     def row(self, value: Any) -> Row:
@@ -80,10 +79,8 @@ class Reader:
         if not isinstance(value, np.ndarray):
             raise Refusal(f"is of type {type(value).__name__}: give a path, a PIL image, or a NumPy array uint8 of shape {shape}")
         if value.dtype != np.uint8 or value.shape not in (shape, shape[:2] if shape[2] == 1 else shape):
-            raise Refusal(
-                f"is an array {value.dtype} of shape {value.shape}, but the model takes uint8 of shape {shape}, values from 0 to 255: "
-                "convert the array, or give an image file or a PIL image: these are resized"
-            )
+            problem = f"is an array {value.dtype} of shape {value.shape}, but the model takes uint8 of shape {shape}, values from 0 to 255"
+            raise Refusal(f"{problem}: convert the array, or give an image file or a PIL image: these are resized")
         return value.reshape(shape)
 
     def batch(self, rows: Sequence[Row]) -> Batch:

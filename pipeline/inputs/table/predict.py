@@ -42,9 +42,8 @@ class Reader:
     def lacking(self, column: object) -> Refusal:
         """Return what is said of a table without a column that the model reads."""
         known = shown(", ".join(map(str, self.columns)))
-        return Refusal(
-            f"has no column {shown(column, 60)}, or several, but the model reads {known}: write it once, with empty cells if it has no values"
-        )
+        problem = f"has no column {shown(column, 60)}, or several, but the model reads {known}"
+        return Refusal(f"{problem}: write it once, with empty cells if it has no values")
 
     def stored(self, places: Sequence[str], cells: Sequence[Cells]) -> tuple[Floats, dict[int, Refusal]]:
         """Return the stored rows (n, columns) for the cells of the columns, and the reason why by the number of each row that cannot be read.
@@ -60,10 +59,8 @@ class Reader:
                 unknown = np.flatnonzero((stored == len(column.values)) & (not column.others))
                 if len(unknown):
                     self.num_unknown += len(unknown)
-                    first = (
-                        f"{shown(of_column[int(unknown[0])].as_py(), 40)} in the column {shown(column.name, 40)} of {places[unknown[0]]}"
-                    )
-                    self.first_unknown = self.first_unknown or first
+                    cell = shown(of_column[int(unknown[0])].as_py(), 40)
+                    self.first_unknown = self.first_unknown or f"{cell} in the column {shown(column.name, 40)} of {places[unknown[0]]}"
             else:
                 stored = formats.read(of_column, column.kind, column.format)
                 for row in np.flatnonzero(np.isnan(stored) & ~is_missing(of_column)) if np.isnan(stored).any() else ():
@@ -126,13 +123,11 @@ class Reader:
         """Say how many cells had a category that train does not have, and which columns had numbers far outside of those of train; "" if none had."""
         notes = []
         if self.far:
-            notes.append(
-                f"numbers far outside of those of train, of which the model has learned nothing: {listed([*self.far.values()], MOST_NAMED)}"
-            )
+            what = "numbers far outside of those of train, of which the model has learned nothing"
+            notes.append(f"{what}: {listed([*self.far.values()], MOST_NAMED)}")
         if self.num_unknown:
-            notes.append(
-                f"{counted(self.num_unknown, 'cell')} with a category that train does not have, which tells the model nothing: first {self.first_unknown}"
-            )
+            what = "with a category that train does not have, which tells the model nothing"
+            notes.append(f"{counted(self.num_unknown, 'cell')} {what}: first {self.first_unknown}")
         return "; ".join(notes)
 
 

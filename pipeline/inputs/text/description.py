@@ -1,6 +1,6 @@
 """Describes texts as rows of token numbers, with the tokenizer that makes them."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +10,29 @@ from pipeline.core import spec
 from pipeline.core.tokenizer_description import AnyDescription, TokenizerDescription
 
 
-class TextInputs(spec.Inputs):
+class TokenInputs(spec.Inputs):
+    """Describes rows of token numbers, int32, with the tokenizer that makes them."""
+
+    dtype: ClassVar[type[np.generic]] = np.int32
+    if TYPE_CHECKING:  # a field of each subclass, at its own place in the file
+        tokenizer: AnyDescription
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of different tokens."""
+        return self.tokenizer.num_tokens
+
+    @property
+    def pad(self) -> int:
+        return self.tokenizer.pad
+
+
+class TextInputs(TokenInputs):
     """Describes texts as rows of `length` token numbers, int32. The end of a row after a shorter text is filled with `tokenizer.pad`.
 
     If each target is the next token, there are no separate texts: the rows of a split are consecutive pieces of one long sequence.
     """
 
-    dtype: ClassVar[type[np.generic]] = np.int32
     augmented: ClassVar[Literal["tokens"]] = "tokens"
 
     kind: Literal["text"] = "text"
@@ -41,15 +57,6 @@ class TextInputs(spec.Inputs):
     def row_shape(self) -> tuple[int]:
         """Return the shape of a stored row: a tuple with the number of tokens."""
         return (self.length,)
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the number of different tokens."""
-        return self.tokenizer.num_tokens
-
-    @property
-    def pad(self) -> int:
-        return self.tokenizer.pad
 
     def enlarged_if_other(self, new: spec.Description | None) -> Self | None:
         if isinstance(new, TextInputs) and new.tokenizer == self.tokenizer:

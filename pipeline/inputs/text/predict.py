@@ -154,13 +154,15 @@ def refuse_header(line: str, column: object) -> None:
         found = None
     fields = found if isinstance(found, dict) else {field.strip('"') for sign in delimited.SEPARATORS for field in line.split(sign)}
     if column in fields:
-        raise NamesOfColumns(
-            f"its first line has the column {shown(column, 60)}, so it is a table: give a file whose name says so, such as by the suffix .csv"
-        )
+        problem = f"its first line has the column {shown(column, 60)}, so it is a table"
+        raise NamesOfColumns(f"{problem}: give a file whose name says so, such as by the suffix .csv")
     if isinstance(column, int) and any(sign in line for sign in ("\t", "|||", lines.SEVERAL)):
-        raise NamesOfColumns(
-            f"its first line has several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
-        )
+        raise of_fields("its first line has", column)
+
+
+def of_fields(has: str, column: int) -> NamesOfColumns:
+    remedy = "give a .tsv file, or the texts alone, one in a line"
+    return NamesOfColumns(f"{has} several fields, and the model reads field {column}: {remedy}")
 
 
 def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
@@ -173,9 +175,7 @@ def refuse_fields(stream: IO[bytes], encoding: str, column: object) -> None:
     stream.seek(start)
     with suppress(lines.WrongLines):
         if isinstance(column, int) and len(found) >= lines.FEWEST_LINES and lines.separator(lambda: enumerate(found, 1), ""):
-            raise NamesOfColumns(
-                f"its lines have several fields, and the model reads field {column}: give a .tsv file, or the texts alone, one in a line"
-            )
+            raise of_fields("its lines have", column)
 
 
 def text_of(content: bytes, encoding: str) -> str:

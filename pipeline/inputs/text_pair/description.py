@@ -1,6 +1,6 @@
 """Describes pairs of a source text and a target text as rows of token numbers, with the tokenizer that makes both."""
 
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from pipeline.core import spec
 from pipeline.core.tokenizer_description import AnyDescription, TokenizerDescription
-from pipeline.inputs.text.description import TextInputs
+from pipeline.inputs.text.description import TextInputs, TokenInputs
 
 NUM_PIECES = 8
 """The number of pieces of a row. Batches are cut to their first pieces, and so to at most as many different lengths."""
@@ -16,7 +16,7 @@ Tokens = TypeVar("Tokens", bound=Any)
 """An array or a tensor of token numbers."""
 
 
-class TextPairInputs(spec.Inputs):
+class TextPairInputs(TokenInputs):
     """Describes pairs of texts as rows (NUM_PIECES, width) of token numbers, int32.
 
     A piece of a row has an eighth of the source text, and after it an eighth of the target text, each rounded up. So the padding at the end
@@ -24,8 +24,6 @@ class TextPairInputs(spec.Inputs):
     most `target_length`, with `tokenizer.end` before and after it: before it as the first input of the decoder, and after it as the last
     token to predict.
     """
-
-    dtype: ClassVar[type[np.generic]] = np.int32
 
     kind: Literal["text_pair"] = "text_pair"
     length: Annotated[int, Field(ge=1, le=65_536)]
@@ -62,15 +60,6 @@ class TextPairInputs(spec.Inputs):
     def target(self) -> TextInputs:
         """Return the description of the target texts in a row, in the same way."""
         return TextInputs(length=NUM_PIECES * self.widths[1], tokenizer=self.tokenizer)
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the number of different tokens."""
-        return self.tokenizer.num_tokens
-
-    @property
-    def pad(self) -> int:
-        return self.tokenizer.pad
 
     def rows(self, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the rows of source texts (n, source.length) and target texts (n, target.length). `texts` is the inverse."""

@@ -142,7 +142,10 @@ class CorpusSettings(TextSettings):
         start, length = np.array([tokenizer.description.end], np.int32), self.max_length
         with tempfile.TemporaryFile(prefix="corpus-") as file:
             count, (pieces, ahead) = 0, tee((number, piece) for span in spans for number, piece in enumerate(span.pieces()))
-            encoded = encoded_pieces(tokenizer, (piece for _, piece in ahead), workers)
+            texts = (piece for _, piece in ahead)
+            encoded: Iterable[NDArray[np.int32]] = map(tokenizer.encode, texts)
+            if workers > 1:
+                encoded = (tokens for _, tokens in on_processes(tokenizer.encode, texts, workers=workers, prepare=nothing))
             for (number, _), found in zip(pieces, encoded, strict=True):
                 for tokens in (found,) if number else (start, found):
                     file.write(tokens.astype(np.int32).data)
@@ -157,13 +160,6 @@ class CorpusSettings(TextSettings):
                 count += len(padding)
             file.flush()
             return np.memmap(file, np.int32, "r", shape=(count // length, length))
-
-
-def encoded_pieces(tokenizer: Tokenizer, pieces: Iterable[str], workers: int) -> Iterator[NDArray[np.int32]]:
-    """Yield the tokens of each piece, in their order."""
-    if workers == 1:
-        return map(tokenizer.encode, pieces)
-    return (tokens for _, tokens in on_processes(tokenizer.encode, pieces, workers=workers, prepare=nothing))
 
 
 def nothing() -> None:

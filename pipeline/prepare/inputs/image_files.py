@@ -76,10 +76,8 @@ class ImageFileSettings(SourceSettings):
     ADDED: ClassVar = {"image_size": ValueOf("source.size"), "white": None}
 
     def example_inputs(self, example: ImageInputs) -> ImageInputs:
-        common = (0.5,) * self.channels
-        return example.model_copy(
-            update={"height": self.image_size, "width": self.image_size, "channels": self.channels, "mean": common, "std": common}
-        )
+        side, common = self.image_size, (0.5,) * self.channels
+        return example.model_copy(update={"height": side, "width": side, "channels": self.channels, "mean": common, "std": common})
 
     def files(self) -> tuple[Tree, ClassFolders]:
         """Return the files and their classes and splits."""
@@ -147,10 +145,8 @@ class ImageFileSettings(SourceSettings):
                 if time.monotonic() > until_s:
                     break
         if problems and self.on_corrupt == "fail":
-            raise Refusal(
-                f"{self.place}: {len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}: "
-                "repair or remove them, or write `source.on_corrupt: skip`"
-            )
+            several = f"{len(problems)} of {num_decoded} images cannot be used: {listed(problems, MOST_NAMED, separator='; ')}"
+            raise Refusal(f"{self.place}: {several}: repair or remove them, or write `source.on_corrupt: skip`")
         sentences = self.few_levels(notable, num_decoded - len(problems))
         if until_s == math.inf:
             for sentence in sentences:
@@ -167,16 +163,13 @@ class ImageFileSettings(SourceSettings):
         sentences = list[str]()
         if lost:
             few = "one grey level" if all(image.colour is not None for _, image in lost) else f"{MOST_LEVELS} grey levels or fewer"
-            remedy = self.remedy_for_lost([image for _, image in lost])
-            sentences.append(
-                f"{len(lost)} of {num_images} images have {few} as they are stored, but more in their files: {ranges(lost)}: {remedy}"
-            )
+            found = f"{len(lost)} of {num_images} images have {few} as they are stored, but more in their files: {ranges(lost)}"
+            sentences.append(f"{found}: {self.remedy_for_lost([image for _, image in lost])}")
             if 2 * len(lost) > num_images:
                 raise Refusal(f"{self.place}: {sentences[-1]}")
         if single:
-            sentences.append(
-                f"{len(single)} of {num_images} images have only one colour: {ranges(single)}: replace or remove them, if they should have more"
-            )
+            found = f"{len(single)} of {num_images} images have only one colour: {ranges(single)}"
+            sentences.append(f"{found}: replace or remove them, if they should have more")
             if 2 * max(Counter(image.colour for _, image in single).values()) > num_images:
                 raise Refusal(f"{self.place}: {sentences[-1]}")
         return sentences
@@ -217,11 +210,11 @@ def ranges(images: Sequence[tuple[str, FewLevels]]) -> str:
 def contents(tree: Tree, names: Sequence[str], workers: int) -> list[bytes]:
     """Return the SHA-256 of each of the files `names`, read on `workers` threads. Of a file that cannot be read, return the name."""
     with tree.contents(names) as members:
-        return [digest for _, digests in on_threads(digests_of, chunked(members, 0), workers=workers) for digest in digests]
-
-
-def digests_of(members: Sequence[Member]) -> list[bytes]:
-    return [digest_of(member) for member in members]
+        return [
+            digest
+            for _, digests in on_threads(lambda some: [*map(digest_of, some)], chunked(members, 0), workers=workers)
+            for digest in digests
+        ]
 
 
 def digest_of(member: Member) -> bytes:

@@ -53,13 +53,7 @@ class PairSettings(TextSettings):
     target_length: Annotated[int, Field(ge=1 + ENDS, le=65_536)]
     """Number of tokens of a target text, with the token before it and the one that ends it. A longer one is truncated, and then has no end."""
 
-    RECOMMENDED: ClassVar = {
-        "duplicates": "together",
-        "tokenizer": "bpe",
-        "vocabulary": 4000,
-        "max_length": 128,
-        "target_length": 128,
-    }
+    RECOMMENDED: ClassVar = {"duplicates": "together", "tokenizer": "bpe", "vocabulary": 4000, "max_length": 128, "target_length": 128}
 
     def example_inputs(self, example: TextPairInputs) -> TextPairInputs:  # type: ignore[override]  # of another kind of inputs
         tokenizer = super().example_inputs(TextInputs.example()).tokenizer
@@ -122,9 +116,8 @@ class PairRows:
             targets, target_lengths = target_rows(self.tokenizer, pairs.targets, inputs)
             empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
             if len(empty):
-                raise Refusal(
-                    f"source.root: {pairs.places[empty[0]]}: has a text in which the tokenizer finds no token: change or remove the pair"
-                )
+                problem = "has a text in which the tokenizer finds no token: change or remove the pair"
+                raise Refusal(f"source.root: {pairs.places[empty[0]]}: {problem}")
             truncated["max_length"] += int((lengths > self.settings.max_length).sum())
             truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
             padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))

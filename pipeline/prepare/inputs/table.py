@@ -99,11 +99,7 @@ class TableSettings(SourceSettings):
         return next((kind for key, kind in OF_KIND.items() if name in getattr(self, key)), None)
 
 
-OF_KIND: dict[str, Kind] = {
-    "number_columns": "number",
-    "category_columns": "category",
-    "date_columns": "date",
-}
+OF_KIND: dict[str, Kind] = {"number_columns": "number", "category_columns": "category", "date_columns": "date"}
 KINDS: tuple[Kind, ...] = ("number", "date", "category")
 
 
@@ -246,9 +242,8 @@ def described(part: Part, categories: Sequence[str], values: Floats, scale: Scal
         mean, std = float(found.mean()), float((found / unit).std() * unit)
     knots = knots_of(found) if scale == "ranks" else ()
     extremes = float(found.min()), float(found.max())
-    return NumberColumn(
-        kind=part.kind, name=part.name, missing=missing, mean=mean, std=std, knots=knots, extremes=extremes, format=part.written
-    )
+    found_kind = {"kind": part.kind, "name": part.name, "missing": missing, "format": part.written}
+    return NumberColumn(**found_kind, mean=mean, std=std, knots=knots, extremes=extremes)
 
 
 def knots_of(numbers: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:

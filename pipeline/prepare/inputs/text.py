@@ -219,10 +219,8 @@ class TextSettings(SourceSettings):
         assert self.tokenizer_file is not None
         description = tokenizer_json.read(self.tokenizer_file, self.tokenizer_digest)
         if description.end is None and self.targets_kind in NEED_END:
-            raise Refusal(
-                f"source.tokenizer_file: {self.tokenizer_file}: has none of the tokens {', '.join(tokenizer_json.ENDS)}, "
-                f"one of which {NEED_END[self.targets_kind]}: choose the tokenizer of another model"
-            )
+            problem = f"has none of the tokens {', '.join(tokenizer_json.ENDS)}, one of which {NEED_END[self.targets_kind]}"
+            raise Refusal(f"source.tokenizer_file: {self.tokenizer_file}: {problem}: choose the tokenizer of another model")
         if self.max_length <= (num_around := len(description.before) + len(description.after)):
             raise Refusal(f"source.max_length: the tokenizer puts {num_around} tokens around each text: write at least {num_around + 1}")
         refuse_large(description, PRETRAINED_BYTES, "source.tokenizer_file", "choose the tokenizer of another model")
@@ -246,6 +244,5 @@ def refuse_large(description: AnyDescription, most_bytes: int, key: str, remedy:
     """
     size_bytes = stored_bytes(description.model_dump(mode="json"), part="inputs", key="tokenizer")
     if size_bytes > most_bytes:
-        raise Refusal(
-            f"{key}: the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most {most_bytes} are allowed: {remedy}"
-        )
+        problem = f"the tokenizer of {description.num_tokens} tokens has {size_bytes} bytes as JSON, but at most {most_bytes} are allowed"
+        raise Refusal(f"{key}: {problem}: {remedy}")

@@ -92,9 +92,8 @@ def first_suitable(
     """
     reason = ""
     for kind in kinds:
-        tokenizer = Tokenizer(
-            fit(known, kind, normalization=normalization, most_tokens=LARGEST["vocabulary"], min_count=LARGEST["min_count"])
-        )
+        most, fewest = LARGEST["vocabulary"], LARGEST["min_count"]
+        tokenizer = Tokenizer(fit(known, kind, normalization=normalization, most_tokens=most, min_count=fewest))
         if not (found := misfit(tokenizer, new)):
             break
         reason = reason or f"`{kind}` {found}"
@@ -133,9 +132,8 @@ def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], 
     beginning = f"warning: outside train, the tokenizer `{settings.tokenizer}` {found}"
     if settings.tokenizer == "pretrained":
         return f"{beginning}: choose a pretrained model for their language"
-    better, _ = first_suitable(
-        ("character",) if settings.tokenizer == "character" else ("word", "character"), known, new, settings.normalization
-    )
+    kinds: tuple[TokenizerKind, ...] = ("character",) if settings.tokenizer == "character" else ("word", "character")
+    better, _ = first_suitable(kinds, known, new, settings.normalization)
     values: dict[str, Any] = {"tokenizer": better.description.kind, **LARGEST}
     if settings.targets_kind != "language_modeling":
         values["max_length"] = max(settings.max_length, row_length(better, known))

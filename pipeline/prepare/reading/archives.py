@@ -157,10 +157,8 @@ class Zip:
         if info.flag_bits & 1:
             raise Refusal(f"{file_tree.place(self.path, name)}: is encrypted: create the archive again without a password")
         if info.compress_type not in COMPRESSION_METHODS:
-            raise Refusal(
-                f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: "
-                "create the archive again with the method `deflate`, or without compression"
-            )
+            remedy = "create the archive again with the method `deflate`, or without compression"
+            raise Refusal(f"{file_tree.place(self.path, name)}: uses compression method {info.compress_type}: {remedy}")
 
     @contextmanager
     def contents(self, names: Sequence[str]) -> Iterator[Iterator[Member]]:
@@ -244,10 +242,8 @@ class Tar:
         with errors_as_refusal(self.path):
             for _, member in file_tree.members(self.path, self.opener):
                 if member.issparse():
-                    raise Refusal(
-                        f"{file_tree.place(self.path, member.name)}: is sparse, that is, stored without its zero bytes: "
-                        "create the archive again without the option `--sparse` of tar"
-                    )
+                    remedy = "create the archive again without the option `--sparse` of tar"
+                    raise Refusal(f"{file_tree.place(self.path, member.name)}: is sparse, that is, stored without its zero bytes: {remedy}")
                 file_tree.refuse_unusable(self.path, member.name, member.size, is_regular=member.isdir() or member.isreg())
                 (listing.folders if member.isdir() else listing.files).append(member.name)
         refuse_repeated(self.path, listing.files)
@@ -272,7 +268,5 @@ class Tar:
                     yield Member(name, in_place if self.opener is open else file_tree.read(file, member))
                     name = next(names, None)
         if name is not None:
-            raise Refusal(
-                f"source.root: {self.path}: {shown(name)} is missing, because the archive was changed while it was read: "
-                "run again, and do not modify the archive meanwhile"
-            )
+            problem = f"{self.path}: {shown(name)} is missing, because the archive was changed while it was read"
+            raise Refusal(f"source.root: {problem}: run again, and do not modify the archive meanwhile")

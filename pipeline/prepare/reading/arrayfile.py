@@ -52,9 +52,8 @@ class ArrayFile:
         if fortran_order:
             raise Refusal(f"{place}: is in Fortran order: save `numpy.ascontiguousarray(x)`")
         if size_bytes != expected:
-            raise Refusal(
-                f"{place}: has {size_bytes} bytes, but according to its header it has {expected}: it is truncated or damaged, so write it again"
-            )
+            problem = f"has {size_bytes} bytes, but according to its header it has {expected}: it is truncated or damaged"
+            raise Refusal(f"{place}: {problem}, so write it again")
         return cls(place, shape, dtype, stream)
 
     def blocks(self, rows: int) -> Iterator[NDArray[Any]]:
@@ -92,9 +91,8 @@ def array_files(root: Path) -> dict[str, ArrayFile]:
     for name, place, stream, size_bytes in folder_entries(root) if root.is_dir() else archive_entries(root):
         key = name.removesuffix(".npy").replace("_", "-")
         if key in arrays:
-            raise Refusal(
-                f"source.root: {place}: has the same name as {arrays[key].place} (`_` counts as `-`): remove or rename one of them"
-            )
+            problem = f"has the same name as {arrays[key].place} (`_` counts as `-`)"
+            raise Refusal(f"source.root: {place}: {problem}: remove or rename one of them")
         arrays[key] = ArrayFile.open(f"source.root: {place}", stream, size_bytes)
     return arrays
 
@@ -117,17 +115,14 @@ def archive_entries(root: Path) -> Iterator[ArrayEntry]:
         with zipfile.ZipFile(root) as archive:
             members = archive.infolist()
     except Exception as error:  # zipfile may raise any exception on untrusted bytes
-        raise Refusal(
-            f"source.root: {root}: is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)}): "
-            "write it with numpy.savez"
-        ) from None
+        problem = f"is neither a folder of .npy files nor an .npz file ({untrusted.reason(error)})"
+        raise Refusal(f"source.root: {root}: {problem}: write it with numpy.savez") from None
     refuse_bomb(root, sum(member.file_size for member in members), packed_bytes)
     for member in members[:MAX_ARRAYS]:
         place = f"{root}: {shown(member.filename)}"
         if member.compress_type not in COMPRESSION_METHODS:
-            raise Refusal(
-                f"source.root: {place}: uses compression method {member.compress_type}, which is not supported: write the .npz file with numpy.savez"
-            )
+            problem = f"uses compression method {member.compress_type}, which is not supported"
+            raise Refusal(f"source.root: {place}: {problem}: write the .npz file with numpy.savez")
         yield member.filename, place, partial(open_member, root, member.filename), member.file_size
 
 

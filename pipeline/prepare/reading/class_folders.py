@@ -14,9 +14,8 @@ from pipeline.core.refusal import Refusal, counted
 from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.archives import MAX_DEPTH, alone
-from pipeline.prepare.reading.class_names import MAX_NAME_LENGTH, ClassNames, joined
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
-from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.names import MAX_NAME_LENGTH, SPLIT_NAMES, ClassNames, joined
 
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (
@@ -78,9 +77,8 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT} ({shown(deep, 60)} is too deep): arrange them so")
-    folders = {
-        parts[:depth] for name in listing.folders if (parts := visible_parts(name)) for depth in range(1, min(len(parts), MAX_DEPTH) + 1)
-    }
+    listed_folders = filter(None, map(visible_parts, listing.folders))
+    folders = {parts[:depth] for parts in listed_folders for depth in range(1, min(len(parts), MAX_DEPTH) + 1)}
     folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
     outer = num_enclosing(folders)
     files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]
@@ -97,9 +95,8 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     stray = [name for name, parts in files if len(parts) < depth and name.lower().endswith(IMAGE_SUFFIXES)]
     if stray:
         more, them = (f", like {counted(len(stray) - 1, 'other image')}", "them") if stray[1:] else ("", "it")
-        raise Refusal(
-            f"source.root: {place}: {shown(stray[0])}: is not in a class folder{more}: arrange the files as {EXPECTED_LAYOUT}, or remove {them}"
-        )
+        problem = f"{place}: {shown(stray[0])}: is not in a class folder{more}"
+        raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}, or remove {them}")
     notes = [f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)"] if unused else []
     files = [(name, parts) for name, parts in files if len(parts) >= depth]
     if any(name.lower().endswith(suffixes) for name, _ in files):
@@ -161,9 +158,8 @@ def split_names(top_folders: set[str], place: str) -> dict[str, str]:
     """
     unknown = sorted(top for top in top_folders if not is_split(top))
     if unknown:
-        raise Refusal(
-            f"source.root: {place}: {shown(unknown[0])}/ contains folders but is not a split: arrange the files as {EXPECTED_LAYOUT}"
-        )
+        problem = f"{place}: {shown(unknown[0])}/ contains folders but is not a split"
+        raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
     splits = {top: SPLIT_NAMES[top.lower()] for top in sorted(top_folders)}
     if len(set(splits.values())) < len(splits):
         duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
@@ -182,24 +178,20 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], used: set[str], 
     if splits:
         empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
         if empty:
-            raise Refusal(
-                f"source.root: {place}: {shown(empty[0])}/ contains no class folder with files: add class folders with files, or remove it"
-            )
+            problem = f"{place}: {shown(empty[0])}/ contains no class folder with files"
+            raise Refusal(f"source.root: {problem}: add class folders with files, or remove it")
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}
         if all(is_split(name) for name in names):
-            raise Refusal(
-                f"source.root: {place}: has splits ({', '.join(sorted(names))}) without class folders: arrange the files as {EXPECTED_LAYOUT}"
-            )
+            problem = f"{place}: has splits ({', '.join(sorted(names))}) without class folders"
+            raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
     for name in names:
         if not name.isprintable():
             raise Refusal(f"source.root: {place}: the folder {shown(name)} has a name that cannot be printed: rename it")
         if len(name) > MAX_NAME_LENGTH:
-            raise Refusal(
-                f"source.root: {place}: the folder {shown(name)} has a name of {len(name)} characters, "
-                f"more than {MAX_NAME_LENGTH}: rename it"
-            )
+            problem = f"the folder {shown(name)} has a name of {len(name)} characters, more than {MAX_NAME_LENGTH}"
+            raise Refusal(f"source.root: {place}: {problem}: rename it")
     found = joined(names & used or names)
     empty = sorted(name for name in names if canonical(name) not in found.numbers)
     return found._replace(notes=(*found.notes, f"not classes, because without files: {shown(', '.join(empty), 120)}")) if empty else found

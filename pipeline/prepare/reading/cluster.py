@@ -78,13 +78,11 @@ def on_cluster(
         try:
             yield from in_order(submit, items, max_in_flight=AHEAD + 2 * threads)
         except KilledWorker as error:
-            raise Refusal(
-                f"PIPELINE_CLUSTER: several workers have died at the same task: if they ran out of memory, give each more memory: {error}"
-            ) from None
+            remedy = f"if they ran out of memory, give each more memory: {error}"
+            raise Refusal(f"PIPELINE_CLUSTER: several workers have died at the same task: {remedy}") from None
         except (FutureCancelledError, ClosedClientError, CommClosedError):
-            raise Unavailable(
-                f"PIPELINE_CLUSTER: the scheduler at {cluster.address} has ended: start it and its workers, and run again"
-            ) from None
+            problem = f"the scheduler at {cluster.address} has ended"
+            raise Unavailable(f"PIPELINE_CLUSTER: {problem}: start it and its workers, and run again") from None
 
 
 @contextmanager
@@ -97,10 +95,8 @@ def connected(cluster: Cluster) -> "Iterator[Client]":
     try:
         client = connect(cluster.address)
     except Exception as error:  # whatever listens at this address may answer anything
-        raise Unavailable(
-            f"PIPELINE_CLUSTER: no scheduler has answered at {cluster.address} within {CONNECT_S:g} seconds ({reason(error)}): "
-            "start `python -m dask scheduler` there"
-        ) from None
+        problem = f"no scheduler has answered at {cluster.address} within {CONNECT_S:g} seconds ({reason(error)})"
+        raise Unavailable(f"PIPELINE_CLUSTER: {problem}: start `python -m dask scheduler` there") from None
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would print a traceback for what `on_cluster` says in a line
     with client:
         refuse_unfit(client, cluster)
@@ -133,19 +129,16 @@ def refuse_unfit(client: "Client", cluster: Cluster) -> None:
         client.run_on_scheduler(refuse_other, VERSIONS)  # type: ignore[no-untyped-call]
         answers = client.run(refuse_other, VERSIONS, cluster.shared, on_error="return")
     except TimeoutError:
-        raise Refusal(
-            f"PIPELINE_CLUSTER: no worker has joined {cluster.address}: start `python -m dask worker {cluster.address}`"
-        ) from None
+        remedy = f"start `python -m dask worker {cluster.address}`"
+        raise Refusal(f"PIPELINE_CLUSTER: no worker has joined {cluster.address}: {remedy}") from None
     except ImportError as error:
         answers = {"of the scheduler": error}
     for address, answer in answers.items():
         if isinstance(answer, Refusal):
             raise answer
         if answer is not None:
-            raise Refusal(
-                f"PIPELINE_CLUSTER: the process {address} cannot run this code ({reason(answer)}): "
-                "start it with `python -m dask` in a checkout of the same commit"
-            )
+            remedy = "start it with `python -m dask` in a checkout of the same commit"
+            raise Refusal(f"PIPELINE_CLUSTER: the process {address} cannot run this code ({reason(answer)}): {remedy}")
 
 
 def checked(

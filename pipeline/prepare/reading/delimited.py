@@ -142,7 +142,8 @@ def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted
             if len(chunk.lines):
                 yield chunk
             continue
-        rows: Rows = csv_rows(text, line, separator, broken) if quoted else split_rows(text, line, separator)
+        split = ((number, fields.split(separator)) for number, fields in lines_of([TextBlock(line, text)]))
+        rows: Rows = csv_rows(text, line, separator, broken) if quoted else split
         yield from of_rows(rows, place, width)
         if broken:
             (line, problem, is_over), start = broken[0], line
@@ -151,10 +152,6 @@ def of_blocks(blocks: Iterable[TextBlock], place: str, separator: str, *, quoted
             rest = "".join(io.StringIO(text, newline="").readlines()[line - start :])
     if rest or broken:
         raise Refusal(f"{place}:{line}: is not valid CSV ({problem}): quote fields with line breaks, quotes or commas")
-
-
-def split_rows(text: str, line: int, separator: str) -> Rows:
-    return ((number, fields.split(separator)) for number, fields in lines_of([TextBlock(line, text)]))
 
 
 def csv_rows(text: str, line: int, separator: str, broken: list[tuple[int, str, bool]]) -> Rows:

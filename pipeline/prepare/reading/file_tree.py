@@ -84,9 +84,8 @@ def errors_as_refusal(path: Path) -> Iterator[None]:
     except Refusal:
         raise
     except Exception as error:  # the standard library's readers may raise any exception on untrusted bytes
-        raise Refusal(
-            f"source.root: {path}: cannot be read as a complete tar or zip archive ({reason(error)}): download or create it again"
-        ) from None
+        problem = f"{path}: cannot be read as a complete tar or zip archive ({reason(error)})"
+        raise Refusal(f"source.root: {problem}: download or create it again") from None
 
 
 def place(path: Path, name: str) -> str:

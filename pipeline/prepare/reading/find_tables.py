@@ -10,7 +10,7 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading import archives, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
+from pipeline.prepare.reading.names import SPLIT_NAMES, split_in, words
 
 TABLES = ", ".join(tables.FORMATS)
 Tables = Mapping[str, Sequence[Path]]
@@ -61,9 +61,8 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
         raise SeveralSets(root, [[root / path for path in found[TRAIN]] for found in sets])
     if not sets:
         if alone := sorted(str(path) for found in groups.values() for paths in found.values() for path in paths if len(path.parts) == 1):
-            raise Refusal(
-                f"source.root: {root}: has {', '.join(alone)}, but no table of train: add a table called train with one of the suffixes {TABLES}"
-            )
+            remedy = f"add a table called train with one of the suffixes {TABLES}"
+            raise Refusal(f"source.root: {root}: has {', '.join(alone)}, but no table of train: {remedy}")
         return {}
     for split, paths in sets[0].items():
         are_parts = all(set(map(str.isdigit, words(path.stem))) == {False, True} for path in paths)
@@ -88,10 +87,8 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
 
 def is_table(path: Path | PurePosixPath, *, of_lines: bool) -> bool:
     """Return True if a file is a table by its name, or with `of_lines` may be a file of text that is none."""
-    known = bool(tables.suffix_of(Path(path)))
-    return (
-        not (known or lines.is_document(path) or path.name.lower().endswith((*IMAGE_SUFFIXES, *archives.SUFFIXES))) if of_lines else known
-    )
+    known, others = bool(tables.suffix_of(Path(path))), (*IMAGE_SUFFIXES, *archives.SUFFIXES)
+    return not (known or lines.is_document(path) or path.name.lower().endswith(others)) if of_lines else known
 
 
 def stem_of(path: PurePosixPath) -> str:

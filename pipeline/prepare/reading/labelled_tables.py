@@ -21,8 +21,8 @@ from pipeline.prepare.reading.cells import by_value, is_empty, is_missing, mask,
 from pipeline.prepare.reading.delimited import LONGEST_FIELD
 from pipeline.prepare.reading.find_tables import Tables
 from pipeline.prepare.reading.labels import Labels, NoLabel
+from pipeline.prepare.reading.names import split_of_value
 from pipeline.prepare.reading.parquet import MissingColumn
-from pipeline.prepare.reading.split_names import split_of_value
 from pipeline.prepare.reading.tables import Block, Columns, FaultyRows, Named
 
 MOST_EMPTY = 3
@@ -109,9 +109,8 @@ class Labelled:
             found = faulty.setdefault(samples.path, FaultyRows(samples.path))
             found.num_rows += len(samples.lines)
             missing = is_missing(samples.cells[column])
-            found.add(
-                samples.lines[missing], Refusal(f"has no value in the column {shown(column)} (source.group_column)", remedy="write one")
-            )
+            problem = f"has no value in the column {shown(column)} (source.group_column)"
+            found.add(samples.lines[missing], Refusal(problem, remedy="write one"))
             if samples.split == TRAIN:
                 yield from (str(cell).strip().encode("utf-8", "surrogatepass") for cell in texts(samples.cells[column]).to_pylist())
         for found in faulty.values():
@@ -143,11 +142,6 @@ class Keys(Sequence[str]):
             return [self[each] for each in range(*at.indices(len(self)))]
         row = self.rows[at]
         return f"{self.names[self.parts[row]]}:{self.lines[row]}"
-
-
-def without_labels(cells: Any) -> bool:
-    """Return True if no cell has a label."""
-    return bool((is_missing(cells) | mask(pc.equal(texts(cells), NO_LABEL))).all())
 
 
 def selected(block: Block, rows: NDArray[np.bool_]) -> Block:
@@ -201,10 +195,9 @@ def read(parts: Sequence[Part], columns: Columns, labels: Labels, root: Path, *,
         empty += [f"{shown(part.path)}:{line}" for line in left_lines[:MOST_EMPTY]]
     if empty:
         more = f" and {num_empty - len(empty[:MOST_EMPTY])} more" if num_empty > len(empty[:MOST_EMPTY]) else ""
-        what = "a text or a label" if columns.text is not None else "a label"
-        notes.append(
-            f"{counted(num_empty, 'row')} without {what} left out (source.on_corrupt): {listed(empty[:MOST_EMPTY], MOST_EMPTY)}{more}"
-        )
+        what = "without a text or a label" if columns.text is not None else "without a label"
+        left_out = f"{counted(num_empty, 'row')} {what} left out (source.on_corrupt)"
+        notes.append(f"{left_out}: {listed(empty[:MOST_EMPTY], MOST_EMPTY)}{more}")
     if not any(len(lines) for lines, _, _ in every):
         raise Refusal(f"source.root: {root}: has no row that can be used: {'; '.join(notes) or 'add some'}")
     lines, splits, values = (np.concatenate(several) for several in zip(*every, strict=True))
@@ -231,7 +224,10 @@ class PartReading:
         """Yield the lines, the splits and the values of the labels of some rows at a time."""
         unlabelled = set(self.columns.labels)
         for block in self.part.read(self.columns.named):
-            unlabelled -= {name for name in unlabelled if not without_labels(block.cells[name])}
+            for name in [*unlabelled]:
+                cells = block.cells[name]
+                if not (is_missing(cells) | mask(pc.equal(texts(cells), NO_LABEL))).all():
+                    unlabelled.remove(name)
             left_out = self.without_text(block)
             faulty = self.with_faulty_text(block) & ~left_out
             texts_used = np.flatnonzero(~(left_out | faulty))
@@ -259,33 +255,34 @@ class PartReading:
             raise MissingColumn(problem, label)
         self.faulty.refuse()
 
+    def with_names(self, block: Block) -> NDArray[np.bool_]:
+        """Return which rows of a block have the names of the columns, as a text or a label has a row."""
+        if not isinstance(self.columns.text, str):
+            return np.zeros(len(block.lines), bool)
+        found = [mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named]
+        return np.asarray(np.logical_and.reduce(found), bool)
+
     def without_text(self, block: Block) -> NDArray[np.bool_]:
         """Return which rows of a block are left out, because they have no text, or the names of the columns. They are faulty if none is left out."""
-        found = np.zeros((2, len(block.lines)), bool)
-        if self.columns.text is not None:
-            found[0] = is_empty(block.cells[self.columns.text])
-            if isinstance(self.columns.text, str):
-                found[1] = np.logical_and.reduce([mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named])
-        return found[0] | found[1] if self.skip else np.zeros(len(block.lines), bool)
+        if self.columns.text is None or not self.skip:
+            return np.zeros(len(block.lines), bool)
+        return is_empty(block.cells[self.columns.text]) | self.with_names(block)
 
     def with_faulty_text(self, block: Block) -> NDArray[np.bool_]:
         """Return which rows of a block have a text that cannot be used."""
         faulty = np.zeros(len(block.lines), bool)
         if self.columns.text is None:
             return faulty
-        cells, remedy = texts(block.cells[self.columns.text]), FILL_OR_SKIP.removeprefix("write a text, ")
+        cells, too_long = texts(block.cells[self.columns.text]), f"has a text of more than {LONGEST_FIELD} characters"
+        names = Refusal("has the names of the columns in place of values", remedy=FILL_OR_SKIP.removeprefix("write a text, "))
         questions = [
-            (is_empty(cells), Refusal("has an empty text", remedy=FILL_OR_SKIP)),
             (mask(pc.match_substring(cells, "\0")), Refusal("has a NUL character, so it is no text", remedy="remove it")),
-            (
-                mask(pc.greater(pc.utf8_length(cells), LONGEST_FIELD)),
-                Refusal(f"has a text of more than {LONGEST_FIELD} characters", remedy="shorten or divide it"),
-            ),
+            (mask(pc.greater(pc.utf8_length(cells), LONGEST_FIELD)), Refusal(too_long, remedy="shorten or divide it")),
         ]
-        if isinstance(self.columns.text, str):
-            are_names = np.logical_and.reduce([mask(pc.equal(texts(block.cells[name]), str(name))) for _, name in self.columns.named])
-            questions.insert(0, (are_names, Refusal("has the names of the columns in place of values", remedy=remedy)))
-        for rows, refusal in questions[2 if self.skip and len(questions) == 4 else int(self.skip) :]:
+        if not self.skip:
+            empty = Refusal("has an empty text", remedy=FILL_OR_SKIP)
+            questions = [(self.with_names(block), names), (is_empty(cells), empty), *questions]
+        for rows, refusal in questions:
             self.faulty.add(block.lines[rows & ~faulty], refusal)
             faulty |= rows
         return faulty

@@ -20,9 +20,9 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading import formats
 from pipeline.prepare.reading.cells import Cells, by_value, faulty_rows, is_empty, is_missing, mask, texts
-from pipeline.prepare.reading.class_names import ClassNames, joined
 from pipeline.prepare.reading.formats import Formats
 from pipeline.prepare.reading.json_rows import is_nested
+from pipeline.prepare.reading.names import ClassNames, joined
 
 LONGEST_LABEL = 255
 MOST_NAMED = 10
@@ -103,9 +103,8 @@ class ClassLabels(Labels):
             for chosen in np.unique(marks[wrong], axis=0):
                 ones = [name for name, is_one in zip(self.columns, chosen, strict=True) if is_one]
                 problem = f"has a 1 in {counted(len(ones), 'column')} of source.label_column ({listed([*map(shown, ones)], MOST_NAMED) or 'only 0'})"
-                problems.append(
-                    (np.flatnonzero(wrong & (marks == chosen).all(axis=1)), Refusal(problem, remedy="write one 1, or remove the row"))
-                )
+                refusal = Refusal(problem, remedy="write one 1, or remove the row")
+                problems.append((np.flatnonzero(wrong & (marks == chosen).all(axis=1)), refusal))
             names = np.array([self.found.setdefault(name, len(self.found)) for name in self.columns])
             return names[marks.argmax(axis=1)], problems
         found = by_value(cells[0], lambda cell: class_label(named_by(cell, stored), self.columns[0]))
@@ -274,9 +273,8 @@ def labels_of_cell(cell: object, delimiter: str | None) -> Sequence[Any]:
             break
         else:
             if WITHOUT_COMMA.search(cell):
-                raise Refusal(
-                    f"has labels without commas between them, {shown(cell, 60)}", remedy="write a list of JSON, or use a delimiter"
-                )
+                problem = f"has labels without commas between them, {shown(cell, 60)}"
+                raise Refusal(problem, remedy="write a list of JSON, or use a delimiter")
     if cell is None or cell == "":
         return []
     if isinstance(cell, str) and delimiter:

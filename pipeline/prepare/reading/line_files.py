@@ -20,7 +20,7 @@ from pipeline.prepare.reading.delimited import lines_of
 from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Part, unused
 from pipeline.prepare.reading.lines import NO_TEXTS, is_document
-from pipeline.prepare.reading.split_names import SPLIT_NAMES, split_in, words
+from pipeline.prepare.reading.names import SPLIT_NAMES, split_in, words
 from pipeline.prepare.reading.streams import num_lines, text_blocks, unpacked_name
 from pipeline.prepare.reading.tables import Block, Columns, Named
 
@@ -92,9 +92,8 @@ def of_lines(found: Mapping[str, Mapping[str, Path]], columns: Columns, root: Pa
             notes.append(unused(next(iter(files.values())), lacking[0][1], columns.labels))
         elif lacking:
             key, column = lacking[0]
-            raise Refusal(
-                f"{key}: is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}: write one of these"
-            )
+            problem = f"is {shown(column)}, but the files of {split} in {root} are {shown(', '.join(files))}"
+            raise Refusal(f"{key}: {problem}: write one of these")
         else:
             parts.append(Part(files[str(columns.text)], split, partial(joined_lines, files, encoding, columns.labels[0], names)))
     return parts, notes

@@ -9,7 +9,7 @@ from pathlib import PurePath, PurePosixPath
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.delimited import Chunk, lines_of, of_rows
-from pipeline.prepare.reading.split_names import SPLIT_NAMES
+from pipeline.prepare.reading.names import SPLIT_NAMES
 from pipeline.prepare.reading.streams import TextBlock, unpacked_name
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.reading.names import split_in
 
 
 class ListedImage(NamedTuple):
@@ -31,7 +31,8 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
     Raises Refusal if a path leads out of the folder to an image that is not in it, or if several images fit equally well.
     """
     known = set(files)
-    written = [path_in(row, root) for row in rows]
+    folders = {row.path: row.path.parent.relative_to(root).as_posix() for row in rows}  # a path is relative to that of its table
+    written = [posixpath.normpath(posixpath.join(folders[row.path], row.text.strip().replace("\\", "/"))) for row in rows]
     if known.issuperset(written):
         return written
     by_stem = images_by_stem(files)
@@ -54,33 +55,18 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
         return in_both == in_rival < in_folder
 
     def chosen(path: str, row: ListedImage, names: Sequence[str]) -> str:
-        if not names or path.startswith("../"):
-            refuse_outside(path, row, root)
+        if path.startswith("../") or (not names and path.startswith("/")):
+            problem = f"{row.place}: {shown(row.text.strip())} is not below {root}, so DVC would not see its changes"
+            raise Refusal(f"source.root: {problem}: put the images there, and write their paths relative to the table")
         if path in known or not names:
             return path
         best = next((name for name in names if all(name == other or is_better(name, other, row) for other in names)), None)
         if best is None:
-            raise Refusal(
-                f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(names[0])} or {shown(names[1])}: write the path relative to the "
-                "folder of the table, or move one of them to another place"
-            )
+            remedy = "write the path relative to the folder of the table, or move one of them to another place"
+            raise Refusal(f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(names[0])} or {shown(names[1])}: {remedy}")
         return best
 
     return [chosen(path, row, names) for path, row, names in zip(written, rows, fitting, strict=True)]
-
-
-def path_in(row: ListedImage, root: Path) -> str:
-    """Return the path in `root` of the image of a row, if what is written is relative to the folder of its table."""
-    return posixpath.normpath(posixpath.join(row.path.parent.relative_to(root).as_posix(), row.text.strip().replace("\\", "/")))
-
-
-def refuse_outside(path: str, row: ListedImage, root: Path) -> None:
-    """Raise Refusal if the `path` of an image that is not in the folder leads out of it."""
-    if path.startswith(("/", "../")):
-        raise Refusal(
-            f"source.root: {row.place}: {shown(row.text.strip())} is not below {root}, so DVC would not see its changes: "
-            "put the images there, and write their paths relative to the table"
-        )
 
 
 def images_by_stem(files: Iterable[str]) -> dict[str, list[str]]:

@@ -120,10 +120,8 @@ def chunks(path: Path, columns: Sequence[Any]) -> Generator[tuple[int, dict[Any,
         for column in columns:
             refuse_missing(path, schema, column)
             if not is_plain(schema.field(column).type):
-                raise Refusal(
-                    f"source.root: {shown(path)}: the column {shown(column)} has nested values ({shown(schema.field(column).type, 60)}): "
-                    "choose a column of texts, whole numbers or lists of these, or store it as one"
-                )
+                problem = f"{shown(path)}: the column {shown(column)} has nested values ({shown(schema.field(column).type, 60)})"
+                raise Refusal(f"source.root: {problem}: choose a column of texts, whole numbers or lists of these, or store it as one")
         number, held, held_bytes = 1, list[Any](), 0
         for batch in chain(batches(path, file, list(columns)), [None]):
             if held and (batch is None or held_bytes > CHUNK_BYTES or sum(map(len, held)) >= CHUNK_ROWS):

@@ -56,6 +56,19 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if suffix == ".gz" else file
 
 
+@contextmanager
+def readable(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file like `opened`. Raises Refusal if it cannot be opened, read or decompressed."""
+    place = f"source.root: {shown(path)}: cannot be read"
+    try:
+        with opened(path) as file:
+            yield file
+    except OSError as error:  # of damaged gzip and zstd files, too
+        raise Refusal(f"{place} ({error.strerror or reason(error)}): make it a readable file") from None
+    except (EOFError, zlib.error) as error:
+        raise Refusal(f"{place} (it is no complete gzip file, {reason(error)}): create it again") from None
+
+
 def text_blocks(path: Path, encoding: str = encodings.UTF8, *, whole: bool = False) -> Iterator[TextBlock]:
     """Yield the text of a file in blocks of whole lines, of some megabytes. An empty file has one empty block.
 
@@ -66,15 +79,10 @@ def text_blocks(path: Path, encoding: str = encodings.UTF8, *, whole: bool = Fal
         yield from look(path, encoding)
         return
     place = f"source.root: {shown(path)}"
-    try:
-        with opened(path) as file:
-            for block in decoded_blocks(file, encoding, place):
-                refuse_nul(block, place)
-                yield block
-    except OSError as error:  # of damaged gzip and zstd files, too
-        raise Refusal(f"{place}: cannot be read ({error.strerror or reason(error)}): make it a readable file") from None
-    except (EOFError, zlib.error) as error:
-        raise Refusal(f"{place}: cannot be read (it is no complete gzip file, {reason(error)}): create it again") from None
+    with readable(path) as file:
+        for block in decoded_blocks(file, encoding, place):
+            refuse_nul(block, place)
+            yield block
 
 
 def refuse_nul(block: TextBlock, place: str) -> None:
@@ -108,12 +116,9 @@ def decoded_blocks(file: IO[bytes], encoding: str, place: str) -> Iterator[TextB
 def num_lines(path: Path) -> int:
     """Return the number of lines of a file, decompressed. Raises Refusal if it cannot be read."""
     count, last = 0, b"\n"
-    try:
-        with opened(path) as file:
-            while block := file.read(BLOCK_BYTES):
-                count, last = count + block.count(b"\n"), block
-    except (OSError, EOFError, zlib.error) as error:
-        raise Refusal(f"source.root: {shown(path)}: cannot be read ({reason(error)}): make it a readable file") from None
+    with readable(path) as file:
+        while block := file.read(BLOCK_BYTES):
+            count, last = count + block.count(b"\n"), block
     return count + (not last.endswith(b"\n"))
 
 
@@ -142,26 +147,20 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
 
     The line numbers of the last two are unknown, and are 0. An empty block says that more text follows. Raises Refusal as `text_blocks` does.
     """
-    place, content = f"source.root: {shown(path)}", list[bytes]()
-    try:
-        with opened(path) as file:
-            start = file.read(3 * LOOKED_AT_BYTES + 1)
-            codec = encodings.marked(start) or encoding
-            if len(start) <= 3 * LOOKED_AT_BYTES:
-                content = [start]
-            elif "\n".encode(codec).removeprefix(codecs.BOM_UTF8) != b"\n":  # an end of a line cannot be found in the middle
+    place, is_file = f"source.root: {shown(path)}", path.is_file()
+    with readable(path) as file:
+        start = file.read(3 * LOOKED_AT_BYTES + 1)
+        codec, content = encodings.marked(start) or encoding, [start]
+        if len(start) > 3 * LOOKED_AT_BYTES:
+            if "\n".encode(codec).removeprefix(codecs.BOM_UTF8) != b"\n":  # an end of a line cannot be found in the middle
                 note_look(path, len(start))
                 return [next(decoded_blocks(io.BytesIO(start), encoding, place)), TextBlock(0, "")]
-            else:
-                content = [start[:LOOKED_AT_BYTES], b""]
-                if path.is_file() and path.suffix.lower() not in PACKED:
-                    size_bytes = untrusted.size_bytes(path)
-                    for at in (size_bytes // 2, size_bytes - LOOKED_AT_BYTES):
-                        file.seek(at)
-                        content.append(file.read(LOOKED_AT_BYTES).partition(b"\n")[2])
-                content = [piece[: piece.rfind(b"\n") + 1] for piece in content]
-    except (OSError, EOFError, zlib.error) as error:
-        raise Refusal(f"{place}: cannot be read ({getattr(error, 'strerror', '') or reason(error)}): make it a readable file") from None
+            content = [start[:LOOKED_AT_BYTES], b""]
+            size_bytes = untrusted.size_bytes(path) if is_file and path.suffix.lower() not in PACKED else 0
+            for at in (size_bytes // 2, size_bytes - LOOKED_AT_BYTES) if size_bytes else ():
+                file.seek(at)
+                content.append(file.read(LOOKED_AT_BYTES).partition(b"\n")[2])
+            content = [piece[: piece.rfind(b"\n") + 1] for piece in content]
     note_look(path, sum(map(len, content)))
     first, *others = content
     blocks = list(decoded_blocks(io.BytesIO(first), codec, place))

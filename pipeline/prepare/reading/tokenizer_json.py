@@ -29,16 +29,12 @@ def read(path: Path, digest: str | None) -> PretrainedDescription:
     try:
         content = untrusted.read(path, MOST_BYTES)
     except OSError as error:
-        raise Refusal(
-            f"source.tokenizer_file: {path}: cannot be read ({untrusted.reason(error)}): write the path of the `tokenizer.json` of a model, or "
-            "download one by `python -m pipeline set model=transformers:NAME`"
-        ) from None
+        remedy = "write the path of the `tokenizer.json` of a model, or download one by `python -m pipeline set model=transformers:NAME`"
+        raise Refusal(f"source.tokenizer_file: {path}: cannot be read ({untrusted.reason(error)}): {remedy}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != digest:
-        raise Refusal(
-            f"source.tokenizer_digest: is {digest or 'null'}, but the SHA-256 of {path} is {found}: "
-            f"run `python -m pipeline set source.tokenizer_digest={found}`, or restore the file"
-        )
+        remedy = f"run `python -m pipeline set source.tokenizer_digest={found}`, or restore the file"
+        raise Refusal(f"source.tokenizer_digest: is {digest or 'null'}, but the SHA-256 of {path} is {found}: {remedy}")
     return described(content, str(path))
 
 
@@ -165,6 +161,5 @@ def around(part: Any) -> tuple[list[int], list[int]]:
 def unsupported(noun: str, part: Any) -> NotImplementedError:
     """Return an exception that names the types in a part of a tokenizer, and shows the beginning of the part."""
     name = part.get("type", "of unknown type") if isinstance(part, dict) else "of unknown type"
-    return NotImplementedError(
-        f"the {noun} {untrusted.shown(name, SHOWN)}, which is not supported: {untrusted.shown(json.dumps(part), SHOWN)}"
-    )
+    beginning = untrusted.shown(json.dumps(part), SHOWN)
+    return NotImplementedError(f"the {noun} {untrusted.shown(name, SHOWN)}, which is not supported: {beginning}")

@@ -97,9 +97,8 @@ class Worker(Generic[Item, Result]):
         try:
             self.process.start()
         except OSError as error:
-            raise Refusal(
-                f"PIPELINE_WORKERS: a decoding process cannot be started ({reason(error)}): set this environment variable to a smaller number"
-            ) from None
+            problem = f"a decoding process cannot be started ({reason(error)})"
+            raise Refusal(f"PIPELINE_WORKERS: {problem}: set this environment variable to a smaller number") from None
         child_end.close()
 
     def call(self, item: Item) -> Result:
@@ -118,14 +117,12 @@ class Worker(Generic[Item, Result]):
     def refusal(self) -> Refusal:
         self.process.join()
         code = self.process.exitcode or 0
+        ended, way = f"ended with exit code {code}", "1 to decode without extra processes"
         if code == -signal.SIGKILL:
-            return Refusal(
-                "PIPELINE_WORKERS: a decoding process was killed, most likely by the OOM killer: set this environment variable to a smaller number"
-            )
-        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Refusal(
-            f"PIPELINE_WORKERS: a decoding process {ended}: set this environment variable to 1 to decode without extra processes"
-        )
+            ended, way = "was killed, most likely by the OOM killer", "a smaller number"
+        elif code < 0:
+            ended = f"was ended by {signal.Signals(-code).name}"
+        return Refusal(f"PIPELINE_WORKERS: a decoding process {ended}: set this environment variable to {way}")
 
     def end(self) -> None:
         """Kill the process. If another thread is waiting for a result in `call`, `call` raises Refusal in that thread."""

@@ -15,43 +15,9 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import parquet, tables
 from pipeline.prepare.reading.labels import labels_of_cell
 from pipeline.prepare.reading.listed_images import candidates
-from pipeline.prepare.reading.split_names import is_certain, split_of_value
-from pipeline.tools.params.cells import (
-    DELIMITERS,
-    are_image_names,
-    are_numbers,
-    are_strings,
-    delimiter_of,
-    division,
-    filled,
-    fraction,
-    is_label,
-    is_mark,
-    is_text,
-    is_varied,
-    numbers,
-    recurs,
-    sampled,
-)
-from pipeline.tools.params.questions import (
-    CLASSES,
-    DELIMITER,
-    LABELS,
-    MOST_LISTED,
-    REGRESSION,
-    SEVERAL,
-    SPLITS,
-    TASK,
-    TEXTS,
-    WORDS,
-    WRITTEN,
-    Given,
-    Name,
-    Question,
-    assignment,
-    ways,
-)
-from pipeline.tools.params.table import Table
+from pipeline.prepare.reading.names import is_certain, split_of_value
+from pipeline.tools.params import cells
+from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, WORDS, Given, Name, Question, Table, assignment, ways
 
 SAMPLED_PATHS = 200
 MOST_OFFERED = 3
@@ -70,21 +36,21 @@ def paths(table: Table, by_stem: Mapping[str, Sequence[str]]) -> dict[Name, int]
     """
     found = dict[Name, int]()
     for name, values in table.columns.items():
-        written = (str(value) for value in filled(values) if not isinstance(value, float))
-        distinct = sampled([*dict.fromkeys(written)], SAMPLED_PATHS)
+        written = (str(value) for value in cells.filled(values) if not isinstance(value, float))
+        distinct = cells.sampled([*dict.fromkeys(written)], SAMPLED_PATHS)
         num_existing = sum(bool(candidates(value, by_stem)) for value in distinct)
-        if are_image_names(distinct) or (num_existing > len(distinct) / 2 and not is_label(values)):
+        if cells.are_image_names(distinct) or (num_existing > len(distinct) / 2 and not cells.is_label(values)):
             found[name] = num_existing
     return found
 
 
 def split_column(path: Path, table: Table, given: Given) -> Name | None:
     """Return the column of the splits: the one that `given` names, or else the only one in which all values are splits, train and others."""
-    if SPLITS in given and given[SPLITS] is None:
+    if "split_column" in given and given["split_column"] is None:
         return None
-    found = [name for name in table.columns if given.get(LABELS) != name and means_splits(table, name)]
+    found = [name for name in table.columns if given.get("label_column") != name and means_splits(table, name)]
     found = [name for name in found if is_certain(str(name), map(str, table.columns[name]))]
-    return chosen(path, table, SPLITS, given, found) if found or SPLITS in given else None
+    return chosen(path, table, "split_column", given, found) if found or "split_column" in given else None
 
 
 def means_splits(table: Table, name: Name) -> bool:
@@ -101,26 +67,29 @@ def labels(path: Path, table: Table, given: Given, others: Iterable[Name | None]
 
     `others` hold something else. Raises Refusal like `chosen`.
     """
-    task, wanted = given.get(TASK), given.get(LABELS)
+    task, wanted = given.get("task"), given.get("label_column")
     if isinstance(wanted, list):
-        chosen(path, table, LABELS, given, ())  # refuses columns that do not exist
-        return {TASK: task or task_of_several(path, table, wanted), LABELS: wanted}
+        chosen(path, table, "label_column", given, ())  # refuses columns that do not exist
+        if task is None and not all(cells.is_mark(table.columns.get(name, ())) for name in wanted):
+            regression = f"to train a regression, add {assignment('task', REGRESSION)}"
+            raise Question(path, f"these columns have other values than 0 and 1: {regression}")
+        return {"task": task or (CLASSES if are_exclusive(table, wanted) else SEVERAL), "label_column": wanted}
     rest = table._replace(columns={name: values for name, values in table.columns.items() if name not in others})
     if task == REGRESSION:
-        return {LABELS: chosen(path, table, LABELS, given, rest.where(are_numbers))}
-    fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(is_mark)
+        return {"label_column": chosen(path, table, "label_column", given, rest.where(cells.are_numbers))}
+    fitting, lists, marks = label_columns(rest), list_columns(rest), rest.where(cells.is_mark)
     refuse_unfit(path, rest, given, [*fitting, *lists, *marks])
     if several := several_labels(path, table, given, fitting, lists, marks):
         return several
-    if wanted is None and task is None and not fitting and (found := rest.where(are_numbers)):
-        have, which = ("have", f" {ways(LABELS, found)}") if found[1:] else ("has", "")
+    if wanted is None and task is None and not fitting and (found := rest.where(cells.are_numbers)):
+        have, which = ("have", f" {ways('label_column', found)}") if found[1:] else ("has", "")
         problem = f"no column has classes{without_values(table)}, but {listed([*map(str, found)], MOST_LISTED)} {have} numbers"
-        raise Question(path, f"{problem}: to train a regression, add {assignment(TASK, REGRESSION)}{which}")
-    label = chosen(path, table if LABELS in given else rest, LABELS, given, fitting)
-    known = sorted(set(numbers(table.columns.get(label, ())) or ()))
+        raise Question(path, f"{problem}: to train a regression, add {assignment('task', REGRESSION)}{which}")
+    label = chosen(path, table if "label_column" in given else rest, "label_column", given, fitting)
+    known = sorted(set(cells.numbers(table.columns.get(label, ())) or ()))
     if task is None and label not in table.named_classes and len(known) > MOST_NUMBERED and known[-1] - known[0] >= len(known):
         raise either(path, label, known)
-    return {LABELS: label}
+    return {"label_column": label}
 
 
 def several_labels(
@@ -130,31 +99,34 @@ def several_labels(
 
     The labels are in one of `lists`, with its delimiter, or in all of `marks`, the columns of 0 and 1. Raises Refusal like `chosen`.
     """
-    task, wanted = given.get(TASK), given.get(LABELS)
+    task, wanted = given.get("task"), given.get("label_column")
     if wanted is None and not lists and len(marks) > 1:
         if task == SEVERAL:
-            return {LABELS: marks}
+            return {"label_column": marks}
         if task is None and set(fitting) <= set(marks) and not are_exclusive(table, marks):
-            several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several: add {assignment(TASK, SEVERAL)}"
-            raise Question(path, f"{several}; if one of them is the class, add {ways(LABELS, marks)}")
+            several = f"{len(marks)} columns of 0 and 1 may be labels, of which a sample may have several"
+            raise Question(
+                path, f"{several}: add {assignment('task', SEVERAL)}; if one of them is the class, add {ways('label_column', marks)}"
+            )
     possible = {name: sign for name, sign in lists.items() if wanted in (None, name)}
     if task is None and possible:
         refuse_either(path, table, possible, [name for name in fitting if wanted in (None, name)])
     if task != SEVERAL and (task is not None or not possible):
         return None
-    name = chosen(path, table, LABELS, {**given, TASK: SEVERAL}, [*possible])
-    signs = [sign for sign in DELIMITERS[:-1] if any(isinstance(value, str) and sign in value for value in table.columns.get(name, ()))]
-    if name not in lists and DELIMITER not in given and signs:
+    name = chosen(path, table, "label_column", {**given, "task": SEVERAL}, [*possible])
+    written = [value for value in table.columns.get(name, ()) if isinstance(value, str)]
+    signs = [sign for sign in cells.DELIMITERS[:-1] if any(sign in value for value in written)]
+    if name not in lists and "label_delimiter" not in given and signs:
         unclear = f"it is not clear what separates the labels in the column {shown(name, 60)}"
-        raise Question(path, f"{unclear}: add {ways(DELIMITER, (*signs, None))}")
-    return {TASK: SEVERAL, LABELS: name, DELIMITER: lists.get(name) or None}
+        raise Question(path, f"{unclear}: add {ways('label_delimiter', (*signs, None))}")
+    return {"task": SEVERAL, "label_column": name, "label_delimiter": lists.get(name) or None}
 
 
 def either(path: Path, name: Name, known: Sequence[float]) -> Question:
     """Return the question whether a column with the whole numbers `known`, in ascending order, has classes or numbers."""
     problem = f"the column {shown(name, 60)} has {len(known)} different whole numbers from {known[0]:.0f} to {known[-1]:.0f}"
     return Question(
-        path, f"{problem}: to predict numbers, add {assignment(TASK, REGRESSION)}; if they are classes, add {assignment(TASK, CLASSES)}"
+        path, f"{problem}: to predict numbers, add {assignment('task', REGRESSION)}; if they are classes, add {assignment('task', CLASSES)}"
     )
 
 
@@ -169,23 +141,17 @@ def refuse_unfit(path: Path, table: Table, given: Given, found: Sequence[Name]) 
 
     One cell with a unit, or with another mark for a missing value, is enough for that.
     """
-    named = [name for name in called_target(table) if filled(table.columns[name])]
-    if LABELS in given or not named or not found or set(named) & set(found):
+    named = [name for name in called_target(table) if cells.filled(table.columns[name])]
+    if "label_column" in given or not named or not found or set(named) & set(found):
         return
-    values, way = filled(table.columns[named[0]]), assignment(LABELS, named[0])
+    values, way = cells.filled(table.columns[named[0]]), assignment("label_column", named[0])
     mistaken = [value for value in values if as_number(value) is None and not is_missing(value)]
-    if are_numbers(values) and not mistaken:
-        remedy = f"to predict them, add {assignment(TASK, REGRESSION)} {way}"
+    if cells.are_numbers(values) and not mistaken:
+        remedy = f"to predict them, add {assignment('task', REGRESSION)} {way}"
     else:
         remedy = f"correct cells such as {shown(mistaken[0], 30)}" if mistaken else "no model can predict it"
     has = f"the column {shown(named[0], 60)} has {kind(table, named[0])}"
-    raise Question(path, f"{has}: {remedy}; to predict another column, add {ways(LABELS, found)}")
-
-
-def task_of_several(path: Path, table: Table, names: Sequence[Name]) -> str:
-    if not all(is_mark(table.columns.get(name, ())) for name in names):
-        raise Question(path, f"these columns have other values than 0 and 1: to train a regression, add {assignment(TASK, REGRESSION)}")
-    return CLASSES if are_exclusive(table, names) else SEVERAL
+    raise Question(path, f"{has}: {remedy}; to predict another column, add {ways('label_column', found)}")
 
 
 def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: Sequence[Name]) -> None:
@@ -195,15 +161,17 @@ def refuse_either(path: Path, table: Table, lists: Mapping[Name, str], fitting: 
     name = next(iter(lists))
     values = table.columns[name]
     example = next((value for value in values if len(labels_of_cell(value, lists[name])) > 1), values[0])
-    several = " or ".join(f"{assignment(TASK, SEVERAL)} {assignment(LABELS, each)}" for each in [*lists][:MOST_LISTED])
-    classes = " or ".join(f"{assignment(TASK, CLASSES)} {described(each, table.columns[each], LABELS)}" for each in fitting[:MOST_LISTED])
+    several = " or ".join(f"{assignment('task', SEVERAL)} {assignment('label_column', each)}" for each in [*lists][:MOST_LISTED])
+    classes = " or ".join(
+        f"{assignment('task', CLASSES)} {described(each, table.columns[each], 'label_column')}" for each in fitting[:MOST_LISTED]
+    )
     question = f"samples may have several labels, such as {shown(example, 60)} in the column {shown(name, 60)}: add {several}"
     raise Question(path, question + (f"; for one class a sample, add {classes}" if classes else ""))
 
 
 def list_columns(table: Table) -> dict[Name, str]:
     """Return the columns with several labels a sample, and for each its delimiter, or "" if its cells are lists."""
-    found = {name: delimiter_of(values) for name, values in table.columns.items()}
+    found = {name: cells.delimiter_of(values) for name, values in table.columns.items()}
     return {name: delimiter for name, delimiter in found.items() if delimiter is not None}
 
 
@@ -218,15 +186,15 @@ def label_columns(table: Table) -> list[Name]:
 
     Of columns that divide the rows in the same way, such as `label` and `label_name`, the first one with names counts, or else the first.
     """
-    found = [name for name in table.columns if name in table.named_classes] or table.where(is_label)
+    found = [name for name in table.columns if name in table.named_classes] or table.where(cells.is_label)
     kept = dict[tuple[int, ...], Name]()
     for name in sorted(found, key=lambda name: all(str(value).lstrip("-").isdigit() for value in table.columns[name])):
-        kept.setdefault(division(table.columns[name]), name)
+        kept.setdefault(cells.division(table.columns[name]), name)
     return sorted(kept.values(), key=found.index)
 
 
 def texts(table: Table) -> list[Name]:
-    return table.where(lambda values: is_text(values) and delimiter_of(values) is None)
+    return table.where(lambda values: cells.is_text(values) and cells.delimiter_of(values) is None)
 
 
 def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
@@ -235,46 +203,49 @@ def pair(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     Raises Question: only the user can say which of two columns is the source.
     """
     split = split_column(path, table, given)
-    is_wanted, strings = bool({"name", WRITTEN} & set(given)), pair_columns(table, split)
-    if not is_wanted and (not strings or {LABELS, TASK} & set(given)):
+    is_wanted, strings = bool({"name", "target_column"} & set(given)), pair_columns(table, split)
+    if not is_wanted and (not strings or {"label_column", "task"} & set(given)):
         return None
     sources = with_references(table, strings)
-    taken = (split, given.get(TEXTS), given.get(WRITTEN))
-    found = strings or [name for name in table.where(are_strings) if name != split]
-    others = [name for name in found if name not in taken] or [
-        name for name in table.where(lambda values: bool(filled(values))) if name not in taken
-    ]
+    taken = (split, given.get("text_column"), given.get("target_column"))
+    found = strings or [name for name in table.where(cells.are_strings) if name != split]
+    filled = table.where(lambda values: bool(cells.filled(values)))
+    others = [name for name in found if name not in taken] or [name for name in filled if name not in taken]
     if not is_wanted and sources:
         [source], [target] = sources, [name for name in strings if name not in sources]
-        several = (
-            f"the column {shown(source, 60)} has {len(set(table.columns[source]))} different texts in {len(table.columns[source])} rows"
-        )
-        pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment(WRITTEN, target)}"
-        raise Question(path, f"{several}: {pairs}; if they are classes, add {assignment(LABELS, source)} {assignment(TASK, CLASSES)}")
-    if WRITTEN not in given and others:
+        values = table.columns[source]
+        several = f"the column {shown(source, 60)} has {len(set(values))} different texts in {len(values)} rows"
+        pairs = f"to write those of the column {shown(target, 60)} for them, add {assignment('target_column', target)}"
+        classes = f"{assignment('label_column', source)} {assignment('task', CLASSES)}"
+        raise Question(path, f"{several}: {pairs}; if they are classes, add {classes}")
+    if "target_column" not in given and others:
         classes = "" if label_columns(table) or list_columns(table) else f"no column has classes{without_values(table)}, but "
         texts = f"{classes}{len(found)} {'have' if classes else 'columns have'} texts: to train a model that reads the text of one column and writes that of another"
-        which = ways(WRITTEN, others)
-        if TEXTS not in given and len(others) > 2:
-            which = f"{assignment(TEXTS, others[0])} {assignment(WRITTEN, others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
+        which = ways("target_column", others)
+        if "text_column" not in given and len(others) > 2:
+            which = f"{assignment('text_column', others[0])} {assignment('target_column', others[1])}, or other two of {listed([shown(name, 40) for name in others], MOST_LISTED)},"
         raise Question(path, f"{texts}, add {which} for the column to write{of_numbers(path, table, others)}")
-    written = chosen(path, table, WRITTEN, given, others)
-    return {TEXTS: chosen(path, table, TEXTS, given, [name for name in others if name != written]), WRITTEN: written, SPLITS: split}
+    written = chosen(path, table, "target_column", given, others)
+    return {
+        "text_column": chosen(path, table, "text_column", given, [name for name in others if name != written]),
+        "target_column": written,
+        "split_column": split,
+    }
 
 
 def pair_columns(table: Table, split: Name | None) -> list[Name]:
     """Return the columns that may be pairs of texts: two or more of strings with words, beside none of classes unless all are short strings; or, if the
     table has two columns of strings and else only those that count the rows, these two, even if one has dates, amounts or texts that recur. Else [].
     """
-    rest = {name: filled(values) for name, values in table.columns.items() if name != split}
-    are_plain = {name: all(as_number(cell) is not None for cell in cells if not is_missing(cell)) for name, cells in rest.items()}
-    strings = [name for name, cells in rest.items() if all(isinstance(cell, str) for cell in cells) and not are_plain[name]]
-    varied = [name for name in strings if is_varied(rest[name])]
-    if len(strings) == 2 and varied and not any(map(are_numbers, (rest[name] for name in rest if name not in strings))):
+    rest = {name: cells.filled(values) for name, values in table.columns.items() if name != split}
+    are_plain = {name: all(as_number(cell) is not None for cell in values if not is_missing(cell)) for name, values in rest.items()}
+    strings = [name for name, values in rest.items() if all(isinstance(cell, str) for cell in values) and not are_plain[name]]
+    varied = [name for name in strings if cells.is_varied(rest[name])]
+    if len(strings) == 2 and varied and not any(map(cells.are_numbers, (rest[name] for name in rest if name not in strings))):
         return strings if len(varied) == 2 or with_references(table, strings) else []
-    texts = [name for name in varied if are_strings(rest[name])]
+    texts = [name for name in varied if cells.are_strings(rest[name])]
     have_labels = bool(label_columns(table) or list_columns(table))
-    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(is_text, rest.values()))
+    are_inflected = len(strings) == len(rest) <= MOST_INFLECTED and not any(map(cells.is_text, rest.values()))
     return texts if len(texts) > 1 and (not have_labels or are_inflected) else []
 
 
@@ -283,7 +254,7 @@ def with_references(table: Table, strings: Sequence[Name]) -> list[Name]:
     if len(strings) != 2:
         return []
     source, other = sorted(strings, key=lambda name: len(set(table.columns[name])))
-    return [source] if recurs(table.columns[source]) and is_varied(table.columns[other]) else []
+    return [source] if cells.recurs(table.columns[source]) and cells.is_varied(table.columns[other]) else []
 
 
 def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
@@ -291,13 +262,13 @@ def of_numbers(path: Path, table: Table, found: Sequence[Name]) -> str:
     if tables.suffix_of(path) in (*tables.JSON_LINES, ".json", parquet.SUFFIX) or not any(" " in str(name) for name in found):
         return ""
     number = [*table.columns].index(found[-1]) + 1
-    return f"; if the first line has texts instead of names, write the number of the column, such as {assignment(WRITTEN, number)}"
+    return f"; if the first line has texts instead of names, write the number of the column, such as {assignment('target_column', number)}"
 
 
 def answered(path: Path, table: Table, given: Given, key: str, found: Sequence[Name]) -> dict[str, Any]:
     """Return the columns for `key` and for the labels and splits. `found` are those that fit `key`. Raises Refusal like `chosen`, with all questions at once."""
     split = split_column(path, table, given)
-    answers, questions, refusals = {SPLITS: split}, list[str](), list[Refusal]()
+    answers, questions, refusals = {"split_column": split}, list[str](), list[Refusal]()
     others = (*([given[key]] if key in given else found), split)
     for answer in (lambda: {key: chosen(path, table, key, given, found)}, lambda: labels(path, table, given, others)):
         try:
@@ -330,9 +301,9 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
                 else f"choose one of {listed([shown(name, 40) for name in names], MOST_NUMBERED)}"
             )
             raise Refusal(f"source.{key}={shown(absent[0], 60)}: {shown(path)} has no such column: {remedy}")
-        is_of_classes = key == LABELS and given.get(TASK, CLASSES) == CLASSES and several == [column]
-        if is_of_classes and (value := fraction(table.columns.get(column, []))) is not None:
-            regression = f"to train a regression, add {assignment(TASK, REGRESSION)}; store classes as names or whole numbers"
+        is_of_classes = key == "label_column" and given.get("task", CLASSES) == CLASSES and several == [column]
+        if is_of_classes and (value := cells.fraction(table.columns.get(column, []))) is not None:
+            regression = f"to train a regression, add {assignment('task', REGRESSION)}; store classes as names or whole numbers"
             raise Question(path, f"the column {shown(column, 60)} has numbers with fractions, such as {shown(value, 20)}: {regression}")
         return column
     if len(found) == 1:
@@ -352,27 +323,27 @@ def chosen(path: Path, table: Table, key: str, given: Given, found: Sequence[Nam
 
 def hint(table: Table, key: str, found: Sequence[Name]) -> str:
     """Return what else the columns `found`, which fit `key`, may mean; or ""."""
-    if key == TEXTS:
-        pairs = f"; if these are pairs of texts, name the column to write instead, such as {assignment(WRITTEN, found[-1])}"
+    if key == "text_column":
+        pairs = f"; if these are pairs of texts, name the column to write instead, such as {assignment('target_column', found[-1])}"
         return f"{pairs}; to classify two texts together, join them in one column first"
-    marks = [name for name in found if key == LABELS and is_mark(table.columns[name])]
+    marks = [name for name in found if key == "label_column" and cells.is_mark(table.columns[name])]
     sentence = ""
     if marks and isinstance(marks[0], str) and are_exclusive(table, marks):
-        way = shlex.quote(f"source.{LABELS}={json.dumps(marks, ensure_ascii=False)}")
+        way = shlex.quote(f"source.label_column={json.dumps(marks, ensure_ascii=False)}")
         sentence = f"; each row has a 1 in one of {counted(len(marks), 'column')}, so they may be one class: add {way}"
-    if key == LABELS and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
-        sentence += f"; if {shown(splits[0])} names the splits, add {assignment(SPLITS, splits[0])}"
+    if key == "label_column" and (splits := [name for name in found if name in table.columns and means_splits(table, name)]):
+        sentence += f"; if {shown(splits[0])} names the splits, add {assignment('split_column', splits[0])}"
     return sentence
 
 
 def without_values(table: Table) -> str:
     """Return a remark about the columns that have no values, or ""."""
-    empty = [shown(name, 60) for name in table.where(lambda values: not filled(values))]
+    empty = [shown(name, 60) for name in table.where(lambda values: not cells.filled(values))]
     return f" ({listed(empty, MOST_LISTED)} {'have' if empty[1:] else 'has'} no values)" if empty else ""
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:
-    return assignment(key, name) + (f" ({len(set(filled(values)))} different values)" if key == LABELS else "")
+    return assignment(key, name) + (f" ({len(set(cells.filled(values)))} different values)" if key == "label_column" else "")
 
 
 def kind(table: Table, name: Name) -> str:
@@ -380,9 +351,9 @@ def kind(table: Table, name: Name) -> str:
     values = table.columns.get(name)
     if values is None:
         return "images"
-    if (value := fraction(values)) is not None:
+    if (value := cells.fraction(values)) is not None:
         return f"numbers with fractions, such as {shown(value, 20)}"
-    num_values = len(set(map(str, filled(values))))
-    if num_values > 2 and numbers(values) is not None:
-        return "numbers" if are_numbers(values) else "numbers that count the rows"
-    return "texts" if is_text(values) else f"{num_values} different values" if num_values > 1 else "the same value in all rows"
+    num_values = len(set(map(str, cells.filled(values))))
+    if num_values > 2 and cells.numbers(values) is not None:
+        return "numbers" if cells.are_numbers(values) else "numbers that count the rows"
+    return "texts" if cells.is_text(values) else f"{num_values} different values" if num_values > 1 else "the same value in all rows"

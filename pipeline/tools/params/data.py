@@ -1,6 +1,5 @@
 """`set data=PATH`: looks at data of the user's own, and finds the section `source` that reads them, and facts about them for a recommendation."""
 
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,36 +20,20 @@ from pipeline.core.untrusted import shown
 from pipeline.prepare.columns import Unclear
 from pipeline.prepare.inputs.tokens import measured
 from pipeline.prepare.params import PrepareParams, SourceSettings
-from pipeline.prepare.reading import archives, encodings, tables
+from pipeline.prepare.reading import encodings, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import visible_files
 from pipeline.prepare.reading.labelled_tables import Keys
 from pipeline.prepare.reading.line_files import find_line_files
 from pipeline.prepare.reading.lines import WrongLines, is_document
 from pipeline.prepare.reading.looking import looking
-from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.reading.names import split_in
 from pipeline.prepare.split import ranks_of
 from pipeline.prepare.stage import survey
-from pipeline.tools.params import columns, images, questions
-from pipeline.tools.params.questions import (
-    ARRAYS,
-    CORPUS,
-    DELIMITER,
-    FOLDER,
-    IMAGES,
-    LABELLED,
-    LABELS,
-    PAIRS,
-    ROWS,
-    TABLE,
-    TEXTS,
-    WRITTEN,
-    Given,
-    Question,
-)
+from pipeline.tools.params import columns, images
+from pipeline.tools.params.cells import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
 from pipeline.tools.params.readings import READERS
-from pipeline.tools.params.table import Table, encoding_of, kind_of
-from pipeline.tools.params.texts import VALUES, pair_values, quoted, tokenizer_values, vocabulary_values
+from pipeline.tools.params.table import Given, Question, Table, encoding_of, kind_of
 
 MOST_COMPARED = 10_000
 """Up to so many images are read to find equal ones. `prepare` counts them in any case."""
@@ -91,7 +74,7 @@ def look(root: Path, given: Given) -> Finding:
     `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the source that reads the most kinds of files that are there.
     """
     if not root.exists():
-        raise absent(root)
+        raise Refusal(f"data={root}: there is no such file or folder: correct the path; a file in an archive must be unpacked")
     if "name" in given and given["name"] not in READERS:
         raise Refusal(f"source={shown(given['name'], 60)}: does not read data of your own: {suggestion(given['name'], tuple(READERS))}")
     try:
@@ -108,29 +91,19 @@ def look(root: Path, given: Given) -> Finding:
         ways = " or ".join(f"source={name} ({READERS[name].title}{leaving(unused[name][0])})" for name in possible)
         raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}")
     [name] = possible
-    if name == CORPUS and isinstance(refusals.get(LABELLED), (Question, WrongLines)):
-        raise Refusal(f"{refusals[LABELLED]}; if these are texts without labels, add source={CORPUS}")
+    if name == "text" and isinstance(refusals.get("text_classification"), (Question, WrongLines)):
+        raise Refusal(f"{refusals['text_classification']}; if these are texts without labels, add source=text")
     labelled, unlabelled, others = unused[name]
-    if labelled and not {"name", "table", IMAGES, LABELS, TEXTS, WRITTEN} & set(given):
+    if labelled and not {"name", "table", "image_column", "label_column", "text_column", "target_column"} & set(given):
         if question := next((error for error in refusals.values() if isinstance(error, Question)), None):
             raise Refusal(f"{question}; to read {READERS[name].title} instead{leaving(labelled)}, add source={name}")
-        remedy = f"to leave this out, add source={name}" + (f"; else: {refusals[TABLE]}" if TABLE in refusals else "")
+        remedy = f"to leave this out, add source={name}" + (f"; else: {refusals['image_table']}" if "image_table" in refusals else "")
         raise Refusal(f"data={root}: can be read as {READERS[name].title}{leaving(labelled)}: {remedy}")
     sentences = {"not used": [*labelled, *others], "not used, because without labels": unlabelled}
     lines = [f"{sentence}: {listed(summary(several), MOST_CLASSES)}" for sentence, several in sentences.items() if several]
-    beside = refusals.get(ROWS)
-    lines += beside.questions if name == LABELLED and isinstance(beside, Question) else ()
+    beside = refusals.get("table")
+    lines += beside.questions if name == "text_classification" and isinstance(beside, Question) else ()
     return replace(found[name], lines=(*found[name].lines, *lines))
-
-
-def absent(root: Path) -> Refusal:
-    """Return the refusal of a path that does not exist, or that leads into an archive."""
-    archive = next((folder for folder in root.parents if folder.is_file()), root)
-    before, folder = archives.unpacked(archive)
-    if archive == root or not before:
-        return Refusal(f"data={root}: there is no such file or folder: correct the path")
-    way = shlex.quote(f"data={folder / root.relative_to(archive)}")
-    return Refusal(f"data={root}: is in the archive {archive}, which is only read as a whole: {before}write {way}")
 
 
 def attempts(root: Path, given: Given) -> tuple[dict[str, Finding], dict[str, Refusal]]:
@@ -162,11 +135,11 @@ def nearest(root: Path, given: Given, refusals: Mapping[str, Refusal], present: 
     if undecoded := next((error for error in refusals.values() if isinstance(error, encodings.NotDecoded)), None):
         return undecoded
     error = refusals[max(refusals, key=lambda name: (isinstance(refusals[name], Question), len(READERS[name].kinds & present)))]
-    if isinstance(error, Question) and isinstance(pairs := refusals.get(PAIRS), Question) and pairs.questions != error.questions:
+    if isinstance(error, Question) and isinstance(pairs := refusals.get("text_pairs"), Question) and pairs.questions != error.questions:
         first, second = (pairs, error) if pairs.path == root and root.is_dir() else (error, pairs)  # parallel files
         return Refusal(f"{first}; or {'; and '.join(second.questions)}")
-    if present == {"text"} and "name" not in given and CORPUS not in refusals:
-        return Refusal(f"{error}; if these are texts without labels, add source={CORPUS}")
+    if present == {"text"} and "name" not in given and "text" not in refusals:
+        return Refusal(f"{error}; if these are texts without labels, add source=text")
     return error
 
 
@@ -176,17 +149,17 @@ def unused_files(root: Path, names: Sequence[str], finding: Finding) -> tuple[li
     First those that may have labels: tables, images, lists of images, and arrays outside of folders. Then those that have none: images whose folder is called like a
     test, and tables of which no column looks like labels. At last all others in a folder of labelled texts.
     """
-    labelled, unlabelled, others = list[str](), list[str](), list[str]()
+    source, labelled, unlabelled, others = finding.source["name"], list[str](), list[str](), list[str]()
     for name in names if root.is_dir() or root not in finding.files else ():
         if root / name in finding.files:
             continue
         if kind_of(name) in ("image", "table"):
             (unlabelled if is_unlabelled(root, name, encoding_of(finding.source)) else labelled).append(name)
         elif (kind_of(name) == "text" and lists_images(root / name)) or (
-            kind_of(name) == "array" and "/" not in name and finding.source["name"] != ARRAYS
+            kind_of(name) == "array" and "/" not in name and source != "arrays"
         ):
             labelled.append(name)
-        elif finding.source["name"] == LABELLED and root.is_dir() and kind_of(name) in ("text", "other") and not is_document(name):
+        elif source == "text_classification" and root.is_dir() and kind_of(name) in ("text", "other") and not is_document(name):
             others.append(name)
     return labelled, unlabelled, others
 
@@ -225,12 +198,12 @@ def is_unlabelled(root: Path, name: str, encoding: str) -> bool:
 def describe(values: Mapping[str, Any], given: Given) -> Finding:
     """Open the dataset that `values`, the section `source`, describe, and return what it has. The user has set `given` of them."""
     name, root = str(values["name"]), Path(values["root"])
-    if name == CORPUS:
+    if name == "text":
         return describe_corpus(values)
-    if name in (LABELLED, PAIRS):
-        values = {**VALUES.get(str(given.get("tokenizer", "word" if name == LABELLED else None)), {}), **values}
+    if name in ("text_classification", "text_pairs"):
+        values = {**VALUES.get(str(given.get("tokenizer", "word" if name == "text_classification" else None)), {}), **values}
     image_lines = list[str]()
-    if name in (FOLDER, TABLE):
+    if name in ("image_folder", "image_table"):
         of_images, image_lines = images.image_facts(params_of(values).source, values)  # type: ignore[arg-type]  # its settings are ImageFileSettings
         values = {**values, **of_images}
     # equal samples are found by their contents, which are the keys for `together`
@@ -238,7 +211,7 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
     settings = params.source
     with looking() as seen:
         dataset, assigned = survey(params, workers=1, quick=True)
-        is_compared = name in (ROWS, LABELLED, PAIRS) or len(dataset.targets[TRAIN]) <= MOST_COMPARED
+        is_compared = name in ("table", "text_classification", "text_pairs") or len(dataset.targets[TRAIN]) <= MOST_COMPARED
         equal = equal_samples(dataset) if is_compared and values.get("group_column") is None else []
         of_inputs, input_lines, facts = described_inputs(settings, dataset, given, assigned)
     values = {**values, **of_inputs}
@@ -246,7 +219,7 @@ def describe(values: Mapping[str, Any], given: Given) -> Finding:
     paths: Mapping[str, Sequence[Path]] = getattr(settings, "tables", dict)()
     counts = {split: round(len(numbers) / seen.share(paths.get(split, ()))) for split, numbers in targets.items()}
     looked = "" if seen.share() == 1 else f" ({seen.share():.0%} was looked at: its beginning, middle and end)"
-    keys = (IMAGES, TEXTS, LABELS, DELIMITER, WRITTEN, questions.SPLITS)
+    keys = ("image_column", "text_column", "label_column", "label_delimiter", "target_column", "split_column")
     lines = [
         f"{root}: {READERS[name].title}: "
         + ", ".join(f"{'about ' * bool(looked)}{count} samples of {split}" for split, count in counts.items())
@@ -274,19 +247,19 @@ def described_inputs(
     settings: Any, dataset: RawDataset, given: Given, assigned: Mapping[str, NDArray[np.str_]]
 ) -> tuple[Mapping[str, Any], Sequence[str], dict[str, Any]]:
     """Return what was found about the inputs: values of the section `source`, lines to print, and fields of Finding."""
-    if settings.name == LABELLED:
+    if settings.name == "text_classification":
         assert dataset.drawing_keys is not None
         texts = [text.decode("utf-8", "surrogatepass") for text in dataset.drawing_keys()]
         chosen, lines = tokenizer_values(settings, given, texts)
         return chosen, [*lines, *quoted(settings, texts)], {"texts": tuple(measured(texts))}
-    if settings.name == PAIRS:
+    if settings.name == "text_pairs":
         blocks = [pairs for pairs in settings.pairs(settings.labelled()) if pairs.split == TRAIN]
         return *pair_values(settings, given, [pair for pairs in blocks for pair in zip(pairs.texts, pairs.targets, strict=True)]), {}
-    if settings.name == ROWS:
+    if settings.name == "table":
         dataset.fit(assigned)
         return {}, [], {"inputs": dataset.statistics.inputs()}
     height, width, channels = dataset.statistics.row_shape
-    if settings.name == ARRAYS:
+    if settings.name == "arrays":
         return {}, [f"images of {height}x{width} with {channels} channels"], {"image_shape": (height, channels)}
     return {}, images.stored(settings), {"image_shape": (height, channels)}
 
@@ -331,24 +304,23 @@ def absent_classes(dataset: RawDataset, assigned: NDArray[np.str_]) -> list[str]
 def describe_corpus(values: Mapping[str, Any]) -> Finding:
     settings = params_of(values).source
     with looking() as seen:
-        documents = list(SOURCES.module(CORPUS).read(settings.root, values.get("pattern", "*"), encoding_of(values)))
+        documents = list(SOURCES.module("text").read(settings.root, values.get("pattern", "*"), encoding_of(values)))
         texts = ["".join(document.read()) for document in documents]
     num_characters = round(sum(map(len, texts)) / seen.share())
     if not num_characters:
         raise Refusal(f"data={settings.root}: has no text: add files, or change source.pattern")
-    lines = [
-        f"{settings.root}: {READERS[CORPUS].title}: {'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
-    ]
+    size = f"{'about ' * (seen.share() < 1)}{num_characters} characters in {len(documents)} files"
     sizes, described = vocabulary_values(values, texts)
     files = frozenset(settings.root / document.name if settings.root.is_dir() else settings.root for document in documents)
-    return Finding({**values, **sizes}, (*lines, *described), files, num_characters, frozenset())
+    lines = (f"{settings.root}: {READERS['text'].title}: {size}", *described)
+    return Finding({**values, **sizes}, lines, files, num_characters, frozenset())
 
 
 def used_files(settings: SourceSettings, dataset: RawDataset) -> frozenset[Path]:
     """Return the files that a source reads: its tables, images or texts."""
     root = settings.root
     found = [path for paths in getattr(settings, "tables", dict)().values() for path in paths]
-    if settings.name == LABELLED and not found:
+    if settings.name == "text_classification" and not found:
         found = [path for of_split in find_line_files(root).values() for path in of_split.values()]
     keys = dataset.sample_keys().values() if dataset.sample_keys else []
     names = {name for several in keys for name in (several.names if isinstance(several, Keys) else several)}

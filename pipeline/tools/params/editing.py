@@ -243,9 +243,8 @@ def changes(before: str, after: str) -> list[str]:
             old, new, prefix = {section: old}, {section: new}, ""
         else:
             prefix = f"{section}."
-        lines += [
-            f"{prefix}{key}: {on_one_line(old[key])} -> {on_one_line(value)}" for key, value in new.items() if old.get(key, value) != value
-        ]
+        changed = [(key, on_one_line(old[key]), value) for key, value in new.items() if old.get(key, value) != value]
+        lines += [f"{prefix}{key}: {was_written} -> {on_one_line(value)}" for key, was_written, value in changed]
         lines += [f"{prefix}{key}: {on_one_line(value)} is added" for key, value in new.items() if key not in old]
         lines += [f"{prefix}{key}: is removed" for key in old if key not in new]
     return lines

@@ -1,7 +1,11 @@
-"""Looks at image files: the size and channels to which they should be converted, and the value that means white in those of more than 8 bits."""
+"""Readings of images, in folders by class or listed by a table; their size, channels, and the value that means white in those of more than 8 bits."""
 
 import math
+import shlex
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -9,11 +13,145 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
+from pipeline.prepare.reading import archives, class_folders, lines, tables
+from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders, visible_parts
+from pipeline.prepare.reading.find_tables import find_tables, visible_files
 from pipeline.prepare.reading.images import is_deep, white_point
-from pipeline.tools.params.questions import Question
+from pipeline.prepare.reading.listed_images import images_by_stem
+from pipeline.prepare.reading.names import SPLIT_NAMES
+from pipeline.tools.params import cells, columns
+from pipeline.tools.params.table import MOST_LISTED, Given, Name, Option, Question, Table, Values, attempted, encoding_of, kind_of
+
+
+def as_image_folder(root: Path, given: Given) -> Values | None:
+    layout = class_layout(root, IMAGE_SUFFIXES)
+    if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
+        return None
+    if "name" not in given:
+        refuse_uneven(root, layout)
+    return {}
+
+
+def refuse_uneven(root: Path, layout: ClassFolders) -> None:
+    """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
+    inside, places = defaultdict[str, set[str]](set), dict[str, str]()
+    for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
+        is_split = len(folders) > layout.outer + 1 and SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets
+        depth = layout.outer + is_split
+        inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
+        places.setdefault(folders[depth], "/".join(folders[: depth + 1]))
+    flat = [top for top, subfolders in inside.items() if subfolders == {""}]
+    deep = [top for top, subfolders in inside.items() if len(subfolders - {""}) > 1 and "" not in subfolders]
+    if flat and deep:
+        one, other = shown(flat[0]), shown(deep[0])
+        unclear = f"{one}/ has images, but {other}/ has only folders ({shown(listed(sorted(inside[deep[0]]), MOST_LISTED))}), so it is not clear which are the classes"
+        alone = archives.alone(root, "that folder", [places[deep[0]]])
+        raise Question(root, f"{unclear}: {alone}, or, if {one} and {other} are two classes, add source=image_folder")
+
+
+def as_image_table(root: Path, given: Given) -> Values | None:
+    """Return the columns of the images, labels and splits, and the table, if `root` is such a table or a folder with one.
+
+    The images of a table may also be in a folder beside its own. Raises Refusal if there are tables and images, but no table lists images.
+    """
+    names = visible_files(root)
+    kinds = set(map(kind_of, names))
+    if not root.is_dir():
+        if tables.suffix_of(root):
+            return of_single_table(root, given)
+        if {"image", "table"} <= kinds:
+            before, folder = archives.unpacked(root)
+            raise Refusal(f"data={root}: has a table, which is read only from a folder: {before}write {shlex.quote(f'data={folder}')}")
+        return None
+    options, by_stem = folder_tables(root, names, given), images_by_stem(names)
+    found = attempted(root, options, given, partial(table_values, root, by_stem), "list images")
+    if not found and options and "image" in kinds:
+        listed_in = ", ".join(shown(path.relative_to(root)) for _, (path, *_) in options)
+        raise Refusal(f"data={root}: no column of {listed_in} lists the images: write their paths into a column")
+    return found
+
+
+def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option]:
+    """Return the tables of a folder with the files `names`. `table` is None for those whose names are splits: one of train represents them."""
+    if given.get("table") is not None:
+        return [({"root": root, "table": Path(given["table"])}, [root / given["table"]])]
+    of_splits: Mapping[str, Sequence[Path]] = {}
+    with suppress(Refusal):  # as one of several tables of train, each may be read
+        of_splits = find_tables(root)
+        if not of_splits:
+            of_lines = find_tables(root, of_lines=True)
+            of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
+    options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
+    several = {path for paths in of_splits.values() for path in paths}
+    for path in [root / name for name in names if "table" not in given]:
+        may_list = path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
+        if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
+            options[path.relative_to(root)] = [path]
+    return [({"root": root, "table": table}, paths) for table, paths in options.items()]
+
+
+def begin_with_images(paths: Sequence[Path], given: Given) -> bool:
+    """Return True if the lines of files of text begin with the names of images."""
+    with suppress(Refusal):  # as it is no list
+        table = Table.read(*paths, encoding=encoding_of(given))
+        return len(table.columns) > 1 and cells.are_image_names(next(iter(table.columns.values())))
+    return False
+
+
+def of_single_table(path: Path, given: Given) -> Values | None:
+    """Return the values for the table `path` with images in it, in its folder, or in a folder beside its own."""
+    table = Table.read(path, encoding=encoding_of(given), given=given)
+    if table.holds_images and given.get("image_column") not in table.columns:
+        return {**(table_values(path.parent, {}, path, table, given) or {}), "root": path, "table": None}
+    folders, has_names = [path.parent], any(map(cells.are_image_names, table.columns.values()))
+    if has_names and len(path.parts) > 2:
+        folders.append(path.parent.parent)
+    try:
+        by_stem = {folder: images_by_stem(visible_files(folder)) for folder in folders}
+    except Refusal:  # such as that of links in the environment of a checkout, beside a table of something else
+        if has_names or "image_column" in given:
+            raise
+        return None
+    root = max(folders, key=lambda folder: sum(columns.paths(table, by_stem[folder]).values()))
+    values = table_values(root, by_stem[root], path, table, given)
+    return values and {"root": root, "table": path.relative_to(root), **values}
+
+
+def table_values(root: Path, by_stem: Mapping[str, Sequence[str]], path: Path, table: Table, given: Given) -> Values | None:
+    """Return the values for a table that lists images, or holds them; None if it does neither.
+
+    `by_stem` has the images in `root`. Raises Refusal if none of the listed images is there, or if a column is not clear.
+    """
+    existing = dict[Name, int](dict.fromkeys(table.holds_images, 1)) if table.holds_images else columns.paths(table, by_stem)
+    if not existing and "image_column" not in given:
+        return None
+    best = [image for image, count in existing.items() if count == max(existing.values())]
+    image = given["image_column"] if "image_column" in given else best[0]
+    if image in table.columns and not existing.get(image):
+        example = shown(next(iter(table.columns[image]), ""), 60)
+        missing = f"lists images such as {example}, but there are none of them in {root}"
+        remedy = "put them there, or write as data=PATH the folder that has both"
+        raise Refusal(f"data={path}: the column {shown(image)} {missing}: {remedy}")
+    return columns.answered(path, table, given, "image_column", best)
+
+
+def class_layout(root: Path, suffixes: tuple[str, ...]) -> ClassFolders | None:
+    """Return the classes and files of a folder or archive, or None if no file in a folder of it has one of `suffixes`.
+
+    Raises the Refusal of `find_classes` if the files are not arranged by class.
+    """
+    if not root.is_dir() and not root.name.lower().endswith(archives.SUFFIXES):
+        return None
+    listing = archives.open_tree(root).listing()
+    files = [name for name in listing.files if visible_parts(name) and not lines.is_document(name)]
+    if not any("/" in name and name.lower().endswith(suffixes) for name in files):
+        return None
+    return class_folders.find_classes(listing, str(root))
+
 
 MEASURED = 100
 DECODING_S = 10.0

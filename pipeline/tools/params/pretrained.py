@@ -22,8 +22,8 @@ from pipeline.inference.library import library
 from pipeline.inference.params import NO_WEIGHTS, PICKLES, WEIGHTS_FOLDER
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.reading import tokenizer_json
+from pipeline.tools.params.cells import VALUES
 from pipeline.tools.params.commented_yaml import on_one_line
-from pipeline.tools.params.texts import VALUES
 
 GIVEN = re.compile(r"model=(timm|transformers):(.+?)(?:@([^@/]+))?")
 """`model=LIBRARY:NAME` or `model=LIBRARY:NAME@REVISION`. NAME is a repository of the hub, the name of weights in timm, or a folder."""

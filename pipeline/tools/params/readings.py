@@ -16,29 +16,24 @@ from pipeline.prepare.reading import archives, delimited, encodings, lines, stre
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.line_files import are_parallel, find_line_files
 from pipeline.prepare.reading.lines import WrongLines
-from pipeline.prepare.reading.split_names import split_in
+from pipeline.prepare.reading.names import split_in
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.image_readings import as_image_folder, as_image_table, class_layout
-from pipeline.tools.params.questions import (
-    ARRAYS,
-    CORPUS,
-    FOLDER,
-    LABELLED,
-    LABELS,
+from pipeline.tools.params.images import as_image_folder, as_image_table, class_layout
+from pipeline.tools.params.table import (
     MOST_LISTED,
-    PAIRS,
-    ROWS,
-    SPLITS,
-    TABLE,
-    TASK,
-    TEXTS,
+    TEXT_SUFFIXES,
     Given,
     Question,
+    Table,
+    Values,
+    attempted,
+    encoding_of,
+    kind_of,
+    train_tables,
     ways,
 )
-from pipeline.tools.params.table import TEXT_SUFFIXES, Table, Values, attempted, encoding_of, kind_of, train_tables
 
-COLUMNS_OF_FILES: dict[str, Any] = {TEXTS: None, LABELS: None, SPLITS: None}
+COLUMNS_OF_FILES: dict[str, Any] = {"text_column": None, "label_column": None, "split_column": None}
 MOST_BLANK = 0.05
 """The share of blank lines in files whose lines are samples. Prose and verse have more."""
 
@@ -88,7 +83,7 @@ def refuse_loose_texts(root: Path) -> None:
         patterns = ways("table", dict.fromkeys(f"*{PurePosixPath(name).suffix}" for name in classes))
         of_files = f"if each file has the texts of one class, line by line, add {patterns}"
         beside = f"has files ({listed(list(classes), MOST_LISTED)}) beside folders"
-        raise Question(root, f"{beside}: {of_files}; if the folders are the classes, add source={LABELLED}")
+        raise Question(root, f"{beside}: {of_files}; if the folders are the classes, add source=text_classification")
 
 
 def of_labelled_lines(root: Path, given: Given) -> Values | None:
@@ -109,8 +104,8 @@ def of_labelled_lines(root: Path, given: Given) -> Values | None:
                 paths += [path] if labelled_lines([path], encoding_of(given)) else []
         if len(paths) > 1:
             names = [path.name for path in paths]
-            pattern = beginning(names) + "*" + beginning([name[::-1] for name in names])[::-1]
-            raise Question(root, f"{len(names)} files have a label in each line: add {ways('table', (pattern, *names))}")
+            first, last = (os.path.commonprefix(some) for some in (names, [name[::-1] for name in names]))  # noqa: RUF071  # of characters
+            raise Question(root, f"{len(names)} files have a label in each line: add {ways('table', (f'{first}*{last[::-1]}', *names))}")
         place = paths[0] if paths else root
     else:
         place, paths = root, of_splits.get(TRAIN, [])
@@ -129,11 +124,6 @@ def refuse_several_sets(root: Path, given: Given, labelled: Sequence[Path]) -> N
         beside = f"{shown(choices[0])} with a label in each line, and " if labelled else ""
         suffixes = f"{beside}{counted(len(sets), 'set')} of files whose suffixes may be classes"
         raise Question(root, f"has {suffixes}: add {ways('table', choices)}")
-
-
-def beginning(names: Sequence[str]) -> str:
-    """Return the characters with which all names begin."""
-    return os.path.commonprefix(names)  # noqa: RUF071  # of characters, not of folders
 
 
 def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
@@ -172,11 +162,13 @@ def of_class_files(root: Path, given: Given) -> Values | None:
 def text_values(path: Path, table: Table, given: Given) -> Values | None:
     """Return the columns of a table of texts, or None if it holds or lists images, and no texts."""
     found = columns.texts(table)
-    if TEXTS not in given and table.has_images and not found:
+    if "text_column" not in given and table.has_images and not found:
         return None
-    if not {"name", TEXTS, LABELS, TASK} & set(given) and columns.with_references(table, columns.pair_columns(table, None)):
+    if not {"name", "text_column", "label_column", "task"} & set(given) and columns.with_references(
+        table, columns.pair_columns(table, None)
+    ):
         return None
-    return columns.answered(path, table, given, TEXTS, found)
+    return columns.answered(path, table, given, "text_column", found)
 
 
 def as_text_pairs(root: Path, given: Given) -> Values | None:
@@ -192,12 +184,6 @@ def as_text_pairs(root: Path, given: Given) -> Values | None:
     return attempted(root, options, given, columns.pair, "have pairs of texts")
 
 
-def have_pairs(path: Path, given: Given) -> bool:
-    """Return True if each line of a file has two texts, with a tab between them."""
-    table = Table.of_fields(path, encoding_of(given))
-    return table is not None and bool(columns.pair_columns(table, None))
-
-
 def of_line_files(root: Path, given: Given) -> Values | None:
     """Return the values for files of texts and labels, line by line, or None if no file of several has labels."""
     files = find_line_files(root).get(TRAIN, {})
@@ -205,8 +191,8 @@ def of_line_files(root: Path, given: Given) -> Values | None:
     labels = columns.label_columns(table)
     if not labels:
         return None
-    text = columns.chosen(root, table, TEXTS, given, columns.texts(table))
-    return {TEXTS: text, LABELS: columns.chosen(root, table, LABELS, given, labels), SPLITS: None}
+    text = columns.chosen(root, table, "text_column", given, columns.texts(table))
+    return {"text_column": text, "label_column": columns.chosen(root, table, "label_column", given, labels), "split_column": None}
 
 
 def as_arrays(root: Path, given: Given) -> Values | None:  # noqa: ARG001  # as the other readers
@@ -253,7 +239,8 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         if layout and len(layout.classes) > 1:
             return None
     for path in [root / name for name in names] if root.is_dir() else [root]:
-        if have_pairs(path, given):
+        table = Table.of_fields(path, encoding_of(given))
+        if table is not None and columns.pair_columns(table, None):
             return None
         refuse_labelled_lines(path, encoding_of(given))
     return {}
@@ -262,7 +249,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
 def refuse_labelled_lines(path: Path, encoding: str) -> None:
     """Raise Refusal if the lines of a file of text have labels, or are labels: a corpus is only what nothing labels."""
     if labelled_lines([path], encoding):
-        raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source={CORPUS}")
+        raise Refusal(f"data={path}: has a label in each line; if it is a text without labels, add source=text")
     if cells.is_label([line for line in cells.sampled(lines_in(path, encoding)) if line.strip()]):
         way = "put a file with the texts beside it, line by line, such as train_text.txt beside train_labels.txt, and write as data=PATH their folder"
         raise Refusal(f"data={path}: has a label in each line: {way}; or, if it is a text, add source=text")
@@ -281,12 +268,12 @@ class Reader(NamedTuple):
 
 
 READERS = {
-    FOLDER: Reader("images in folders by class", {"image"}, as_image_folder),
-    TABLE: Reader("images that a table lists", {"image", "table"}, as_image_table),
-    ROWS: Reader("rows of numbers and categories", {"table"}, as_rows),
-    LABELLED: Reader("labelled texts", {"table", "text"}, as_labelled_texts),
-    PAIRS: Reader("pairs of texts", {"table", "text"}, as_text_pairs),
-    ARRAYS: Reader("NumPy arrays", {"array"}, as_arrays),
-    CORPUS: Reader("texts without labels, for a language model", {"text"}, as_corpus),
+    "image_folder": Reader("images in folders by class", {"image"}, as_image_folder),
+    "image_table": Reader("images that a table lists", {"image", "table"}, as_image_table),
+    "table": Reader("rows of numbers and categories", {"table"}, as_rows),
+    "text_classification": Reader("labelled texts", {"table", "text"}, as_labelled_texts),
+    "text_pairs": Reader("pairs of texts", {"table", "text"}, as_text_pairs),
+    "arrays": Reader("NumPy arrays", {"array"}, as_arrays),
+    "text": Reader("texts without labels, for a language model", {"text"}, as_corpus),
 }
 """The readers by their sources. With `source=NAME`, only this one is asked."""

@@ -17,11 +17,10 @@ from pipeline.core.yaml_document import Document
 from pipeline.inference import machine
 from pipeline.prepare.params import PrepareParams
 from pipeline.tools import training_time
+from pipeline.tools.params.cells import IDEOGRAPHS, share
 from pipeline.tools.params.commented_yaml import on_one_line
 from pipeline.tools.params.data import Finding
 from pipeline.tools.params.images import LARGE
-from pipeline.tools.params.questions import ARRAYS, CORPUS, PAIRS
-from pipeline.tools.params.texts import IDEOGRAPHS, share
 from pipeline.train.params import TrainParams
 
 IMAGES_PRESET, TEXTS_PRESET, TABLE_PRESET, CORPUS_PRESET = "image-folder", "trec-ngrams", "table", "shakespeare-transformer"
@@ -99,7 +98,7 @@ def params_and_spec(text: str, finding: Finding) -> tuple[TrainParams, Spec]:
 
 def num_samples(finding: Finding) -> dict[str, int]:
     """Return about how many samples train and valid will have. Those of a corpus are rows of ROW characters."""
-    if finding.source["name"] == CORPUS:
+    if finding.source["name"] == "text":
         return {TRAIN: finding.num_samples // ROW, VALID: finding.num_samples // (20 * ROW)}
     shares = 1.0 if VALID in finding.splits else 0.8
     return {TRAIN: round(shares * finding.num_samples), VALID: round(0.15 * finding.num_samples)}
@@ -112,14 +111,16 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     """
     source = {key: str(value) if isinstance(value, Path) else value for key, value in finding.source.items()}
     values = {"source": source.pop("name"), **{f"source.{key}": value for key, value in source.items()}}
-    if finding.source["name"] == CORPUS:
+    if finding.source["name"] == "text":
         return CORPUS_PRESET, written({"source.max_length": ROW, **values} | ({"train.steps": most} if most else {}))
     if finding.num_samples < FEW:
         values |= {"source.valid": 0.15, "source.test": 0.2}
-    if finding.source["name"] == PAIRS:
+    if finding.source["name"] == "text_pairs":
         values |= {"model.width": 128, "model.dropout": 0.1, "optimizer.learning_rate": 1e-3}
         return PAIRS_PRESET, written(values | of_length(num_samples(finding)[TRAIN], large=False, texts=False, most=most))
-    values |= of_texts(finding) if finding.texts else {} if finding.inputs else models(finding)[model]
+    if finding.texts and finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5:
+        values["model.max_n"] = 4  # a pair of ideographs is a word, but a pair of letters is not
+    values |= {} if finding.texts or finding.inputs else models(finding)[model]
     preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
     values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
@@ -136,19 +137,12 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     return preset, written(values)
 
 
-def of_texts(finding: Finding) -> dict[str, object]:
-    """Return the values for labelled texts beside those of `finding.source`."""
-    # a pair of ideographs is a word, but a pair of letters is not
-    is_alphabetic = finding.source["tokenizer"] in ("character", "byte") and share(finding.texts, IDEOGRAPHS) < 0.5
-    return {"model.max_n": 4} if is_alphabetic else {}
-
-
 def models(finding: Finding) -> list[dict[str, object]]:
     """Return the values for images, from the best to the fastest model: small networks for small images, else pretrained ones."""
     side, _ = finding.image_shape
     if side > LARGE:
         small: dict[str, object] = {"augment.flip": "none", "model.architecture": "mobilenet_v3_small", "model.pretrained": "IMAGENET1K_V1"}
-        smaller = [] if finding.source["name"] == ARRAYS else [{**small, "source.image_size": SMALLER, "augment.crop_padding": 8}]
+        smaller = [] if finding.source["name"] == "arrays" else [{**small, "source.image_size": SMALLER, "augment.crop_padding": 8}]
         return [{"augment.flip": "none"}, small, *smaller]
     names = ["resnet", "convnet"] if side >= SMALLEST_FOR_RESNET else ["convnet"]
     common = {"optimizer.learning_rate": 3e-3, "augment.crop_padding": max(1, side // 8), "augment.flip": "none"}

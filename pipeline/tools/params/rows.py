@@ -8,20 +8,7 @@ from pipeline.core.cells import as_number, is_missing
 from pipeline.core.untrusted import shown
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.columns import MOST_NUMBERED
-from pipeline.tools.params.questions import (
-    CLASSES,
-    LABELS,
-    MOST_LISTED,
-    REGRESSION,
-    SEVERAL,
-    SPLITS,
-    TASK,
-    Given,
-    Name,
-    Question,
-    assignment,
-)
-from pipeline.tools.params.table import Table
+from pipeline.tools.params.table import CLASSES, MOST_LISTED, REGRESSION, SEVERAL, Given, Name, Question, Table, assignment
 
 FEWEST_BESIDE = 3
 """A table with a column of texts, and so many columns of numbers or categories, may be read for either. Those of 0 and 1 are labels of texts."""
@@ -33,9 +20,8 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
     Raises Refusal and Question if it has texts beside other columns, or if the column to predict, or what it holds, is not clear.
     """
     marks = {str(mark) for mark in given.get("missing") or ()}
-    table = table._replace(
-        columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in table.columns.items()}
-    )
+    columns_read = table.columns.items()
+    table = table._replace(columns={name: ["" if str(cell).strip() in marks else cell for cell in each] for name, each in columns_read})
     texts = columns.texts(table)
     usable = [name for name in candidates(table) if name not in texts and not (texts and cells.is_mark(table.columns[name]))]
     if "name" not in given:
@@ -50,15 +36,15 @@ def values(path: Path, table: Table, given: Given) -> dict[str, Any] | None:
                 questions += error.questions
             raise Question(path, *questions)
     split = columns.split_column(path, table, given)
-    if isinstance(names := given.get(LABELS), list):
+    if isinstance(names := given.get("label_column"), list):
         are_marks = all(cells.is_mark(table.columns.get(name, ())) for name in names)
-        return {SPLITS: split, **columns.labels(path, table, given if are_marks else {TASK: REGRESSION, **given})}
-    if given.get(TASK) == SEVERAL and LABELS not in given:
-        return {SPLITS: split, TASK: SEVERAL, **columns.labels(path, table, given, [split])}
+        return {"split_column": split, **columns.labels(path, table, given if are_marks else {"task": REGRESSION, **given})}
+    if given.get("task") == SEVERAL and "label_column" not in given:
+        return {"split_column": split, "task": SEVERAL, **columns.labels(path, table, given, [split])}
     label = target(path, table, given, split)
-    if given.get(TASK) == SEVERAL or (TASK not in given and label in columns.list_columns(table)):
-        return {SPLITS: split, **columns.labels(path, table, {**given, LABELS: label})}
-    return {LABELS: label, TASK: given.get(TASK) or task(path, table, label), SPLITS: split}
+    if given.get("task") == SEVERAL or ("task" not in given and label in columns.list_columns(table)):
+        return {"split_column": split, **columns.labels(path, table, {**given, "label_column": label})}
+    return {"label_column": label, "task": given.get("task") or task(path, table, label), "split_column": split}
 
 
 def candidates(table: Table) -> list[Name]:
@@ -68,14 +54,14 @@ def candidates(table: Table) -> list[Name]:
 
 def target(path: Path, table: Table, given: Given, split: Name | None) -> Any:
     """Return the column to predict: the one that `given` names, the only one with such a name, or the only possible one. Raises Question."""
-    if LABELS in given:
-        return columns.chosen(path, table, LABELS, {TASK: REGRESSION, **given}, ())
+    if "label_column" in given:
+        return columns.chosen(path, table, "label_column", {"task": REGRESSION, **given}, ())
     found = [name for name in dict.fromkeys((*candidates(table), *columns.list_columns(table))) if name != split]
     columns.refuse_unfit(path, table, given, found)
     named = [name for name in columns.called_target(table) if name in found]
     if len(named) == 1 or len(found) < 2:
-        return columns.chosen(path, table, LABELS, given, named or found)
-    ways = [columns.described(name, table.columns[name], LABELS) for name in (found[-1], *found[:-1])]
+        return columns.chosen(path, table, "label_column", given, named or found)
+    ways = [columns.described(name, table.columns[name], "label_column") for name in (found[-1], *found[:-1])]
     more = " or that of another column" if len(ways) > MOST_LISTED else ""
     problem = f"{len(ways)} columns may be the one to predict{columns.without_values(table)}"
     raise Question(path, f"{problem}: add {' or '.join(ways[:MOST_LISTED])}{more}{unclear(table, [found[-1], *found[: MOST_LISTED - 1]])}")
@@ -87,7 +73,7 @@ def unclear(table: Table, found: Sequence[Name]) -> str:
         try:
             task(Path(), table, name)
         except Question:
-            return f"; for whole numbers, such as those of {shown(name, 60)}, say also if they are classes, {assignment(TASK, CLASSES)}, or not, {assignment(TASK, REGRESSION)}"
+            return f"; for whole numbers, such as those of {shown(name, 60)}, say also if they are classes, {assignment('task', CLASSES)}, or not, {assignment('task', REGRESSION)}"
     return ""
 
 

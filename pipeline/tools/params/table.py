@@ -1,8 +1,8 @@
-"""Reads a table: up to MOST_ROWS of its rows, finds out whether its first line has the names of the columns, and which of several tables is meant."""
+"""Reads a table to look at: up to MOST_ROWS of its rows, whether its first line has names, which of several is meant, and what only the user can say."""
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from glob import escape
 from pathlib import Path
@@ -10,14 +10,47 @@ from typing import Any, NamedTuple, Self
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal, listed
+from pipeline.core.registry import USUAL_TASKS
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import encodings, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.looking import looking
-from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, numbers, sampled
-from pipeline.tools.params.questions import LABELS, MOST_LISTED, WORDS, Given, Name, Question, assignment
-from pipeline.tools.params.texts import num_words
+from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
+from pipeline.tools.params.commented_yaml import on_one_line
+
+MOST_LISTED = 8
+CLASSES, REGRESSION, SEVERAL = USUAL_TASKS.values()
+WORDS = {
+    "image_column": "the images",
+    "label_column": "the labels",
+    "text_column": "the texts",
+    "split_column": "the splits",
+    "target_column": "the texts to write",
+}
+"""The keys of the section `source` that name a column."""
+Name = str | int
+Given = Mapping[str, Any]
+"""The keys of the section `source` that the user has set."""
+
+
+class Question(Refusal):
+    """Raised if data can be read, but only the user can say how: `questions` about the data in `path`, each with its answers."""
+
+    def __init__(self, path: Path, *questions: str) -> None:
+        super().__init__("; and ".join(questions), place=f"data={path}")
+        self.path, self.questions = path, questions
+
+
+def assignment(key: str, value: object) -> str:
+    """Return the word of a command that gives a value to a key of the section `source`, in the quotes that YAML and the shell need."""
+    return shlex.quote(f"source.{key}={on_one_line(str(value) if isinstance(value, Path) else value)}")
+
+
+def ways(key: str, values: Iterable[object]) -> str:
+    """Return the words of a command each of which gives one of `values` to a key of the section `source`."""
+    return " or ".join(assignment(key, value) for value in [*values][:MOST_LISTED])
+
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 MOST_WORDS = 5
@@ -129,7 +162,8 @@ def names_are_first(path: Path, first: Sequence[str], columns: Sequence[Sequence
         return False
     may_be = f"its first line may have the names of the columns, or be a row: {listed([shown(cell, 60) for cell in first], MOST_LISTED)}"
     raise Question(
-        path, f"{may_be}; add {assignment(LABELS, label)} if these are names, or {assignment(LABELS, first.index(label) + 1)} if not"
+        path,
+        f"{may_be}; add {assignment('label_column', label)} if these are names, or {assignment('label_column', first.index(label) + 1)} if not",
     )
 
 

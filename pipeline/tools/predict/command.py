@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pipeline.tools.predict.model import LoadedModel
-    from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader
+    from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor
 
 TABLE_ROWS = 64
 """Rows that are printed at once. A part has the widths of the parts before it, or wider columns, so that the parts form one table."""
@@ -59,7 +59,8 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     elif keep:
         raise Refusal("--keep: is for a file: add --output FILE")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
-    from pipeline.tools.predict import raw_inputs  # late: torch takes seconds to import, and `--help` does not need it
+    from pipeline.tools.predict import raw_inputs
+    from pipeline.tools.predict.protocols import RowReader  # late: torch takes seconds to import, and `--help` does not need it
 
     loaded = load([model, *others], beam, column, encoding)
     problems = list[str]()
@@ -69,7 +70,9 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
         print(f"error: {message}", file=sys.stderr, flush=True)
 
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers, keep=keep) as given:
-        note_unused(given.unused, loaded.reader)
+        is_no_input = "no table" if isinstance(loaded.reader, RowReader) else "a table, and no input by itself"
+        for name in given.unused:
+            print(f"note: {shown(name)} is {is_no_input}", file=sys.stderr)
         # A bar on stderr would be drawn over a table on the same terminal. And while a bar is shown, rich redirects `sys.stdout` to it.
         is_table, stdout = sys.stdout.isatty() and not target, sys.stdout
         shows_progress = not is_table and given.num_units > 1
@@ -96,7 +99,7 @@ def load(models: Sequence[str], beam: int, column: str | None, encoding: str | N
     from pipeline.core.environment import Environment
     from pipeline.inference.machine import Machine, set_determinism
     from pipeline.tools.predict.model import load_ensemble
-    from pipeline.tools.predict.table_column import parsed
+    from pipeline.tools.predict.protocols import parsed
 
     machine = Machine.set_up(Environment.read())
     loaded = load_ensemble(models, device=str(machine.device), column=None if column is None else parsed(column))
@@ -105,15 +108,6 @@ def load(models: Sequence[str], beam: int, column: str | None, encoding: str | N
         loaded.use_encoding(encoding)
     set_determinism(loaded.manifest.inference.train.deterministic)
     return loaded
-
-
-def note_unused(names: Iterable[str], reader: "Reader") -> None:
-    """Print to stderr which files are no inputs: all but tables for a model of rows, and tables between the files of any other model."""
-    from pipeline.tools.predict.protocols import RowReader
-
-    is_no_input = "no table" if isinstance(reader, RowReader) else "a table, and no input by itself"
-    for name in names:
-        print(f"note: {shown(name)} is {is_no_input}", file=sys.stderr)
 
 
 def refuse_invalid(counts: Mapping[str, int], encoding: str | None) -> None:

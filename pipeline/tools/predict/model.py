@@ -27,8 +27,7 @@ from pipeline.inference.precision import ChosenPrecision
 from pipeline.runs import find
 from pipeline.tools.compare.paired import Member, averaged
 from pipeline.tools.predict import raw_inputs
-from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader
-from pipeline.tools.predict.table_column import TableColumn
+from pipeline.tools.predict.protocols import Chunk, Prediction, Predictor, Reader, Reading, RowReader, TableColumn
 
 PREDICTORS = Registry("pipeline.tasks", "task", "predict")
 BATCH_SIZE, ROWS_BATCH_SIZE, TOP_K = 64, 1024, 3
@@ -87,9 +86,8 @@ class LoadedModel:
         """The function that writes texts, of a task that has one: its predictions are not the outputs of one forward pass."""
         self.reader: Reader = READERS.module(inputs.kind).Reader(inputs)
         if column is not None and isinstance(self.reader, RowReader):
-            raise Refusal(
-                f"column: this model reads {counted(len(self.reader.columns), 'column')} by their names: leave {shown(column, 60)} out"
-            )
+            problem = f"this model reads {counted(len(self.reader.columns), 'column')} by their names"
+            raise Refusal(f"column: {problem}: leave {shown(column, 60)} out")
         self.column = TableColumn(inputs.column, column)
         self.precision = precision_on(device, manifest.precision)
         self.network = network.to(device)
@@ -182,9 +180,8 @@ class LoadedModel:
             outputs = self.outputs(batch.samples)
             if not (finite := np.isfinite(outputs).reshape(len(outputs), -1).all(axis=1)).all():
                 name = batch.names[int(np.argmin(finite))]
-                raise Refusal(
-                    f"{shown(name)}: the model's outputs are not finite: its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
-                )
+                remedy = "its training diverged; lower optimizer.learning_rate, or set a lower train.clip_norm, and train again"
+                raise Refusal(f"{shown(name)}: the model's outputs are not finite: {remedy}")
             yield batch, outputs
 
     def outputs(self, rows: Sequence[Any]) -> NDArray[Any]:

@@ -28,8 +28,7 @@ from pipeline.prepare.reading.listed_images import ListedImage, located
 from pipeline.prepare.reading.parquet import MissingColumn, ParquetImages
 from pipeline.prepare.reading.tables import Block, Named
 from pipeline.prepare.reading.workers import on_threads
-from pipeline.tools.predict.protocols import Chunk, FileReader, LineReader, Reader, Reading, RowReader
-from pipeline.tools.predict.table_column import OPTION, TableColumn
+from pipeline.tools.predict.protocols import OPTION, Chunk, FileReader, LineReader, Reader, Reading, RowReader, TableColumn
 
 STANDARD_INPUT, KEEP = "-", "--keep"
 NO_COLUMN = Refusal(f"is no table of rows or texts, so it has no column to keep: leave {KEEP} out")

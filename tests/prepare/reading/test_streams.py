@@ -125,3 +125,9 @@ def test_only_encodings_of_files_that_python_knows_are_names() -> None:
     for name in ("gbkk", "", "a\0", "base64", "undefined", "idna", "unicode_escape"):
         with pytest.raises(ValueError, match="is no encoding that Python knows: write utf-8, or for example cp1252"):
             encodings.known(name)
+
+
+@pytest.mark.parametrize(("content", "count"), [(b"", 0), (b"a\nb", 2), (b"a\nb\n", 2)])
+def test_a_last_line_without_an_end_counts(tmp_path: Path, content: bytes, count: int) -> None:
+    (tmp_path / "a.txt").write_bytes(content)
+    assert streams.num_lines(tmp_path / "a.txt") == count

@@ -9,8 +9,7 @@ import pytest
 from pipeline.core.refusal import Refusal
 from pipeline.core.yaml_document import Document
 from pipeline.tools.params import cells, columns, rows
-from pipeline.tools.params.questions import REGRESSION, Question, assignment
-from pipeline.tools.params.table import Table, names_are_first
+from pipeline.tools.params.table import REGRESSION, Question, Table, assignment, names_are_first
 
 TAGS = ("clear", "haze", "road", "water")
 DRAWN = random.Random(1)  # no secret

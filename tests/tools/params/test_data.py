@@ -154,14 +154,6 @@ def test_a_table_in_an_archive_is_named_by_the_key_table_so_that_the_root_exists
         assert (written["root"], written["table"]) == ("data/all.zip", "notes/a.csv")
 
 
-def test_what_is_in_an_archive_is_read_after_the_command_that_unpacks_it(refused: Refused) -> None:
-    write_zip(Path("data/my all.zip"), {"notes/a.csv": b""})
-    [message] = refused("set", "data=data/my all.zip/notes/a.csv")
-    assert message.endswith(
-        "unpack it with `python -m zipfile -e 'data/my all.zip' 'data/my all'`, and write 'data=data/my all/notes/a.csv'"
-    )
-
-
 def test_it_says_what_it_saw_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
     table = csv("data/a.csv", [*rows(), rows()[0] | {"id": "again"}])
     source(f"data={table}", "train.epochs=3")

@@ -22,8 +22,7 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.stage import prepare
 from pipeline.tools.predict import raw_inputs
-from pipeline.tools.predict.protocols import Chunk, Reading
-from pipeline.tools.predict.table_column import TableColumn
+from pipeline.tools.predict.protocols import Chunk, Reading, TableColumn
 from tests.sources.pictures import picture, write_folder, write_tar
 from tests.sources.test_text_classification import FILES, NAMED, WORD
 from tests.tools.predict.test_predict_text import SPEC

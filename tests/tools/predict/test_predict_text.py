@@ -226,11 +226,7 @@ def test_in_python_a_string_is_a_text_and_a_path_is_a_file(text_model: Path) -> 
 
 def test_a_value_that_is_no_text_is_refused_with_its_position(text_model: Path) -> None:
     model = load_model(text_model)
-    for value, message in (
-        ("", r"\[0\]: is empty"),
-        (" ", r"\[0\]: has no tokens"),
-        (b"the cat", r"\[0\]: is of type bytes: give a text"),
-    ):
+    for value, message in (("", r"\[0\]: is empty"), (" ", r"\[0\]: has no tokens"), (b"the cat", r"\[0\]: is of type bytes: give a text")):
         with pytest.raises(ValueError, match=message):
             list(model.predict([value]))
     with pytest.raises(ValueError, match=r"inputs: is a DataFrame, .*: give one of its columns, as by `frame\[NAME\]`"):
