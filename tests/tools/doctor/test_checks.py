@@ -6,16 +6,16 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pynvml
 import pytest
+import requests
 
 from pipeline.core import limits
 from pipeline.runs.utilization import Gpu
@@ -141,15 +141,9 @@ def test_packages_are_compared_with_the_lock(make_context: MakeContext, tmp_path
     assert "make setup" in finding.remedy
 
 
-def statvfs(**values: int) -> Callable[[Path], os.statvfs_result]:
-    names = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_flag", "f_namemax")
-    filled = {"f_frsize": 4096, "f_blocks": 10**9, "f_bavail": 10**9, "f_files": 10**6, "f_favail": 10**6, **values}
-    return lambda _: os.statvfs_result([filled.get(name, 0) for name in names])
-
-
 def test_free_space_decides_the_status(make_context: MakeContext) -> None:
     for free_mib, status in {10: "problem", 500: "warning", 50_000: "ok"}.items():
-        finding = checks.disk(make_context(), statvfs(f_bavail=free_mib * 256))
+        finding = checks.disk(make_context(), lambda _, free=free_mib: SimpleNamespace(f_bavail=free * 256, f_frsize=4096))
         assert (finding.status, bool(finding.remedy)) == (status, status != "ok")
         assert status == "ok" or f"{free_mib} MiB free in {make_context().top}" in finding.text
 
@@ -263,65 +257,30 @@ def test_a_conflict_in_dvc_lock_is_a_problem_and_the_remedy_ends_it(make_context
     assert checks.dvc_files(make_context(top=folder)).status == "ok"
 
 
-class Answer(NamedTuple):
-    """What a server answers: a status for requests to the API, and the text with it. `released` is set at the end."""
-
-    released: threading.Event
-    status: int = 200
-    text: str = "{}"
-    hangs: bool = False
-
-
-class Handler(BaseHTTPRequestHandler):
-    answer: Answer
-
-    def do_GET(self) -> None:
-        if self.answer.hangs:
-            self.answer.released.wait()
-        self.send_response(self.answer.status)
-        self.end_headers()
-        self.wfile.write(self.answer.text.encode())
-        self.server.seen.append(self.headers.get("Authorization"))  # type: ignore[attr-defined]
-
-    def log_message(self, *_: object) -> None:
-        """Print nothing."""
-
-
-class Servers:
-    def __init__(self) -> None:
-        self.released = threading.Event()
-        self.running: list[ThreadingHTTPServer] = []
-
-    def start(self, **answer: object) -> str:
-        """Start a server on loopback that answers so, and return its address with a user and a password."""
-        handler = type("ThisHandler", (Handler,), {"answer": Answer(self.released, **answer)})  # type: ignore[arg-type]
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.daemon_threads, server.seen = True, []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        self.running.append(server)
-        return f"http://user:hunter2@127.0.0.1:{server.server_port}"
-
-
 @pytest.fixture
-def servers() -> Iterator[Servers]:
-    servers = Servers()
-    yield servers
-    servers.released.set()
-    for server in servers.running:
-        server.shutdown()
-        server.server_close()
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., MagicMock]:
+    """Return a function that lets the next request get an answer, or raise an error, and returns what is called for it."""
+
+    def answer(status: int = 200, text: str = "{}", error: Exception | None = None) -> MagicMock:
+        get = MagicMock(side_effect=error, return_value=SimpleNamespace(status_code=status, text=text))
+        monkeypatch.setattr("requests.get", get)
+        return get
+
+    return answer
 
 
-def examined(make_context: MakeContext, address: str) -> Finding:
+def examined(make_context: MakeContext, address: str = "http://user:hunter2@127.0.0.1:5000") -> Finding:
     finding = checks.tracking(make_context(MLFLOW_TRACKING_URI=address))
     assert "hunter2" not in str(finding)
     return finding
 
 
-def test_a_server_that_answers_is_told(make_context: MakeContext, servers: Servers) -> None:
-    finding = examined(make_context, servers.start())
-    assert (finding.status, finding.text.endswith(" answers")) == ("ok", True)
-    assert servers.running[0].seen == ["Basic dXNlcjpodW50ZXIy"], "the user and password of the address"  # type: ignore[attr-defined]
+def test_a_server_is_asked_with_the_user_and_password_of_the_address(make_context: MakeContext, asked: Callable[..., MagicMock]) -> None:
+    get = asked()
+    finding = examined(make_context)
+    assert (finding.status, finding.text) == ("ok", "http://127.0.0.1:5000 answers")
+    assert get.call_args.args == ("http://127.0.0.1:5000/api/2.0/mlflow/experiments/search?max_results=1",)
+    assert get.call_args.kwargs["auth"] == ("user", "hunter2")
 
 
 @pytest.mark.parametrize(
@@ -334,28 +293,27 @@ def test_a_server_that_answers_is_told(make_context: MakeContext, servers: Serve
         (503, "Out of order", "answers 503: Out of order", "log of the server or proxy"),
     ],
 )
-def test_a_server_that_refuses_is_told_with_the_reason(
-    make_context: MakeContext, servers: Servers, status: int, text: str, words: str, remedy: str
-) -> None:
-    finding = examined(make_context, servers.start(status=status, text=text))
+def test_a_server_that_refuses_is_told_with_the_reason(make_context, asked, status: int, text: str, words: str, remedy: str) -> None:
+    asked(status, text)
+    finding = examined(make_context)
     assert (finding.status, words in finding.text, remedy in finding.remedy) == ("warning", True, True), finding
 
 
-def test_a_server_that_hangs_or_is_not_there(make_context: MakeContext, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "SERVER_S", 0.4)
-    for address, words in (
-        (servers.start(hangs=True), "timed out"),
-        ("http://user:hunter2@127.0.0.1:9", "127.0.0.1:9 cannot be used (Connection refused)"),
-    ):
-        finding = examined(make_context, address)
+def test_a_server_that_hangs_or_is_not_there(make_context: MakeContext, asked: Callable[..., MagicMock]) -> None:
+    refused = examined(make_context, "http://user:hunter2@127.0.0.1:9")
+    get = asked(error=requests.Timeout("Read timed out"))
+    hanging = examined(make_context)
+    assert get.call_args.kwargs["timeout"] == checks.SERVER_S < checks.LIMIT_S
+    for finding, words in ((refused, "127.0.0.1:9 cannot be used (Connection refused)"), (hanging, "timed out")):
         assert (finding.status, words in finding.text, "`unset MLFLOW_TRACKING_URI`" in finding.remedy) == ("warning", True, True), finding
 
 
 @pytest.mark.parametrize(("name", "value"), [("MLFLOW_TRACKING_AUTH", "a plugin"), ("MLFLOW_WORKSPACE", "team")])
-def test_nothing_is_claimed_where_only_the_client_of_mlflow_can_ask(make_context, servers: Servers, monkeypatch, name: str, value) -> None:
+def test_nothing_is_claimed_where_only_the_client_of_mlflow_can_ask(make_context, asked, monkeypatch, name: str, value: str) -> None:
+    get = asked(401)
     monkeypatch.setenv(name, value)
-    assert examined(make_context, servers.start(status=401)).text.endswith(", which was not examined")
-    assert not servers.running[0].seen  # type: ignore[attr-defined]
+    assert examined(make_context).text.endswith(", which was not examined")
+    assert not get.called
 
 
 def test_no_tracking_and_databases(make_context: MakeContext, tmp_path: Path) -> None:
