@@ -85,6 +85,7 @@ def test_a_variable_that_hides_the_gpu_is_named(make_context: MakeContext, monke
 
 def test_a_gpu_for_which_torch_has_no_kernels(make_context: MakeContext) -> None:
     assert checks.gpus(make_context(P100, PIPELINE_DEVICE="cpu")).status == "ok"
+    assert checks.gpus(make_context(T4)).status == "ok", "it is the oldest"
     for device, status in {"auto": "warning", "cuda": "problem"}.items():
         finding = checks.gpus(make_context(P100, PIPELINE_DEVICE=device))
         assert finding.status == status, "`auto` trains on the CPU"
@@ -233,6 +234,7 @@ def test_one_folder_that_root_has_made_is_named(make_context: MakeContext, folde
 
 @ROOT_ONLY
 def test_a_read_only_mount_is_a_problem(make_context: MakeContext, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.chown(folder / "models", OWNER, OWNER)
     monkeypatch.setattr(os, "access", lambda *_, **__: False)
     finding = checks.ownership(make_context(top=folder))
     assert (finding.status, "without `:ro`" in finding.remedy) == ("problem", True)

@@ -100,13 +100,14 @@ def test_check_warns_of_another_version_and_passes(project: Path, capsys: pytest
 
 def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(make_context: MakeContext, monkeypatch) -> None:
     released = threading.Event()
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
 
     def hang(_: Context) -> Finding:
         released.wait()
         raise AssertionError
 
     def fail(_: Context) -> Finding:
-        raise KeyError("lost")
+        raise KeyError("lost, said hunter2")
 
     table = {"slow": hang, "wrong": fail, "fine": lambda _: Finding("ok", "well")}
     monkeypatch.setattr(checks, "CHECKS", table)
@@ -114,7 +115,7 @@ def test_a_check_that_hangs_or_raises_is_a_warning_and_the_others_are_told(make_
     released.set()
     assert [(finding.name, finding.status) for finding in findings] == [*(("slow", "warning"), ("wrong", "warning"), ("fine", "ok"))]
     assert "no answer within 0.2 s" in findings[0].text
-    assert "KeyError: 'lost'" in findings[1].text
+    assert "KeyError: 'lost, said ***'" in findings[1].text
 
 
 def test_every_check_gives_a_finding_of_its_own_name(make_context: MakeContext) -> None:
