@@ -20,6 +20,7 @@ from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror
+from pipeline.runs.mlflow.sender import Sender
 from pipeline.runs.mlflow.store import UNNAMED, Store, accepting, destination, failure, is_refusal
 from tests.runs.conftest import Tracked
 
@@ -148,3 +149,7 @@ def test_a_request_is_left_out_only_if_its_content_is_rejected_twice(code: str, 
     assert send.call_count == 1 + refuses
     with pytest.raises(RestException):
         accepting(MagicMock(side_effect=error))
+    if refuses:
+        left_out: dict[str, str] = {}
+        Sender(MagicMock(), "a run", Path(), left_out)._or_leave_out("a dataset", MagicMock(side_effect=[error, None]))
+        assert not left_out
