@@ -143,9 +143,9 @@ class Cursor:
     If the digest no longer matches, the journal was restored from a backup. `time_ms` is the time of the last event received from
     `events.jsonl`.
 
-    `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `has_failed`
-    is True if MLflow temporarily failed to store an event. `offsets` then stay before this event, even if later events were sent.
-    `refused` has the reason for each thing that MLflow refuses, such as "metric a?b", so that it is left out. `replaced` is the id of
+    `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `delayed` maps
+    each file that MLflow failed to store, such as "artifact plots/history.csv" or "model", to the offset in `events.jsonl` where its event
+    begins: it is sent again, and later events did not wait for it. `refused` has the reason for each thing that MLflow refuses, such as "metric a?b", so that it is left out. `replaced` is the id of
     the run that was sent before to this store, and then deleted there; None if there was none.
     """
 
@@ -155,7 +155,7 @@ class Cursor:
     marks: dict[str, str] = field(default_factory=dict)
     time_ms: int = 0
     has_ended: bool = False
-    has_failed: bool = False
+    delayed: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     replaced: str | None = None
 
@@ -167,7 +167,8 @@ class Cursor:
         ids of run and experiment are the saved ones. Sending events again is safe: MLflow ignores repeated metric points.
         """
         try:
-            cursor = cls(**read_stores(folder)[store])
+            saved = read_stores(folder)[store]
+            cursor = cls(**{name: saved[name] for name in cls.__dataclass_fields__ if name in saved})  # earlier versions saved others, too
             is_same_journal = cursor.marks == cursor._find_marks(folder)
         except (AttributeError, KeyError, OSError, TypeError):
             return cls()

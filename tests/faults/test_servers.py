@@ -98,10 +98,10 @@ def test_what_a_server_did_not_take_is_still_to_be_delivered(disturbed: dict[Fau
         assert fault in ("flaky", "cutting") or is_pending(each.folder) == (fault != "well"), fault
 
 
-def test_one_event_that_always_fails_holds_up_none_behind_it(disturbed: dict[Fault, Disturbed], client: "MlflowClient") -> None:
+def test_one_file_that_always_fails_holds_up_none_behind_it(disturbed: dict[Fault, Disturbed], client: "MlflowClient") -> None:
     found = comparison.only_run(client, disturbed["one artifact"].folder.name)
     assert (found.info.status, found.data.tags["mlflow.note.content"]) == ("FINISHED", "green")
-    assert found.data.tags["pipeline.delayed"].startswith("artifact: ")
+    assert found.data.tags["pipeline.delayed"].startswith("artifact plots/spoiled.txt: ")
     assert [item.path for item in client.list_artifacts(found.info.run_id, "plots")] == ["plots/history.csv"]
 
 

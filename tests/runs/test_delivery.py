@@ -1,4 +1,4 @@
-"""Events that MLflow fails to accept hold up no others. The store is a fake, so nothing here waits."""
+"""Files that MLflow fails to store hold up no others. The store is a fake, so nothing here waits."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ Follow = Callable[[Path], int]
 
 
 class FakeServer:
-    """Accepts every event except a description in `failing`; `is_down` fails every request."""
+    """Accepts every event except the files in `failing`; `is_down` fails every request. `accepted` has kinds of events and names of files."""
 
     def __init__(self, environment: Environment) -> None:
         self.failing: set[str] = set()
@@ -42,9 +42,10 @@ class FakeServer:
 
     def send(self, batch: list[events.Event]) -> None:
         for event in batch:
-            if self.is_down or event.fields.get("text") in self.failing:
+            name = Path(event.fields.get("file", "")).name
+            if self.is_down or name in self.failing:
                 raise TimeoutError
-            self.accepted.append(event.kind)
+            self.accepted.append(name or event.kind)
 
     def tag(self, _: dict[str, str]) -> None:
         if self.is_down:
@@ -74,44 +75,61 @@ def follow(server: FakeServer, without_mirror: Environment, monkeypatch: pytest.
     return lambda folder: mirror.follow(folder, without_mirror)
 
 
-def write_journal(root: Path, *tags: str, ended: bool = True) -> Path:
+def write_journal(root: Path, *names: str, ended: bool = True) -> Path:
+    """Write a journal with files called `names`."""
     journal = Journal.create(root, stage="train", info=RunInfo())
-    for tag in tags:
-        journal.describe(tag)
+    for name in names:
+        journal.text(name, b"")
     if ended:
         finish(journal)
     return journal.folder
 
 
-def test_events_that_always_fail_hold_up_none_behind_them(server: FakeServer, tmp_path: Path) -> None:
-    folder, server.failing = write_journal(tmp_path, "a", "b", "c"), {"a", "b"}
-    start, *_ = events.read(folder / EVENTS)
+def test_files_that_always_fail_hold_up_none_behind_them_and_are_sent_again_after_the_stage(server: FakeServer, tmp_path: Path) -> None:
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a", "b"}
+    for name in "abc":
+        journal.text(name, b"old")
+    running = server.delivery(journal.folder)
     for _ in range(2):
-        assert not server.delivery(folder).catch_up()
-        assert server.cursor(folder).offsets[EVENTS] == start.end
-        assert is_pending(folder)
-    assert server.accepted == ["start", "description", "end", "description", "end"]
+        assert not running.catch_up()
+    assert server.accepted == ["start", "c"]
+    server.failing = {"a"}
+    journal.text("b", b"new")
+    finish(journal)
+    for _ in range(2):
+        assert not server.delivery(journal.folder).catch_up()
+        assert is_pending(journal.folder)
+    assert server.accepted[2:] == ["b", "b", "end", "end"], "the old file before the new one"
     server.failing.clear()
-    assert server.delivery(folder).catch_up()
-    assert server.accepted[-4:] == ["description", "description", "description", "end"]
-    assert not is_pending(folder)
+    assert server.delivery(journal.folder).catch_up()
+    assert server.accepted[6:] == ["a", "end"]
+    assert not is_pending(journal.folder)
 
 
-def test_a_running_delivery_goes_back_to_a_failed_event(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "RETRY_AFTER_S", 0.0)
+def test_a_file_that_fails_is_not_sent_again_over_a_newer_one(server: FakeServer, tmp_path: Path) -> None:
     journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"a"}
-    journal.describe("a")
-    journal.describe("b")
+    journal.text("a", b"old")
     running = server.delivery(journal.folder)
     running.catch_up()
     server.failing.clear()
+    journal.text("a", b"new")
     running.catch_up()
-    assert server.accepted == ["start", "description", "description", "description"]
-    assert server.cursor(journal.folder).offsets[EVENTS] == (journal.folder / EVENTS).stat().st_size
-    journal.close()
+    finish(journal)
+    assert running.catch_up()
+    assert server.accepted == ["start", "a", "end"]
 
 
-def test_a_killed_run_gets_its_status_although_an_event_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
+def test_any_other_event_is_waited_for(server: FakeServer, tmp_path: Path) -> None:
+    folder, server.failing = write_journal(tmp_path), {""}
+    with pytest.raises(TimeoutError):
+        server.delivery(folder).catch_up()
+    assert server.cursor(folder).offsets[EVENTS] == 0
+    server.failing.clear()
+    assert server.delivery(folder).catch_up()
+    assert server.accepted == ["start", "end"]
+
+
+def test_a_killed_run_gets_its_status_although_a_file_of_it_fails(server: FakeServer, tmp_path: Path) -> None:
     folder, server.failing = write_journal(tmp_path, "a", ended=False), {"a"}
     assert not mirror.deliver(folder, server.store)
     server.store.client.set_terminated.assert_called_once()
@@ -124,7 +142,6 @@ def test_a_kill_before_the_copies_are_removed_leaves_the_run_to_be_finished(serv
     system = events.Writer(folder / SYSTEM, end=0)
     system.append({"kind": "metrics", "time_ms": 1, "step": 0, "values": {}})
     system.close()
-    (folder / COPIES).mkdir()
     (folder / MODEL).touch()
     monkeypatch.setattr(comparison_view, "update", MagicMock(side_effect=[None, KeyboardInterrupt, None]))
     with pytest.raises(KeyboardInterrupt):
@@ -160,8 +177,7 @@ def test_a_damaged_line_holds_up_none_behind_it(server: FakeServer, tmp_path: Pa
 
 
 def test_the_lock_of_the_writer_is_free_while_copies_are_removed(server: FakeServer, tmp_path: Path, monkeypatch) -> None:
-    folder = write_journal(tmp_path)
-    (folder / COPIES).mkdir()
+    folder = write_journal(tmp_path, "a")
     are_free = []
 
     def rmtree(path: Path, **_: object) -> None:
@@ -200,7 +216,7 @@ def test_metrics_are_sent_together_and_everything_else_alone() -> None:
     assert sizes == [1, delivery.EVENTS_AT_ONCE, 1, 1, 1, 1]
 
 
-def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_event_last(
+def test_a_mirror_delivers_journals_of_earlier_runs_after_its_own_and_those_with_a_failed_file_last(
     server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed, left, own = (write_journal(tmp_path, tag) for tag in "abc")
@@ -225,11 +241,11 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
 ) -> None:
     folder, finish_run, pauses, times_s = write_journal(tmp_path, "a"), Delivery._finish, [], [0.0]
 
-    def finished(self: Delivery, run: Any) -> None:
+    def finished(self: Delivery, *arguments: Any) -> None:
         if len(server.accepted) == 3:  # the next stage adds its events while those of this one are delivered, however long that takes
             finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
             times_s.append(mirror.LAST_ATTEMPTS_S + 1)
-        finish_run(self, run)
+        finish_run(self, *arguments)
 
     def pause(pause_s: float, *_: object, **__: object) -> None:
         pauses.append(pause_s)
@@ -240,7 +256,7 @@ def test_only_a_failed_event_makes_the_mirror_pause_after_the_stage_has_ended(
     monkeypatch.setattr(mirror, "pause", pause)
     monkeypatch.setattr(mirror, "time", SimpleNamespace(monotonic=lambda: times_s[-1]))
     assert follow(folder) == 0
-    assert server.accepted == ["start", "description", "end", "end", "reopen", "end"]
+    assert server.accepted == ["start", "a", "end", "end", "reopen", "end"]
     assert pauses == [mirror.START_AFTER_S]
     other, server.failing = write_journal(tmp_path, "b"), {"b"}
     assert follow(other) == 0
@@ -253,8 +269,8 @@ def test_a_stage_that_begins_during_the_last_delivery_of_the_one_before_has_syst
     folder, finish_run, sampler = write_journal(tmp_path, "a"), Delivery._finish, MagicMock()
     opened: list[Journal] = []
 
-    def finished(self: Delivery, run: Any) -> None:
-        finish_run(self, run)
+    def finished(self: Delivery, *arguments: Any) -> None:
+        finish_run(self, *arguments)
         if not opened:
             opened.append(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
 
@@ -284,26 +300,6 @@ def test_a_stage_that_has_ended_waits_for_a_few_attempts_and_for_one_at_a_server
     monkeypatch.setattr(mirror, "pause", lambda pause_s, *_, **__: times_s.append(times_s[-1] + pause_s))
     assert follow(write_journal(tmp_path)) == 1
     assert server.store.run_for.call_count == (1 if attempt_s else 5)
-
-
-def test_a_stage_that_continues_has_all_attempts_whatever_failed_before(
-    server: FakeServer, follow: Follow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, server.failing, pauses = write_journal(tmp_path, "a"), {"a"}, []
-
-    def pause(*_: object, **__: object) -> None:
-        pauses.append(1)
-        if len(pauses) == 3:  # after one at the start and two failed attempts
-            server.failing.clear()
-
-    def is_continued(*_: object) -> bool:
-        finish(Journal.reopen(folder, stage="evaluate", info=RunInfo()))
-        return True
-
-    monkeypatch.setattr(mirror, "pause", pause)
-    monkeypatch.setattr(mirror, "is_continued", is_continued)
-    assert follow(folder) == 0
-    assert not is_pending(folder)
 
 
 @pytest.mark.parametrize("is_down", [True, False])

@@ -90,3 +90,9 @@ def test_a_restored_journal_is_delivered_from_its_beginning_even_if_it_has_grown
         path.write_bytes(content)
         assert events.Cursor.load(writing.folder, "a store") == events.Cursor("a run", "1")
         assert events.is_pending(writing.folder)
+
+
+def test_a_position_that_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
+    saved = {"a store": {"run_id": "a run", "offsets": {events.EVENTS: 0, events.SYSTEM: 0}, "has_failed": True}}
+    (tmp_path / events.DELIVERED).write_text(json.dumps(saved))
+    assert events.Cursor.load(tmp_path, "a store") == events.Cursor("a run")

@@ -115,14 +115,14 @@ def test_messages_of_an_incomplete_run_count_the_events_of_both_files_and_end_wi
 ) -> None:
     (trained / events.SYSTEM).write_text('{"kind":"metrics","time_ms":1,"step":0,"values":{}}\n')
     log = trained / mirror_process.LOG
-    for has_failed in (False, True):
-        Cursor(has_failed=has_failed).save(trained, Address.of(without_mirror).key)
+    for delayed in ({}, {"model": 0}):
+        Cursor(delayed=delayed).save(trained, Address.of(without_mirror).key)
         mirror_process.report(trained, without_mirror)
         log.write_text("tracking: an earlier one\ntracking: the token is expired\nTraceback\n")
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("tracking: 3 events of run")
     assert first.endswith(f"(its log is {log})")
-    assert second.startswith("tracking: up to 3 events of run")
+    assert second.startswith("tracking: 4 events of run")
     assert second.endswith(f"The last error in {log}: the token is expired")
 
 

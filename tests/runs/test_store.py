@@ -7,18 +7,21 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from mlflow import MlflowClient
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from pipeline.core.environment import Environment
 from pipeline.core.refusal import Refusal
 from pipeline.runs.journal import Journal, RunInfo
 from pipeline.runs.mlflow import mirror
-from pipeline.runs.mlflow.store import UNNAMED, Store, destination, failure, is_temporary
+from pipeline.runs.mlflow.sender import Sender
+from pipeline.runs.mlflow.store import UNNAMED, Store, accepting, destination, failure, is_refusal
 from tests.runs.conftest import Tracked
 
 
@@ -52,14 +55,21 @@ def test_a_copy_of_a_checkout_has_its_own_artifacts(tracked, without_mirror: Env
     assert locations(Store(without_mirror).client) == [artifacts + each.removeprefix(root) for each in originals]
 
 
-def test_a_locked_database_is_not_called_damaged(without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    def locked(*_: object, **__: object) -> None:
-        raise sqlite3.OperationalError("database is locked")
+def test_a_locked_database_is_not_called_damaged(tracked, without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the errors of SQLite, and of SQLAlchemy, which waits for minutes."""
+    database = without_mirror.root / "mlflow.db"
+    shutil.copy(tracked.environment.root / "mlflow.db", database)
 
-    monkeypatch.setattr("mlflow.MlflowClient", locked)
-    (without_mirror.root / "mlflow.db").touch()
-    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-        _ = Store(without_mirror).client
+    def opened(**_: object) -> None:
+        with create_engine(f"sqlite:///{database}", connect_args={"timeout": 0}).connect() as connection:
+            connection.execute(text("SELECT 1 FROM runs"))
+
+    with closing(sqlite3.connect(database, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for open_store in (opened, lambda **_: sqlite3.connect(database, timeout=0).execute("SELECT 1 FROM runs")):
+            monkeypatch.setattr("mlflow.MlflowClient", open_store)
+            with pytest.raises((sqlite3.OperationalError, OperationalError), match="database is locked"):
+                _ = Store(without_mirror).client
 
 
 def test_sync_reports_the_remedy_for_a_damaged_store(without_mirror: Environment, tmp_path: Path, capsys) -> None:
@@ -124,18 +134,22 @@ def test_metrics_are_never_logged_asynchronously(tracked: Tracked, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "temporary", "lasts"),
-    [
-        ("PERMISSION_DENIED", "no", True, True),
-        ("UNAUTHENTICATED", "no", True, True),
-        ("TEMPORARILY_UNAVAILABLE", "no", True, False),
-        ("BAD_REQUEST", "Invalid value for parameter 'key'", False, False),
-        ("BAD_REQUEST", "(sqlite3.IntegrityError) UNIQUE constraint failed: datasets.name", True, False),
-    ],
+    ("code", "refuses", "lasts"),
+    [("PERMISSION_DENIED", False, True), ("TEMPORARILY_UNAVAILABLE", False, False), ("BAD_REQUEST", True, False)],
 )
-def test_a_request_is_left_out_only_if_its_content_is_rejected(code: str, message: str, temporary: bool, lasts: bool) -> None:
-    """A server that denies is told from one that is down. A row that an earlier request is making is asked for again."""
+def test_a_request_is_left_out_only_if_its_content_is_rejected_twice(code: str, refuses: bool, lasts: bool) -> None:
+    """A server that denies is told from one that is down. A row that another delivery was making is there at the second time."""
     from mlflow.exceptions import RestException
 
-    error = RestException({"error_code": code, "message": message})
-    assert (is_temporary(error), "`python -m pipeline doctor`" in failure(error)) == (temporary, lasts)
+    error = RestException({"error_code": code, "message": "no"})
+    assert (is_refusal(error), "`python -m pipeline doctor`" in failure(error)) == (refuses, lasts)
+    send = MagicMock(side_effect=[error, None])
+    with nullcontext() if refuses else pytest.raises(RestException):
+        accepting(send)
+    assert send.call_count == 1 + refuses
+    with pytest.raises(RestException):
+        accepting(MagicMock(side_effect=error))
+    if refuses:
+        left_out: dict[str, str] = {}
+        Sender(MagicMock(), "a run", Path(), left_out)._or_leave_out("a dataset", MagicMock(side_effect=[error, None]))
+        assert not left_out

@@ -101,18 +101,20 @@ class Mirror:
                 continue
             if not is_complete:
                 return False
-            if self._stage == "evaluate" or not is_continued(self._folder, self._store, evaluated_within_s):
+            if self._stage == "evaluate" or not mirror_process.poll(self._is_continued, evaluated_within_s):
                 return True
+
+    def _is_continued(self) -> bool:
+        """Return True if the journal, which MLflow had, has got another event."""
+        return not Cursor.load(self._folder, self._store.address.key).is_complete(self._folder)
 
     def _deliver_rest(self) -> bool:
         """Make the attempts after the end of the stage. Return True once MLflow has all events, and False if another stage begins."""
         end_s = time.monotonic() + LAST_ATTEMPTS_S
         while not journal.is_written(self._folder):
-            # A new delivery starts at the saved cursor, so that failed events are sent again.
-            self._delivery = Delivery(self._folder, self._store)
             if self._attempt():
                 return True
-            if self._failures or self._delivery.cursor.has_failed:  # otherwise another stage has added events meanwhile
+            if self._failures or self._delivery.cursor.delayed:  # otherwise another stage has added events meanwhile
                 if time.monotonic() > end_s:
                     break
                 pause(DELIVER_EVERY_S, self._folder, is_written=False)
@@ -141,20 +143,15 @@ def pause(pause_s: float, folder: Path, *, is_written: bool) -> None:
     mirror_process.poll(lambda: journal.is_written(folder) != is_written, pause_s)
 
 
-def is_continued(folder: Path, store: Store, within_s: float) -> bool:
-    """Return True as soon as the journal, which MLflow has, gets another event. Return False if it gets none for `within_s` seconds."""
-    return mirror_process.poll(lambda: not Cursor.load(folder, store.address.key).is_complete(folder), within_s)
-
-
 def deliver_earlier(folder: Path, store: Store) -> None:
     """Spend up to `OTHERS_S` seconds on journals of earlier runs that are not completely in MLflow. `folder` is the journal of this run.
 
-    Journals with an event that MLflow temporarily failed to store come last.
+    Those with a file that MLflow failed to store come last.
     """
     others = [each for each in journal.journals(store.address.root) if each.name != folder.name]
     try:
         others = [each for each in others if is_pending(each) and not journal.is_written(each)]
-        others.sort(key=lambda each: Cursor.load(each, store.address.key).has_failed)
+        others.sort(key=lambda each: bool(Cursor.load(each, store.address.key).delayed))
         for _ in deliveries(others, store, time.monotonic() + OTHERS_S):
             pass
     except OSError as error:  # a journal of another user, or one that is being deleted: it must not end this delivery
@@ -192,7 +189,7 @@ def deliver(folder: Path, store: Store) -> bool:
     elif journal.is_written(folder):
         outcome = "delivered so far: its stage is still running"
     else:
-        outcome = "delivered, except for events that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
+        outcome = "delivered, except for files that MLflow failed to store: the run's tag `pipeline.delayed` contains the reason"
     say(f"{folder.name}: {outcome}")
     if taken and (lost := mirror_process.lost_message(folder, Cursor.load(folder, store.address.key))):
         say(f"{folder.name}: {lost}")

@@ -135,12 +135,11 @@ def report(folder: Path, environment: Environment) -> None:
     if lost := lost_message(folder, cursor):
         say(environment, f"run {folder.name}: {lost}")
     if is_pending(folder):
-        num_left = sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
-        most = "up to " if cursor.has_failed else ""  # events after the failed one may have been sent
+        num_left = len(cursor.delayed) + sum(1 for name, offset in cursor.offsets.items() for _ in events.read(folder / name, offset))
         reason = f". The last error in {folder / LOG}: {error}" if (error := last_error(folder)) else f" (its log is {folder / LOG})"
         say(
             environment,
-            f"{most}{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them{reason}",
+            f"{num_left} events of run {folder.name} are not in MLflow yet: `python -m pipeline sync` delivers them{reason}",
         )
     elif not cursor.is_complete(folder):
         say(environment, f"run {folder.name} is already in another MLflow store, and is not sent to a second one")

@@ -1,9 +1,8 @@
 """Sends the events of a journal to MLflow: each kind of event is one or more calls of MLflow's client."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from pipeline.core.environment import Paths
 from pipeline.core.section import formatted
 from pipeline.core.untrusted import shown
 from pipeline.runs import events
-from pipeline.runs.mlflow.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, describing, failure, is_temporary, logged, say
+from pipeline.runs.mlflow.store import DESCRIBED_TAG, MODEL_TAG, NOTE_TAG, Store, accepting, describing, failure, is_refusal, logged, say
 from pipeline.runs.record import Record
 
 if TYPE_CHECKING:
@@ -36,9 +35,8 @@ class Sender:
         self._present: dict[str, set[tuple[int, int, str]]] = {}
 
     def send(self, batch: list[events.Event]) -> None:
-        """Send one event of any kind, or several consecutive events of the kind `metrics`. Raises what is temporary (`is_temporary`)."""
-        with self._refusing(f"event {batch[-1].kind}"):
-            self._send(batch)
+        """Send one event of any kind, or several consecutive events of the kind `metrics`. Raises MLflow's exception unless it is a refusal."""
+        self._or_leave_out(f"event {batch[-1].kind}", partial(self._send, batch))
 
     def _send(self, batch: list[events.Event]) -> None:
         fields = batch[-1].fields
@@ -50,8 +48,7 @@ class Sender:
             case "description":
                 self._describe(fields["text"])
             case "artifact":
-                with self._refusing(f"artifact {Path(fields['folder'], Path(fields['file']).name)}"):
-                    self._log_artifact(fields)
+                self._or_leave_out(f"artifact {Path(fields['folder'], Path(fields['file']).name)}", partial(self._log_artifact, fields))
             case "model":
                 self._log_model(fields)
             case "gap":
@@ -65,19 +62,18 @@ class Sender:
             case _:
                 raise LookupError("a line of the journal is damaged, or of another version of the pipeline")
 
-    @contextmanager
-    def _refusing(self, what: str) -> Iterator[None]:
-        """If an exception of the block means that the same request would fail again, leave out `what` and record the reason.
+    def _or_leave_out(self, what: str, send: Callable[[], object]) -> None:
+        """Call `send`. If MLflow refuses it (`is_refusal`), leave out `what` and record the reason.
 
         The reason is set as the run's tag `pipeline.refused`, and kept in `delivered.json`. If the tag cannot be set, nothing was refused:
-        MLflow is unreachable, or the run was deleted. Raises the exception of this attempt, and those that are temporary.
+        MLflow is unreachable, or the run was deleted. Raises the exception of this attempt, and those that are no refusal.
         """
         try:
-            yield
+            accepting(send)
         except Exception as error:
-            if is_temporary(error):
-                raise
             what = shown(what)
+            if not is_refusal(error):
+                raise
             if what not in self._refused:
                 reason = self._store.address.redacted(failure(error))[:LONGEST_REASON]
                 reasons = {**self._refused, what: reason}
@@ -91,11 +87,11 @@ class Sender:
         try:
             log(self._run_id, **{f"{kind}s": items})
         except Exception as error:
-            if is_temporary(error):
+            if not is_refusal(error):
                 raise
             for name in dict.fromkeys(item.key for item in items):
-                with self._refusing(f"{kind} {name}"):
-                    log(self._run_id, **{f"{kind}s": [item for item in items if item.key == name]})
+                named = [item for item in items if item.key == name]
+                self._or_leave_out(f"{kind} {name}", partial(log, self._run_id, **{f"{kind}s": named}))
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         """Send an event `start` or `reopen`. Set the run's status to RUNNING, and log the params, tags, datasets and provenance in
@@ -118,13 +114,11 @@ class Sender:
             self._client.delete_tag(self._run_id, FAILURE)
             self._describe(f"running again, {fields.get('subject', '')}")
         for dataset in fields.get("datasets", []):
-            with self._refusing(f"dataset {dataset['name']}"):
-                self._log_dataset(dataset)
+            self._or_leave_out(f"dataset {dataset['name']}", partial(self._log_dataset, dataset))
         cut = {name: value for name, value in fields["params"].items() if logged(value) != formatted(value)}
         for folder, content in (("provenance", fields.get("provenance")), ("params", cut)):
             if content:
-                with self._refusing(folder):
-                    self._client.log_dict(self._run_id, content, f"{folder}/{fields['stage']}.json")
+                self._or_leave_out(folder, partial(self._client.log_dict, self._run_id, content, f"{folder}/{fields['stage']}.json"))
 
     def _describe(self, text: str) -> None:
         """Set the description of the run, unless a person edited it in MLflow."""
@@ -135,11 +129,8 @@ class Sender:
     def _log_points(self, batch: list[events.Event]) -> None:
         from pipeline.runs.mlflow.saved_model import add_scores  # late: it imports numpy
 
-        points = []
-        for event in batch:
-            with self._refusing(f"metrics of step {event.fields['step']}"):
-                points += metrics_of(event)
         # MLflow compares runs by the metric that was logged first.
+        points = [point for event in batch for point in metrics_of(event)]
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
         if absent := [point for point in self._accepted(points) if not self._is_present(point)]:
             self._log("metric", absent)

@@ -221,6 +221,8 @@ def locked_database(address: Address) -> Iterator[None]:
     Raises Refusal if the SQLite file cannot be opened, for example because it is damaged. Passes on OSError, the error of a database that
     is locked by another process, and all errors of databases other than SQLite.
     """
+    import sqlite3  # late: a stage that only writes its journal does not need them
+
     from sqlalchemy import NullPool, create_engine, make_url
 
     url = make_url(address.for_mlflow)
@@ -237,7 +239,8 @@ def locked_database(address: Address) -> Iterator[None]:
             if database and database.parent == address.root:
                 relocate(database, address.root / "mlruns")
         except Exception as error:  # of SQLite, Alembic or MLflow
-            if database is None or isinstance(error, OSError) or "database is locked" in str(error):
+            code = getattr(getattr(error, "orig", error), "sqlite_errorcode", None)  # SQLAlchemy's error has that of SQLite as `orig`
+            if database is None or isinstance(error, OSError) or code == sqlite3.SQLITE_BUSY:
                 raise
             raise Refusal(unusable(database, error)) from None
         finally:
@@ -265,7 +268,7 @@ def relocate(database: Path, artifacts: Path) -> None:
 
     Otherwise, a copy would store its artifacts in the original, and a moved checkout would not find those of its runs.
     """
-    import sqlite3  # late: a stage that only writes its journal does not need it
+    import sqlite3
 
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         (location,) = connection.execute("SELECT artifact_location FROM experiments WHERE name = 'Default'").fetchone() or ("",)
@@ -364,16 +367,24 @@ def failure(error: Exception) -> str:
     return f"{remedy}{type(error).__name__}: {error}"
 
 
-def is_temporary(error: Exception) -> bool:
-    """Return True if the same request may succeed later, for example after a lost connection or when a full disk has space again.
+def is_refusal(error: Exception) -> bool:
+    """Return True if the same request would fail again: MLflow rejects its content, or the error is a LookupError, TypeError or ValueError.
 
-    Return False if MLflow rejects the content of the request, or if the error is a LookupError, TypeError or ValueError, but no OSError.
+    Return False for what may succeed later, for example after a lost connection or when a full disk has space again.
     """
     from mlflow.exceptions import MlflowException
 
     if isinstance(error, MlflowException):
-        rejected = error.error_code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
-        # an earlier request, which was given up, can make the same row at the same time
-        return not rejected or "IntegrityError" in str(error)
+        return error.error_code in {"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "INVALID_STATE"}
     # An invalid JSON answer of a server is both an OSError and a ValueError.
-    return isinstance(error, OSError) or not isinstance(error, (LookupError, TypeError, ValueError))
+    return isinstance(error, (LookupError, TypeError, ValueError)) and not isinstance(error, OSError)
+
+
+def accepting(send: Callable[[], object]) -> None:
+    """Call `send`, and once more if MLflow refuses it: two deliveries that make the same row at the same time refuse one of them."""
+    try:
+        send()
+    except Exception as error:
+        if not is_refusal(error):
+            raise
+        send()

@@ -51,10 +51,9 @@ def refuse_unfit_machine(environment: Environment, top: Path) -> None:
 
     Print a warning if the installed packages differ from requirements.lock, because a result is recorded with this lock.
     """
-    from pipeline.tools.doctor import diagnosis
-    from pipeline.tools.doctor.checks import FOR_TRAINING, Context
+    from pipeline.tools.doctor import checks
 
-    findings = diagnosis.examine(Context(environment, top), FOR_TRAINING, limit_s=diagnosis.LIMIT_FOR_TRAINING_S)
+    findings = checks.examine(checks.Context(environment, top), checks.FOR_TRAINING, limit_s=checks.LIMIT_FOR_TRAINING_S)
     for finding in findings:
         if finding.name == "lock" and finding.status == "warning":
             print(f"warning: {finding}", file=sys.stderr, flush=True)

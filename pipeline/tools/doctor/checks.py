@@ -1,4 +1,7 @@
-"""The checks of `doctor`: the NVIDIA driver and its fit to torch, memory and disk, the tracking store, and the faults of this checkout."""
+"""The checks of `doctor`: the NVIDIA driver and its fit to torch, memory and disk, the tracking store, and the faults of this checkout.
+
+They run at the same time, within a time limit.
+"""
 
 import errno
 import fcntl
@@ -7,7 +10,9 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -22,49 +27,35 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.core.yaml_document import Document
 from pipeline.inference import gpu_diagnostics
 from pipeline.inference.gpu_diagnostics import dot, major
-from pipeline.runs import provenance
 from pipeline.runs.mlflow.address import Address
 from pipeline.runs.utilization import Gpus, read_gpus
 
 Status = Literal["ok", "warning", "problem"]
 MIB, GIB = 2**20, 2**30
-MOST_IN_USE, LITTLE_MEMORY, LEAST_DISK, LITTLE_DISK, SERVER_S, MOST_NAMED = 0.2, 2 * GIB, 64 * MIB, 2 * GIB, 1.6, 4
+LITTLE_MEMORY, LEAST_DISK, LITTLE_DISK, SERVER_S, MOST_NAMED = 2 * GIB, 64 * MIB, 2 * GIB, 1.6, 4
+LIMIT_S, LIMIT_FOR_TRAINING_S = 2.2, 10.0
 WRITTEN = (
-    ".",
-    ".dvc/cache",
-    ".dvc/tmp",
-    ".pipeline",
-    ".pipeline/journal",
-    ".pipeline/work",
-    "data",
-    "models",
-    "metrics",
-    "plots",
-    "predictions",
+    *(".", ".dvc/cache", ".dvc/tmp", ".pipeline", ".pipeline/journal", ".pipeline/work"),
+    *("data", "models", "metrics", "plots", "predictions"),
 )
 """Folders of a checkout to which DVC and a training write, if they exist."""
 CUDA_OF_TORCH = re.compile(r"^cuda\b.*= *'([\d.]+)'", re.MULTILINE)
 ENTRY = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[.*?\])?==([^\s;]+)(?:\s*;\s*([^\\\n]+))?", re.MULTILINE)
 ONLY_ON_GPUS = ("nvidia-", "cuda-", "triton")
-INSTALL = "`rm -f .venv/.locked; make setup`, or `make image` for the container"
+INSTALL = "`rm -f .venv/.locked; make setup`, then `source .venv/bin/activate`, or `make image` for the container"
 OF_CLIENT = (
-    "MLFLOW_TRACKING_AUTH",
-    "MLFLOW_TRACKING_AWS_SIGV4",
-    "MLFLOW_WORKSPACE",
-    "MLFLOW_TRACKING_INSECURE_TLS",
-    "MLFLOW_TRACKING_SERVER_CERT_PATH",
-    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
+    *("MLFLOW_TRACKING_AUTH", "MLFLOW_TRACKING_AWS_SIGV4", "MLFLOW_WORKSPACE"),
+    *("MLFLOW_TRACKING_INSECURE_TLS", "MLFLOW_TRACKING_SERVER_CERT_PATH", "MLFLOW_TRACKING_CLIENT_CERT_PATH"),
 )
 """With one of these variables, only MLflow's client can send the requests that a server expects."""
 LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its record later"
-UNSET = "or `unset MLFLOW_TRACKING_URI` for a database in this folder"
 
 
 @dataclass(frozen=True)
 class Finding:
     """What a check has found. The status is `problem` if a training would fail.
 
-    `remedy` says what to do, with commands in backticks; "" if there is nothing to do. `name` is that of the check; `diagnosis` sets it.
+    `remedy` says what to do, with commands in backticks; "" if there is nothing to do. `name` is that of the check; `examine` sets it.
     """
 
     status: Status
@@ -116,34 +107,28 @@ def driver(context: Context) -> Finding:
         text, _, remedy = obstacle.partition(": ")
         return Finding("problem" if device.startswith("cuda") else "ok" if device == "cpu" else "warning", text, remedy)
     if device.startswith("cuda"):
-        return problem(
-            f"PIPELINE_DEVICE={device}, but this machine has no NVIDIA GPU", "`unset PIPELINE_DEVICE`, or run on a machine with a GPU"
-        )
+        remedy = "`unset PIPELINE_DEVICE`, or run on a machine with a GPU"
+        return problem(f"PIPELINE_DEVICE={device}, but this machine has no NVIDIA GPU", remedy)
     return ok("no NVIDIA GPU: training runs on the CPU")
 
 
 def gpus(context: Context) -> Finding:
     """List the GPUs with memory and compute capability. The status is `problem` if torch has none of the kernels that PIPELINE_DEVICE demands."""
     devices, device, cuda = context.gpus.devices, context.environment.device, cuda_of_torch()
-    described = []
-    for index, gpu in enumerate(devices):
-        memory = (
-            f"{gpu.free_bytes / GIB:.1f} of {gpu.memory_bytes / GIB:.1f} GiB free" if gpu.memory_bytes else "memory shared with the CPU"
-        )
-        described.append(f"{index}: {gpu.name}, {memory}, compute capability {dot(gpu.capability)}")
+    memory = [
+        f"{in_units(gpu.free_bytes)} of {in_units(gpu.memory_bytes)} free" if gpu.memory_bytes else "memory of the CPU" for gpu in devices
+    ]
+    described = [f"{at}: {gpu.name}, {memory[at]}, compute capability {dot(gpu.capability)}" for at, gpu in enumerate(devices)]
     text, oldest = "; ".join(described) or "none", gpu_diagnostics.oldest_capability(cuda)
-    too_old = [index for index, gpu in enumerate(devices) if gpu.capability < oldest]
-    if too_old and device != "cpu":
-        text += f". torch's CUDA {cuda} needs compute capability {dot(oldest)}, which GPU {', '.join(map(str, too_old))} lacks"
-        if len(too_old) == len(devices):
-            remedy = f"`export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})"
-            return Finding("problem" if device.startswith("cuda") else "warning", text, remedy)
-        others = ",".join(str(index) for index in range(len(devices)) if index not in too_old)
-        return warning(text, f"`export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}`")
-    in_use = [index for index, gpu in enumerate(devices) if gpu.free_bytes < (1 - MOST_IN_USE) * gpu.memory_bytes]
-    if in_use:
-        return warning(f"{text}. Other processes use memory of GPU {', '.join(map(str, in_use))}", "`nvidia-smi` names the processes")
-    return ok(text)
+    lacking = [index for index, gpu in enumerate(devices) if gpu.capability < oldest]
+    if not lacking or device == "cpu":
+        return ok(text)
+    text += f". torch's CUDA {cuda} needs compute capability {dot(oldest)}, which GPU {', '.join(map(str, lacking))} lacks"
+    if len(lacking) == len(devices):
+        remedy = f"`export PIPELINE_DEVICE=cpu`, or another build of torch ({gpu_diagnostics.REBUILD})"
+        return Finding("problem" if device.startswith("cuda") else "warning", text, remedy)
+    others = ",".join(str(index) for index in range(len(devices)) if index not in lacking)
+    return warning(text, f"`export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={others}`")
 
 
 def memory(_context: Context) -> Finding:
@@ -154,11 +139,7 @@ def memory(_context: Context) -> Finding:
     total = min(machine.total, limit or machine.total)
     free, is_limited = min(total, machine.available), total < machine.total
     text = f"{in_units(free)} of {in_units(total)} free" + (" (limit of the cgroup)" if is_limited else "")
-    remedy = (
-        "`docker run --memory`, or the memory limit of the job, raises it"
-        if is_limited
-        else "`ps aux --sort -rss | head` names the processes that use it"
-    )
+    remedy = "raise `docker run --memory`, or the limit of the job" if is_limited else "`ps aux --sort -rss | head` names what uses it"
     if killed := limits.num_oom_kills():
         return warning(f"{text}; {killed} processes of this cgroup were killed because its memory was used up", remedy)
     return warning(f"{text}; a training with DVC and tracking can need 2 GiB", remedy) if free < LITTLE_MEMORY else ok(text)
@@ -220,17 +201,6 @@ def ownership(context: Context) -> Finding:
     return ok(f"uid {uid} can write the checkout")
 
 
-def git(context: Context) -> Finding:
-    """Check that Git can read the commit of the checkout, which a run records."""
-    try:
-        return ok(f"commit {provenance.git('-C', str(context.top), 'rev-parse', 'HEAD')[:12]}")
-    except provenance.Unknown as error:
-        text = f"{error}, so runs are recorded without their commit"
-    if "dubious ownership" in text:
-        return warning(text, f"`git config --global --add safe.directory {shlex.quote(str(context.top.resolve()))}`")
-    return ok(f"{text} (PIPELINE_COMMIT)") if os.environ.get("PIPELINE_COMMIT") else warning(text, "`git status` says more")
-
-
 def dvc_files(context: Context) -> Finding:
     """Check that `dvc.yaml` and `dvc.lock` are valid YAML: a merge that Git could not complete leaves both versions in them."""
     for name in ("dvc.yaml", "dvc.lock"):
@@ -248,12 +218,11 @@ def lock(context: Context) -> Finding:
     """Compare the installed packages with requirements.lock, on which every stage depends. The status is `problem` if a package is missing,
     unless only GPUs need it.
 
-    The versions are those in the names of the folders: `importlib.metadata.version` takes twenty times as long.
+    The versions are those in the names of the folders: `importlib.metadata` takes twenty times as long.
     """
     from packaging.markers import Marker
 
-    path, venv = Paths(context.top).lock, context.top / ".venv"
-    is_outside = (venv / "bin/python").exists() and venv.resolve() != Path(sys.prefix).resolve()
+    path = Paths(context.top).lock
     if not path.is_file():
         return problem(f"{path} is missing, and every stage depends on it", "`git checkout requirements.lock`")
     entries = ENTRY.findall(path.read_text(encoding="utf-8"))
@@ -266,8 +235,7 @@ def lock(context: Context) -> Finding:
     different = [f"{name} {installed[name]} (not {version})" for name, version in wanted.items() if installed.get(name, version) != version]
     if parts := [f"{listed(names, MOST_NAMED)} {what}" for names, what in ((missing, "missing"), (different, "other versions")) if names]:
         status: Status = "problem" if [name for name in missing if not name.startswith(ONLY_ON_GPUS)] else "warning"
-        text = f"of {len(wanted)} packages of {path}: {'; '.join(parts)}"
-        return Finding(status, text, "`source .venv/bin/activate`" if is_outside else INSTALL)
+        return Finding(status, f"of {len(wanted)} packages of {path}: {'; '.join(parts)}", INSTALL)
     return ok(f"all {len(wanted)} packages of {path} are installed in its versions")
 
 
@@ -285,9 +253,7 @@ def tracking(context: Context) -> Finding:
         while error.__cause__ or error.__context__:  # the text of the error itself names objects in memory
             error = error.__cause__ or error.__context__  # type: ignore[assignment]  # not None
         text = f"{address.shown} cannot be used ({shown(getattr(error, 'strerror', None) or reason(error), 160)}); {LATER}"
-        return warning(
-            text, f"start it, and see its log and `mlflow doctor`; if a proxy stands in between, name the host in `no_proxy`; {UNSET}"
-        )
+        return warning(text, "start it, and see its log and `mlflow doctor`; or `unset MLFLOW_TRACKING_URI` for a database in this folder")
 
 
 def of_server(address: Address) -> Finding:
@@ -336,11 +302,34 @@ CHECKS: dict[str, Callable[[Context], Finding]] = {
     "disk": disk,
     "file locks": file_locks,
     "ownership": ownership,
-    "git": git,
     "dvc files": dvc_files,
     "tracking": tracking,
 }
 """The checks by name, in the order of the table. A name never changes: programs read it from the JSON."""
 FOR_TRAINING = ("lock", "gpus", "disk", "file locks", "ownership", "dvc files")
-"""The checks that the command `check` runs before a training. It does not cover them itself, each takes at most some hundredths of a second,
-and none needs a server."""
+"""The checks that the command `check` runs before a training. It does not cover them itself, none takes long, and none needs a server."""
+
+
+def examine(context: Context, names: Iterable[str] = CHECKS, *, limit_s: float = LIMIT_S) -> list[Finding]:
+    """Run the checks called `names` in one thread each, and return their findings in the order of `names`, without secrets.
+
+    A check that raises an exception, or does not end within `limit_s` seconds, gives a warning. Its thread keeps running: a call to a file
+    system or a driver that hangs cannot be interrupted.
+    """
+    remedy = "run `python -m pipeline doctor` again; if this stays, a driver, file system or network hangs"
+    findings = {name: warning(f"no answer within {limit_s:.1f} s", remedy) for name in names}
+
+    def run(name: str) -> None:
+        try:
+            findings[name] = CHECKS[name](context)
+        except Exception as error:  # one check must not hide the others
+            findings[name] = warning(f"could not be examined ({shown(f'{type(error).__name__}: {error}', 160)})")
+
+    threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in findings]
+    end_s = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    redacted = Address.of(context.environment).redacted
+    return [Finding(one.status, redacted(one.text), redacted(one.remedy), name) for name, one in findings.items()]

@@ -39,7 +39,7 @@ def examined() -> list[dict[str, Any]]:
     """Return all findings. Raises ModuleNotFoundError if a package is missing without which nothing can be examined."""
     from pipeline.core.environment import Environment
     from pipeline.runs.mlflow.address import Address
-    from pipeline.tools.doctor import checks, diagnosis
+    from pipeline.tools.doctor import checks
 
     found: list[checks.Finding] = []
     try:
@@ -52,5 +52,5 @@ def examined() -> list[dict[str, Any]]:
     ):  # an import that takes seconds on a busy machine must not count as a server that does not answer
         with suppress(ModuleNotFoundError):
             import_module("requests" if Address.of(environment).is_server else "sqlalchemy")
-    found += diagnosis.examine(checks.Context(environment), names)
+    found += checks.examine(checks.Context(environment), names)
     return [{"name": each.name, "status": each.status, "text": each.text, "remedy": each.remedy} for each in found]

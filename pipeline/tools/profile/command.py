@@ -12,7 +12,7 @@ from pipeline.train.params import TrainParams
 
 
 def run(*, steps: int | None, trace: str | None, speedup: bool) -> None:
-    """Print the shares of a step's time, a remedy, the heaviest operations and the memory.
+    """Print the shares of a step's time, a remedy and the heaviest operations.
 
     With `speedup`, instead print a table of the training as configured and of each option.
 
@@ -42,8 +42,7 @@ def run(*, steps: int | None, trace: str | None, speedup: bool) -> None:
             return
         from pipeline.tools.profile.profile import profile_training
 
-        result = profile_training(params, prepared, machine, steps=steps)
+        result = profile_training(params, prepared, machine, steps=steps, trace=Path(trace) if trace else None)
         print("\n".join(result.lines()))
         if trace:
-            result.traced.write(Path(trace))
             print(f"trace: {trace}: open it at https://ui.perfetto.dev")

@@ -40,39 +40,26 @@ class Option(NamedTuple):
 class OptionSpeed:
     """The measurement of an option. `speed` is the ratio of its speed to that of the training as configured.
 
-    `peak_bytes` is the peak memory of its tensors on the GPU; None on a CPU. If the option could not be measured, `obstacle` is the reason,
-    and the other values are None.
+    If the option could not be measured, `obstacle` is the reason, and the other values are None.
     """
 
     name: str
     step_s: float | None = None
     speed: Ratio | None = None
-    peak_bytes: int | None = None
     obstacle: str | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A training to measure in blocks of steps. `held_bytes` is the GPU memory that was in use before this training began."""
+    """A training to measure in blocks of `count` steps."""
 
     trial: Trial
     step: trials.Step
-    held_bytes: int
+    count: int
 
     def claim(self) -> None:
-        """Set PyTorch's determinism as this training has it, and reset the memory peak."""
+        """Set PyTorch's determinism as this training has it."""
         set_determinism(self.trial.params.train.deterministic, training=True)
-        if self.trial.machine.device.type == "cuda":
-            trials.reset_peak(self.trial.machine.device)
-
-    def run(self, steps: int) -> float:
-        """Make `steps` steps, and return the seconds per step."""
-        return trials.time_block(self.step, steps, partial(trials.synchronize, self.trial.machine.device))
-
-    def taken_bytes(self) -> int | None:
-        """Return the peak memory of the training's tensors on the GPU in its last block; None on a CPU."""
-        device = self.trial.machine.device
-        return trials.peak_bytes(device) - self.held_bytes if device.type == "cuda" else None
 
 
 def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, *, steps: int | None) -> None:
@@ -83,7 +70,7 @@ def print_comparison(params: TrainParams, prepared: Prepared, machine: Machine, 
     print(f"{params.model.title} on {machine.device} ({machine.name})")
     crowding = trials.watch()
     printed, kept = tee(compare_options(params, prepared, machine, steps=steps))
-    for text in table(GPU_MEMORY if machine.device.type == "cuda" else None, printed, params.train.batch_size):
+    for text in table(printed, params.train.batch_size):
         print(text, flush=True)
     rows = list(kept)
     how = "\n\n".join(filter(None, (method(params, machine.device), crowding())))
@@ -119,51 +106,49 @@ def compare_options(params: TrainParams, prepared: Prepared, machine: Machine, *
 
     `steps` is the number of steps of a block; None for as many as take BLOCK_S seconds. A block takes at most about 10 * BLOCK_S seconds.
     """
-    with begun(Option(CONFIGURED), params, prepared, machine, steps) as (configured, count):
-        seconds = [configured.run(count) for _ in range(ROUNDS)]
-        yield OptionSpeed(CONFIGURED, statistics.median(seconds), SAME, configured.taken_bytes())
+    with begun(Option(CONFIGURED), params, prepared, machine, steps) as configured:
+        wait = partial(trials.synchronize, machine.device)
+        seconds = [trials.time_block(configured.step, configured.count, wait) for _ in range(ROUNDS)]
+        yield OptionSpeed(CONFIGURED, statistics.median(seconds), SAME)
         for option in options(params, prepared, machine, channels_last=configured.trial.state.model.channels_last):
-            yield row(option, configured, count, params, prepared, steps=steps)
+            try:
+                with begun(option, params, prepared, machine, steps) as candidate:
+                    row = compared(option.name, candidate, configured)
+            except Exception as error:  # an option that torch cannot do here must not end the comparison
+                row = OptionSpeed(option.name, obstacle=obstacle_of(error))
+            yield row
     set_determinism(params.train.deterministic, training=True)
 
 
 @contextmanager
-def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine, steps: int | None) -> Iterator[tuple[Candidate, int]]:
-    """Within this context, give the training with `option` after its first steps, in which kernels are chosen or compiled, and the number of
-    steps of its blocks: `steps`, as in `compare_options`.
+def begun(option: Option, params: TrainParams, prepared: Prepared, machine: Machine, steps: int | None) -> Iterator[Candidate]:
+    """Within this context, give the training with `option` after its first steps, in which kernels are chosen or compiled. Its blocks have
+    `steps` steps, as in `compare_options`.
 
     Raises Refusal if the option does not fit the model, the data or the machine.
     """
-    held_bytes = torch.cuda.memory_allocated(machine.device) if machine.device.type == "cuda" else 0
     trial = Trial.of(params, prepared, machine, changes={"report_every_steps": trials.NEVER, **option.changes})
     with trials.stepping(trial) as reports:
-        candidate = Candidate(trial, partial(next, reports), held_bytes)
-        candidate.claim()
-        candidate.run(WARMUP_STEPS)
-        step_s = candidate.run(CALIBRATION_STEPS)
-        yield candidate, trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
+        step, wait = partial(next, reports), partial(trials.synchronize, machine.device)
+        Candidate(trial, step, 0).claim()
+        trials.time_block(step, WARMUP_STEPS, wait)
+        step_s = trials.time_block(step, CALIBRATION_STEPS, wait)
+        count = trials.steps_for(BLOCK_S, step_s) if steps is None else min(steps, trials.steps_for(10 * BLOCK_S, step_s))
+        yield Candidate(trial, step, count)
 
 
-def row(option: Option, configured: Candidate, count: int, params: TrainParams, prepared: Prepared, *, steps: int | None) -> OptionSpeed:
-    """Measure an option in blocks that alternate with those as configured, which have `count` steps. Any error becomes the row's obstacle.
-
-    `steps` is the number of steps in the blocks of the option, as in `compare_options`.
-    """
-    try:
-        with begun(option, params, prepared, configured.trial.machine, steps) as (candidate, own_count):
-            both = {CONFIGURED: configured, option.name: candidate}
-            seconds = trials.interleaved(
-                {CONFIGURED: (configured.step, count), option.name: (candidate.step, own_count)},
-                rounds=ROUNDS,
-                synchronize=partial(trials.synchronize, candidate.trial.machine.device),
-                before=lambda name: both[name].claim(),
-            )
-            if candidate.trial.progress.micro_batch_changes:
-                return OptionSpeed(option.name, obstacle="out of memory")
-            speed = trials.ratios(seconds[CONFIGURED], seconds[option.name])
-            return OptionSpeed(option.name, statistics.median(seconds[option.name]), speed, candidate.taken_bytes())
-    except Exception as error:  # an option that torch cannot do here must not end the comparison
-        return OptionSpeed(option.name, obstacle=obstacle_of(error))
+def compared(name: str, candidate: Candidate, configured: Candidate) -> OptionSpeed:
+    """Measure the option called `name` in blocks that alternate with those as configured."""
+    both = {CONFIGURED: configured, name: candidate}
+    seconds = trials.interleaved(
+        {each: (training.step, training.count) for each, training in both.items()},
+        rounds=ROUNDS,
+        synchronize=partial(trials.synchronize, candidate.trial.machine.device),
+        before=lambda each: both[each].claim(),
+    )
+    if candidate.trial.progress.micro_batch_changes:
+        return OptionSpeed(name, obstacle="out of memory")
+    return OptionSpeed(name, statistics.median(seconds[name]), trials.ratios(seconds[CONFIGURED], seconds[name]))
 
 
 def obstacle_of(error: Exception) -> str:
@@ -183,27 +168,20 @@ def method(params: TrainParams, device: torch.device) -> str:
 
 
 def cells(row: OptionSpeed, samples: int) -> tuple[str, ...]:
-    """Return a row as text: the name, milliseconds a step, samples a second, the speed and the memory."""
+    """Return a row as text: the name, milliseconds a step, samples a second and the speed."""
     if row.step_s is None or row.speed is None:
-        return (row.name, "", "", f"not available: {row.obstacle}", "")
+        return (row.name, "", "", f"not available: {row.obstacle}")
     speed = f"{row.speed.median:.2f}" + ("" if row.speed == SAME else f" ({row.speed.least:.2f} to {row.speed.most:.2f})")
-    used = "" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}"
-    return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed, used)
+    return (row.name, f"{1000 * row.step_s:.2f}", f"{samples / row.step_s:,.0f}", speed)
 
 
-HEADINGS = ("option", "ms a step", "samples/s", "speed")
-WIDTHS = (31, 10, 10, 22, 16)
-GPU_MEMORY = "GPU memory in MB"
+HEADINGS, WIDTHS = ("option", "ms a step", "samples/s", "speed"), (31, 10, 10, 22)
 
 
-def table(memory: str | None, rows: Iterable[OptionSpeed], samples: int) -> Iterator[str]:
-    """Yield the lines of a Markdown table of `rows`, with cells of fixed width. `samples` is the number of samples of a step.
-
-    `memory` is the heading of the column of memory; without this column if it is None.
-    """
-    headings = HEADINGS if memory is None else (*HEADINGS, memory)
-    for each in chain((headings, ("---",) * len(headings)), (cells(row, samples) for row in rows)):
-        yield "| " + " | ".join(f"{cell:{width}}" for cell, width, _ in zip(each, WIDTHS, headings, strict=False)) + " |"
+def table(rows: Iterable[OptionSpeed], samples: int) -> Iterator[str]:
+    """Yield the lines of a Markdown table of `rows`, with cells of fixed width. `samples` is the number of samples of a step."""
+    for each in chain((HEADINGS, ("---",) * len(HEADINGS)), (cells(row, samples) for row in rows)):
+        yield "| " + " | ".join(f"{cell:{width}}" for cell, width in zip(each, WIDTHS, strict=True)) + " |"
 
 
 def always_faster(rows: list[OptionSpeed]) -> str:

@@ -1,10 +1,9 @@
-"""Runs the steps of a training for measurements, without validations, checkpoints and files, and measures their time and memory.
+"""Runs the steps of a training for measurements, without validations, checkpoints and files, and measures their time.
 
 Several trainings are timed in one process, in blocks of steps that alternate, so that a drift of the machine's speed affects all alike.
 """
 
 import io
-import resource
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -228,14 +227,3 @@ def watch() -> Callable[[], str | None]:
     """Return a function that returns a warning, as `note` does, for the time since this call of `watch`."""
     start_s, start_wait_s = time.perf_counter(), cpu_wait_s()
     return lambda: note((cpu_wait_s() - start_wait_s) / (time.perf_counter() - start_s))
-
-
-def reset_peak(device: torch.device) -> None:
-    """Reset the peak that `peak_bytes` returns on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_bytes(device: torch.device) -> int:
-    """Return the peak of the tensors on the GPU since `reset_peak`, or of this process's resident memory on a CPU since its start."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -18,10 +18,10 @@ GIB = 2**30
 def make_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Context]:
     """Return a function: `make_context(PIPELINE_DEVICE="cpu")` is a context in `tmp_path` with these variables and without GPUs, or with `gpus`."""
 
-    def make(*gpus: Gpu, top: Path = tmp_path, driver: str = "590.10", **variables: str) -> Context:
+    def make(*gpus: Gpu, top: Path = tmp_path, **variables: str) -> Context:
         environment = Environment.model_validate({"PIPELINE_DEVICE": "auto", "DVC_ROOT": top, **variables})
         context = Context(environment, top, tmp_path / "system")
-        vars(context)["gpus"] = Gpus(driver if gpus else None, "13.2" if gpus else None, list(gpus))
+        vars(context)["gpus"] = Gpus("590.10" if gpus else None, "13.2" if gpus else None, list(gpus))
         return context
 
     for name in ("CUDA_VISIBLE_DEVICES", "http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):

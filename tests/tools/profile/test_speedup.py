@@ -72,7 +72,6 @@ def test_every_option_is_measured_or_has_a_reason_and_determinism_ends_as_it_beg
         row = rows[name]
         assert row.step_s > 0
         assert row.speed.least <= row.speed.median <= row.speed.most
-        assert row.peak_bytes is None
     assert rows["precision: bf16-true"].obstacle.startswith("train.")
     assert speedup.cells(rows["precision: bf16-true"], 16)[3].startswith("not available: train.")
     assert rows[CONFIGURED].speed == (1, 1, 1)
@@ -92,22 +91,22 @@ def test_an_option_that_is_twice_as_slow_is_half_as_fast(params, prepared, monke
 
 
 ROWS = [
-    OptionSpeed(CONFIGURED, 0.01, Ratio(1.0, 1.0, 1.0), 5_000_000),
-    OptionSpeed("compile: default", 0.005, Ratio(2.0, 1.8, 2.2), 4_000_000),
-    OptionSpeed("lanes: 2", 0.02, Ratio(1.3, 0.5, 1.6), 6_000_000),
+    OptionSpeed(CONFIGURED, 0.01, Ratio(1.0, 1.0, 1.0)),
+    OptionSpeed("compile: default", 0.005, Ratio(2.0, 1.8, 2.2)),
+    OptionSpeed("lanes: 2", 0.02, Ratio(1.3, 0.5, 1.6)),
     OptionSpeed("channels_last: true", obstacle="the inputs are not images"),
 ]
 
 
 def test_only_an_option_that_was_faster_in_every_round_is_named() -> None:
-    bf16 = OptionSpeed("precision: bf16", 0.009, Ratio(1.1, 1.05, 1.2), 4_000_000)
+    bf16 = OptionSpeed("precision: bf16", 0.009, Ratio(1.1, 1.05, 1.2))
     assert speedup.always_faster([*ROWS, bf16]) == "compile: default (2.00 times as fast), precision: bf16 (1.10 times as fast)"
     assert speedup.always_faster([ROWS[0], ROWS[2], ROWS[3]]) == ""
 
 
-def test_a_row_of_the_table_has_time_rate_speed_and_memory() -> None:
-    text = "\n".join(speedup.table(speedup.GPU_MEMORY, ROWS, 64))
-    assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    | 4                |" in text
+def test_a_row_of_the_table_has_time_rate_and_speed() -> None:
+    text = "\n".join(speedup.table(ROWS, 64))
+    assert "| compile: default                | 5.00       | 12,800     | 2.00 (1.80 to 2.20)    |" in text
     assert "not available: the inputs are not images" in text
 
 
@@ -119,6 +118,5 @@ def test_the_verb_prints_the_rows(tmp_path: Path, monkeypatch, capsys) -> None:
     assert main(["profile", "--speedup", "--steps", "2"]) == 0
     output = capsys.readouterr().out
     assert "| lanes: 2 " in output
-    assert "GPU memory" not in output
     assert "not available: train." in output
     assert "aster" in output, "faster, or no option was faster"
