@@ -289,10 +289,11 @@ def test_a_copy_of_top_5_accuracy_counts_as_many_as_its_name_says(own) -> None:
         measured(["top_2_accuracy"], 2)
 
 
-def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, tmp_path: Path) -> None:
+def test_the_metric_of_the_docs_is_measured_selects_the_weights_and_has_an_interval(own, monkeypatch, tmp_path: Path) -> None:
     text = (TOP / "docs/extending.md").read_text(encoding="utf-8").partition("\n## A metric\n")[2]
     example, *_ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     own(METRICS, "worst_recall", example)
+    monkeypatch.setattr("pipeline.evaluate.intervals.RESAMPLES", 50)  # of 200, which take seconds
     names = ["worst_recall", "auroc"]
     changes = {"train.metrics": names, "train.metric": "valid/worst_recall", "train.export_weights": "best", "evaluate.metrics": names}
     folder = project.run(project.make(tmp_path / "project", changes=changes), "prepare", "train", "evaluate")
