@@ -322,3 +322,15 @@ def test_the_job_for_one_machine_runs_everything(image: str) -> None:
     (container,) = containers(pod := pods()["pipeline"])
     with volume() as claim:
         assert "test accuracy" in run(*flags(pod, container, claim), image, *container.get("args", []))
+
+
+def test_a_volume_for_raw_data_can_be_filled_by_any_user(image: str) -> None:
+    with volume() as name:
+        words = ("--volume", f"{name}:{HOME}/data/raw", "--user", f"{UNKNOWN_UID}:{UNKNOWN_UID}")
+        assert "params.yaml is valid" in run(*words, image, "check")
+        run(*words, "--entrypoint", "touch", image, f"{HOME}/data/raw/x")
+
+
+def test_a_job_counts_the_cpus_of_its_quota(image: str) -> None:
+    program = "from pipeline.core import limits; print(limits.usable_cpus())"
+    assert run("--cpus", "1", "--entrypoint", "python", image, "-c", program) == "1\n"

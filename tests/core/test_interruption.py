@@ -76,3 +76,12 @@ def test_control_c_outside_of_a_training_ends_in_one_line(monkeypatch: pytest.Mo
     monkeypatch.setattr("pipeline.tools.check.command.run", interrupted)
     assert main(["check"]) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+def test_an_interrupted_stage_ends_with_the_code_of_the_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise interruption.Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("pipeline.tools.check.command.run", interrupted)
+    assert main(["check"]) == 143
+    assert capsys.readouterr().err == "error: interrupted by SIGTERM\n"

@@ -155,6 +155,19 @@ def test_a_failed_training_is_not_queued_again_and_not_committed(checkout: Path)
     assert run(checkout, code=9)[-1].startswith(TORCHRUN)
 
 
+def test_the_data_must_be_prepared_within_the_time_limit(checkout: Path) -> None:
+    (checkout / "slow").touch()
+    output = stopped_near_the_limit(checkout)
+    assert "this start finished nothing" in output
+    assert calls(checkout)[-1] == "dvc repro prepare"
+
+
+def test_a_signal_between_two_steps_stops_the_next_one(checkout: Path) -> None:
+    install(checkout, {"mkdir": '/bin/mkdir "$@"; kill -USR1 $PPID'})  # the script calls it before the first step
+    (checkout / "slow").touch()
+    assert "this start finished nothing" in submit(checkout).communicate(timeout=300)[0]
+
+
 def test_a_task_of_an_array_trains_in_the_checkout_at_its_place(checkout: Path, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("seed 1", "seed 2")]
     for place in places:
@@ -164,6 +177,13 @@ def test_a_task_of_an_array_trains_in_the_checkout_at_its_place(checkout: Path, 
     process = submit(checkout, "../seed 1", "../seed 2", SLURM_ARRAY_TASK_ID="2")
     assert "there is no such argument: --array counts from 0" in process.communicate(timeout=300)[0]
     assert process.returncode != 0
+
+
+def test_without_slurm_it_says_how_it_is_started(checkout: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SLURM")}
+    done = subprocess.run(["bash", str(manifests.SLURM)], env=environment, cwd=checkout, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "start this script with sbatch" in done.stderr
 
 
 def test_without_a_gpu_the_number_of_processes_is_asked_for(checkout: Path) -> None:

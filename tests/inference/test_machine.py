@@ -220,3 +220,12 @@ def test_memory_that_a_step_frees_serves_the_next_one() -> None:
     usual, kept = map(int, subprocess.check_output([sys.executable, "-c", FAULTS], cwd=TOP).split())
     assert usual > 45_000, "each page of it is cleared by the system again"
     assert kept < usual / 10
+
+
+@pytest.mark.parametrize(("deterministic", "training", "tries"), [(False, True, True), (False, False, False), (True, True, False)])
+def test_cudnn_tries_its_algorithms_only_in_a_training_that_need_not_be_deterministic(deterministic, training, tries: bool) -> None:
+    try:
+        machine.set_determinism(deterministic, training=training)
+        assert torch.backends.cudnn.benchmark == tries
+    finally:
+        machine.set_determinism(False)

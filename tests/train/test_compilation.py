@@ -1,6 +1,7 @@
 """What the compiler is told before it compiles; activations that are computed again; the memory format."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -15,8 +16,10 @@ from pipeline.core.spec import Spec
 from pipeline.inference import machine
 from pipeline.train import beginning, blocks, memory_format
 from tests import texts
-from tests.laws.test_resuming import AIRBENCH, CONVNET
+from tests.conftest import preset
+from tests.laws.test_resuming import AIRBENCH, CONVNET, OF_TEXT
 from tests.train.engine.building import begin, exchanging, group_of_one, model_of, run, same, steps, weights
+from tests.train.group import several
 
 
 @pytest.mark.parametrize(("wish", "mode", "deterministic"), [("default", "default", True), ("graphs", "reduce-overhead", False)])
@@ -164,3 +167,18 @@ def test_auto_trains_to_the_bytes_of_the_value_that_it_selects(train_params, pre
     expected = memory_format.is_faster(auto.model.network, "fp32", auto.device)
     assert auto.model.channels_last is expected
     assert same(weights(auto), weights(chosen if expected else other))
+
+
+@pytest.mark.slow
+def test_with_lanes_two_processes_that_compile_end_in_the_bytes_of_one(tmp_path: Path) -> None:
+    """The network has a megabyte of weights, after which DDP begins another bucket."""
+    changes = {
+        "model": texts.TRANSFORMER | {"width": 128, "depth": 3},
+        "train.lanes": 2,
+        "train.compile": "default",
+        "train.precision": "bf16",
+    }
+    params, data = preset({**OF_TEXT, **steps(2), **changes}), texts.texts()
+    alone, together = (several.train(count, several.Run(params, data, tmp_path / str(count), 2))[0] for count in (1, 2))
+    assert same(alone.exported, together.exported)
+    assert alone.rows == together.rows

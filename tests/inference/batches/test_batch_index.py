@@ -111,3 +111,8 @@ def test_the_targets_are_the_tokens_of_the_target_text_after_the_first() -> None
             assert found[found != IGNORED].tolist() == [*reversed(letters), 2]
         seen += real
     assert seen == len(split)
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = [Order(100, seed).permutation(epoch).tolist() for seed in (1, 2) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4

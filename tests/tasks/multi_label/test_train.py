@@ -1,6 +1,8 @@
 """Loss and metrics of several labels a sample against scikit-learn and torch, however the samples are divided, and thresholds."""
 
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from pipeline.tasks.multi_label.targets import LabelTargets
 from pipeline.tasks.multi_label.train import Objective
 from pipeline.train.engine import metrics
 from tests.specs import image_spec
-from tests.train.engine.building import begin, run, steps, weights
+from tests.train.engine.building import begin, run, same, steps, weights
 
 GENERATOR = np.random.default_rng(1)
 TARGETS = torch.from_numpy((GENERATOR.random((103, 4)) < (0.5, 0.3, 0.2, 0.1)).astype(np.uint8))
@@ -122,3 +124,31 @@ def test_a_training_learns_labels_however_its_batches_are_divided(train_params, 
     whole, ragged = (weights(training.state) for training in trained)
     for name, tensor in whole.items():
         torch.testing.assert_close(ragged[name], tensor, rtol=1e-3, atol=1e-3)
+
+
+def test_an_interrupted_training_ends_in_the_same_weights_and_thresholds(train_params, tmp_path: Path) -> None:
+    params = train_params({**steps(8, 2), "loss": loss(threshold="tuned", **FOCAL).model_dump(), **MIXED, "train.metric": "valid/macro_f1"})
+    whole = begin(params, data())
+    run(whole)
+    cut = begin(params, data(), tmp_path)
+    for first, _ in pairwise(cut.reports()):
+        if first.step == 5:
+            break
+    assert cut.save_now()
+    resumed = begin(params, data(), tmp_path)
+    assert resumed.state.step == cut.state.step
+    run(resumed)
+    assert same(weights(resumed.state), weights(whole.state))
+    ends = [training.decided(training.exported()[0]) for training in (resumed, whole)]
+    assert ends[0] == ends[1] != SPEC
+
+
+def test_mixup_mixes_labels_by_the_shares_of_the_images(train_params) -> None:
+    training = begin(train_params({**steps(1), "loss": loss().model_dump(), **MIXED, "train.metric": "valid/loss"}), data())
+    batch = next(training.batches(0))
+    part = next(iter(batch.parts(20)))
+    assert part.targets is not None
+    assert part.targets.shape[1] == 4
+    between = (part.targets > 0) & (part.targets < 1)
+    assert between.any()
+    assert (part.targets.min(), part.targets.max()) == (0, 1)

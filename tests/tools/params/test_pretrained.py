@@ -66,7 +66,7 @@ def test_a_classifier_of_texts_is_fetched_once_and_trains_without_the_hub(hub: H
     assert main(["set", BERT, "train.epochs=1"]) == 0
     assert not left.exists()
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert f"set: downloading acme/bert at {server.COMMIT} (5 MB) to data/weights/acme_bert" in capsys.readouterr().out
+    assert f"set: downloading acme/bert at {server.COMMIT} (4 MB) to data/weights/acme_bert" in capsys.readouterr().out
     params = Document.read(Path("params.yaml")).data
     assert params["model"]["config"]["vocab_size"] == 30_016
     assert params["source"]["tokenizer"] == "pretrained"

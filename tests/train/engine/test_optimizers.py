@@ -1,6 +1,7 @@
 """Optimizers: which parameters decay, and that the fused updates are those of the plain formulas."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,13 +11,44 @@ from torch.nn.utils import parametrizations
 from torch.nn.utils import weight_norm as old_weight_norm
 from torchvision import models
 
+from pipeline.core.params import load
+from pipeline.core.yaml_document import Document
+from pipeline.tools.params.editing import edited
 from pipeline.train.engine import optimizers
 from pipeline.train.optimizer_params import OptimizerSettings
+from pipeline.train.params import TrainParams
+from tests.imports import TOP
+from tests.models import text_models
 from tests.specs import image_spec
 from tests.train.engine.building import ADAMW, MUON, SGD
 
 SPEC = image_spec(shape=(32, 32, 3), classes=tuple("abcdefghij"), mean=(0.5,) * 3, std=(0.25,) * 3)
 ADAM = ADAMW.model_copy(update={"name": "adam"})
+
+
+RECOMMENDED = {
+    "sgd": {"learning_rate": 0.1, "weight_decay": 5e-4, "momentum": 0.9, "nesterov": True},
+    "adam": {"learning_rate": 1e-3, "weight_decay": 0.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
+    "adamw": {"learning_rate": 1e-3, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8},
+    "muon": {
+        "learning_rate": 0.02,
+        "weight_decay": 0.01,
+        "bias_lr_scale": 5.0,
+        "outer_lr_scale": 5.0,
+        "momentum": 0.95,
+        "sgd_momentum": 0.9,
+        "nesterov": True,
+        "ns_steps": 5,
+        "normalize_weights": False,
+    },
+}
+
+
+@pytest.mark.parametrize("name", RECOMMENDED)
+def test_set_writes_the_recommended_values_of_an_optimizer(name: str) -> None:
+    text = edited((TOP / "presets/digits.yaml").read_text(encoding="utf-8"), [f"optimizer={name}"])
+    common = {"name": name, "bias_lr_scale": 1.0, "layer_decay": None, "groups": []}
+    assert Document.of(text, Path("params.yaml")).data["optimizer"] == common | RECOMMENDED[name]
 
 
 def network() -> nn.Module:
@@ -116,6 +148,20 @@ def test_of_a_layer_the_matrices_alone_decay_however_they_are_parametrized(layer
     hidden = {f"1.{name}" for name in matrices}
     assert chosen(module, ADAMW, lambda group: group["weight_decay"] > 0) == hidden | {"0.weight", "2.weight"}
     assert chosen(module, MUON, lambda group: group["hidden"]) == hidden
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar10-cnn", "cifar10-resnet", "cifar10-speedrun", "image-folder", "trec-lstm", "trec-ngrams", "code-transformer"]
+)
+def test_in_the_presets_the_matrices_are_what_has_two_dimensions_or_more_and_embeds_no_token(name: str) -> None:
+    params = load(Document.read(TOP / f"presets/{name}.yaml"), TrainParams)
+    reads_text = params.model.name in ("ngrams", "recurrent", "transformer")
+    module = params.model.build(text_models.spec_for(params.model.model_dump()) if reads_text else SPEC)
+    tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
+    named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad and id(parameter) not in tables}
+    matrices = {name for name, parameter in named.items() if parameter.ndim >= 2}
+    settings = params.optimizer.model_copy(update={"weight_decay": 0.1})
+    assert chosen(module, settings, lambda group: group["weight_decay"] > 0) == matrices
 
 
 @pytest.mark.parametrize(

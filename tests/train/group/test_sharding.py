@@ -1,5 +1,10 @@
 """`train.sharding: full`: each process keeps a share of the weights, and the result is that of whole weights."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,9 @@ from pipeline.train.beginning import begin_state
 from pipeline.train.group import sharding
 from pipeline.train.group.processes import Several
 from pipeline.train.params import TrainParams
-from tests import texts
+from tests import project, texts
 from tests.conftest import preset
-from tests.train.group.several import Run, train
+from tests.train.group.several import TIMEOUT_S, Run, train
 
 SGD = {"name": "sgd", "learning_rate": 0.05, "weight_decay": 0.01, "bias_lr_scale": 2.0, "layer_decay": None, "groups": []}
 ADAMW = {**SGD, "name": "adamw", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8}
@@ -67,7 +72,9 @@ def test_steps_in_float64_are_those_of_one_process_also_after_checkpoints_of_oth
         Run({**settings, "train": {**settings["train"], "activation_checkpointing": True}}, corpus, tmp_path / "moved", 3, double=True),
     )
     moved, alone = train(
-        1, Run(settings, corpus, tmp_path / "moved", 6, double=True), Run(settings, corpus, tmp_path / "alone", 6, double=True)
+        1,
+        Run(settings, corpus, tmp_path / "moved", 6, double=True),
+        Run(settings, corpus, tmp_path / "alone", 6, double=True),
     )
     assert difference(straight.state, resumed.state) == 0
     assert resumed.share < 0.55
@@ -154,3 +161,31 @@ def test_a_network_that_cannot_be_divided_is_refused() -> None:
     second[0].weight = first[0].weight
     with pytest.raises(Refusal, match=r"train\.sharding: the parameter 0\.weight of a block is also used outside this block"):
         sharding.refuse_undivided(nn.Sequential(first, second), [first, second])
+
+
+def stage(folder: Path, name: str, processes: int) -> subprocess.Popen[bytes]:
+    variables = {"PIPELINE_TRACKING": "false", "PIPELINE_PROCESSES": str(processes), "PIPELINE_CHECKPOINT_EVERY_STEPS": "5"}
+    with (folder / f"{name}.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipeline", name], cwd=folder, env={**os.environ, **variables}, stdout=log, stderr=log
+        )
+
+
+@pytest.mark.slow
+def test_a_stopped_training_of_two_processes_ends_in_the_bytes_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    project.make(tmp_path, {"train.sharding": "full", "train.steps": 120, "train.export_weights": "best", "train.ema_decay": 0.9})
+    assert stage(tmp_path, "prepare", 1).wait(TIMEOUT_S) == 0
+    assert stage(tmp_path, "train", 2).wait(TIMEOUT_S) == 0
+    model = tmp_path / "models/model.safetensors"
+    expected = model.read_bytes()
+    model.unlink()
+    stopped = stage(tmp_path, "train", 2)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not list(tmp_path.glob(".pipeline/work/*/step-*")):
+        assert time.monotonic() < deadline_s, (tmp_path / "train.log").read_text()
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGTERM)
+    assert stopped.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    assert stage(tmp_path, "train", 2).wait(TIMEOUT_S) == 0
+    assert model.read_bytes() == expected
+    assert "resuming after step" in (tmp_path / "train.log").read_text()
