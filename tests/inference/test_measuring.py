@@ -128,6 +128,14 @@ def test_tokens_count_without_the_padding() -> None:
     assert found.values() == {"top_5_accuracy": 0.5}
 
 
+def test_a_target_to_ignore_counts_for_no_class() -> None:
+    outputs, targets = torch.eye(3)[[0, 1, 1, 2, 0, 0]], torch.tensor([0, 1, 2, 2, 1, -100])
+    with_it, without = (measured(["macro_f1", "balanced_accuracy", "mcc"], 3) for _ in range(2))
+    with_it.add(outputs, targets)
+    without.add(outputs[:-1], targets[:-1])
+    assert with_it.values() == without.values()
+
+
 def test_a_file_with_the_name_of_a_score_that_a_task_always_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(METRICS), "module", lambda *_: ece)
     with pytest.raises(
