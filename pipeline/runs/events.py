@@ -145,8 +145,9 @@ class Cursor:
 
     `has_ended` is True once the run has its final status, and the journal's copies of the model and other files are removed. `delayed` maps
     each file that MLflow failed to store, such as "artifact plots/history.csv" or "model", to the offset in `events.jsonl` where its event
-    begins: it is sent again, and later events did not wait for it. `refused` has the reason for each thing that MLflow refuses, such as "metric a?b", so that it is left out. `replaced` is the id of
-    the run that was sent before to this store, and then deleted there; None if there was none.
+    begins: it is sent again, and later events did not wait for it. `refused` has the reason for each thing that MLflow refuses, such as
+    "metric a?b", so that it is left out. `replaced` is the id of the run that was sent before to this store, and then deleted there; None
+    if there was none.
     """
 
     run_id: str | None = None

@@ -119,6 +119,19 @@ def test_a_file_that_fails_is_not_sent_again_over_a_newer_one(server: FakeServer
     assert server.accepted == ["start", "a", "end"]
 
 
+def test_scores_after_a_model_that_failed_are_sent_again_for_it(server: FakeServer, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"a model")
+    journal, server.failing = Journal.create(tmp_path, stage="train", info=RunInfo()), {"model.safetensors"}
+    journal.metrics(1, {"valid/loss": 0.5})
+    journal.model(tmp_path / "model.safetensors")
+    journal.metrics(1, {"test/loss": 0.5})
+    finish(journal)
+    assert not server.delivery(journal.folder).catch_up()
+    server.failing.clear()
+    assert server.delivery(journal.folder).catch_up()
+    assert server.accepted == ["start", "metrics", "metrics", "end", "model.safetensors", "metrics", "end"]
+
+
 def test_any_other_event_is_waited_for(server: FakeServer, tmp_path: Path) -> None:
     folder, server.failing = write_journal(tmp_path), {""}
     with pytest.raises(TimeoutError):

@@ -3,6 +3,7 @@
 import posixpath
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
 from pipeline.prepare.reading.names import split_in
+
+MOST_FOLDERS = 100
+"""An image's name that more folders have is not found by its folder."""
 
 
 class ListedImage(NamedTuple):
@@ -37,12 +41,11 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
         return written
     by_stem = images_by_stem(files)
     fitting = [candidates(row.text, by_stem) for row in rows]
-    together = Counter(
-        (row.path, row.split, parent(name), parent(other))
-        for names, row in zip(fitting, rows, strict=True)
-        for name in names
-        for other in names
-    )
+    together = Counter[tuple[Path, str, str, str]]()
+    counts = Counter((row.path, row.split, frozenset(map(parent, names))) for names, row in zip(fitting, rows, strict=True))
+    for (path, split, places), count in counts.items():
+        for folder, rival in product(places, repeat=2) if len(places) <= MOST_FOLDERS else ():  # others are too many to tell apart
+            together[path, split, folder, rival] += count
 
     def is_better(name: str, other: str, row: ListedImage) -> bool:
         """Return whether a name fits better than another: its folder alone is that of the row's split, or it has all that the other folder

@@ -147,8 +147,9 @@ def look(path: Path, encoding: str) -> list[TextBlock]:
 
     The line numbers of the last two are unknown, and are 0. An empty block says that more text follows. Raises Refusal as `text_blocks` does.
     """
-    place, is_file = f"source.root: {shown(path)}", path.is_file()
+    place = f"source.root: {shown(path)}"
     with readable(path) as file:
+        is_file = path.is_file()
         start = file.read(3 * LOOKED_AT_BYTES + 1)
         codec, content = encodings.marked(start) or encoding, [start]
         if len(start) > 3 * LOOKED_AT_BYTES:

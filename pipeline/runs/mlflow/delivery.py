@@ -55,7 +55,10 @@ class Delivery:
             self._sender = Sender(self._store, self._run.info.run_id, self._folder, self.cursor.refused)
         if not has_writer:
             for begin in list(self.cursor.delayed.values()):
-                self._send([next(events.read(self._folder / EVENTS, begin))], begin)
+                event = next(events.read(self._folder / EVENTS, begin))
+                self._send([event], begin)
+                if event.kind == "model" and "model" not in self.cursor.delayed:  # its test scores, which came later, are sent again
+                    self.cursor.offsets[EVENTS] = min(self.cursor.offsets[EVENTS], event.end)
             self._save()
         last = self._send_new(EVENTS)
         # MLflow's comparison of runs begins with the metric that was logged first, and this should not be a system metric.

@@ -130,7 +130,9 @@ class Sender:
         from pipeline.runs.mlflow.saved_model import add_scores  # late: it imports numpy
 
         # MLflow compares runs by the metric that was logged first.
-        points = [point for event in batch for point in metrics_of(event)]
+        points: list[Metric] = []
+        for event in batch:
+            self._or_leave_out(f"metrics of step {event.fields['step']}", lambda event=event: points.extend(metrics_of(event)))
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
         if absent := [point for point in self._accepted(points) if not self._is_present(point)]:
             self._log("metric", absent)

@@ -239,7 +239,8 @@ def locked_database(address: Address) -> Iterator[None]:
             if database and database.parent == address.root:
                 relocate(database, address.root / "mlruns")
         except Exception as error:  # of SQLite, Alembic or MLflow
-            code = getattr(getattr(error, "orig", error), "sqlite_errorcode", 0)  # SQLAlchemy's error has that of SQLite as `orig`
+            cause = error.__cause__ or error  # MLflow's error is caused by that of SQLAlchemy, which has that of SQLite as `orig`
+            code = getattr(getattr(cause, "orig", cause), "sqlite_errorcode", 0)
             if database is None or isinstance(error, OSError) or code & 0xFF == sqlite3.SQLITE_BUSY:  # the other bits tell kinds of it
                 raise
             raise Refusal(unusable(database, error)) from None

@@ -263,8 +263,10 @@ class SearchRunner:
             f"({num_finished} of {self.num_trials}{best_so_far})",
             flush=True,
         )
-        if best and best.value is not None:
-            tracked.metrics(num_finished, {f"search/best_{name}": best.value})
+        found = trial.value if trial.state.name == "COMPLETE" and not self.search.repeated else None
+        values = {f"search/{name}": found, f"search/best_{name}": best.value if best else None}
+        if known := {key: each for key, each in values.items() if each is not None}:
+            tracked.metrics(num_finished, known)
         self.tidy()
 
     def conclude(self, runs: TrialRuns, tracked: Run) -> int | None:

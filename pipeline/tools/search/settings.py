@@ -89,7 +89,7 @@ class Choices(Range):
     @field_validator("choices")
     @classmethod
     def refuse_duplicates(cls, choices: tuple[Value, ...]) -> tuple[Value, ...]:
-        if len({(type(choice), choice) for choice in choices}) < len(choices):
+        if any(choice in choices[:at] for at, choice in enumerate(choices)):  # 1 and 1.0 are one value for Optuna
             raise ValueError("has a value twice: remove one")
         return choices
 
@@ -209,6 +209,12 @@ def unfit(settings: SearchSettings, text: str) -> Iterator[Problem]:
     """
     space, is_grid = settings.space, settings.method == "grid"
     single = {key: entry.values[0] for key, entry in space.items() if len(entry.values) == 1}
+    try:
+        refuse_misfits(Document.of(edited(text, assignments(single)), Paths().params))
+        fits = True
+    except Refusal as refused:
+        yield Problem(refused.on_one_line, location=("space",))
+        fits = False
     if settings.pruner != "none" and any(key in space for key in REPEATED):
         yield Problem("would leave out the trainings that begin badly, and so change the mean", "write none", ("pruner",))
     for key, entry in space.items():
@@ -223,7 +229,7 @@ def unfit(settings: SearchSettings, text: str) -> Iterator[Problem]:
         else:
             try:
                 _ = entry.distribution
-                for value in entry.ends:
+                for value in entry.ends if fits and key not in single else ():
                     refuse_misfits(Document.of(edited(text, assignments(single | {key: value})), Paths().params))
             except Refusal as refused:
                 yield Problem(refused.on_one_line, location=at)

@@ -117,14 +117,14 @@ class Study:
         self._stored.set_user_attr(CONCLUDED, {"trials": len(self.trials), "best": best})
 
     def ranked(self) -> "list[FrozenTrial]":
-        """Return all trials: complete ones by value, then pruned ones by their last step, then the others. Of equal trials, the earlier is
-        first. Trials that repeat a training are in the order of the grid.
+        """Return all trials: complete ones by value, then pruned ones by their last step and value, then the others. Of equal trials, the
+        earlier is first. Trials that repeat a training are in the order of the grid.
         """
 
-        def order(trial: "FrozenTrial") -> tuple[int, float, int]:
-            value = trial.value if self._is_minimized else -(trial.value or 0)
-            of_state = value if trial.state.name == "COMPLETE" else -trial.user_attrs.get("step", 0)
-            return [*OUTCOMES].index(trial.state.name), of_state or 0, trial.number
+        def order(trial: "FrozenTrial") -> tuple[int, int, float, int]:
+            state, value = trial.state.name, trial.value or 0.0  # only trials that have finished well have a value
+            steps = 0 if state == "COMPLETE" else -trial.user_attrs.get("step", 0)
+            return [*OUTCOMES].index(state), steps, value if self._is_minimized else -value, trial.number
 
         return self.trials if self.search.repeated else sorted(self.trials, key=order)
 
@@ -168,8 +168,9 @@ class Study:
             self._storage.set_trial_user_attr(trial_id, name, attribute)
         for name, attribute in copy.system_attrs.items():  # Hyperband also reads those of other trials
             self._storage.set_trial_system_attr(trial_id, name, attribute)
-        self._memory.tell(self._running.pop(number), value, TrialState[state])
-        self._stored.tell(number, value, TrialState[state])  # last: after an earlier kill, the trial is repeated
+        ended = self._memory.tell(self._running.pop(number), value, TrialState[state])
+        # last: after an earlier kill, the trial is repeated, and the database may have values of later validations than the copy
+        self._storage.set_trial_state_values(trial_id, TrialState[state], ended.values)
 
     def _trial_id(self, number: int) -> int:
         study = self._storage.get_study_id_from_name(self.search.settings.name)

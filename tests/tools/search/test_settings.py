@@ -70,6 +70,7 @@ FLOAT = {"type": "float", "low": 0.1, "high": 0.2}
         (of("model", type="categorical", choices=["mlp", "transformer"]), "9: space.model", "model.name: this model does not accept"),
         (of_rate(type="categorical", choices=[]), f"11: {RATE}.choices", "should have at least 1 item"),
         (of_rate(type="categorical", choices=[1.0, 1.0]), f"11: {RATE}.choices", "has a value twice"),
+        (of_rate(type="categorical", choices=[1, 1.0]), f"11: {RATE}.choices", "has a value twice"),
         (of_rate(type="categorical", choices=[[1.0]]), f"12: {RATE}.choices.0", "should be text, a whole number, "),
         (of_rate(type="categorical", choices=[1.0, "fast"]), f"9: {RATE}", "optimizer.learning_rate=fast: should be a number"),
         (of("optimizer.learnin_rate", **FLOAT), "9: space.optimizer.learnin_rate", "did you mean `learning_rate`?"),
@@ -96,6 +97,12 @@ def test_bad_input_is_refused_with_file_line_key_and_remedy(changes: dict[str, A
     (line,) = refused(changes)
     assert line.startswith(f"search.yaml:{place}: ")
     assert problem in line
+
+
+def test_a_value_of_all_trials_that_is_invalid_is_told_once() -> None:
+    space = {"optimizer.learning_rate": {"type": "categorical", "choices": [-1]}, "model.width": {"type": "int", "low": 8, "high": 16}}
+    (line,) = refused({"space": space})
+    assert "optimizer.learning_rate=-1: should be greater than 0" in line
 
 
 def test_a_step_that_does_not_reach_the_end_is_a_warning_of_optuna() -> None:
