@@ -13,6 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
@@ -56,7 +57,7 @@ def test_a_copy_of_a_checkout_has_its_own_artifacts(tracked, without_mirror: Env
 
 
 def test_a_locked_database_is_not_called_damaged(tracked, without_mirror: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the errors of SQLite, and of SQLAlchemy, which waits for minutes."""
+    """With the errors of SQLite, of SQLAlchemy, which waits for minutes, and of MLflow, whose cause is that of SQLAlchemy."""
     database = without_mirror.root / "mlflow.db"
     shutil.copy(tracked.environment.root / "mlflow.db", database)
 
@@ -64,11 +65,17 @@ def test_a_locked_database_is_not_called_damaged(tracked, without_mirror: Enviro
         with create_engine(f"sqlite:///{database}", connect_args={"timeout": 0}).connect() as connection:
             connection.execute(text("SELECT 1 FROM runs"))
 
+    def wrapped(**_: object) -> None:
+        try:
+            opened()
+        except OperationalError as error:
+            raise MlflowException(str(error)) from error
+
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        for open_store in (opened, lambda **_: sqlite3.connect(database, timeout=0).execute("SELECT 1 FROM runs")):
+        for open_store in (opened, wrapped, lambda **_: sqlite3.connect(database, timeout=0).execute("SELECT 1 FROM runs")):
             monkeypatch.setattr("mlflow.MlflowClient", open_store)
-            with pytest.raises((sqlite3.OperationalError, OperationalError), match="database is locked"):
+            with pytest.raises((sqlite3.OperationalError, OperationalError, MlflowException), match="database is locked"):
                 _ = Store(without_mirror).client
 
 
