@@ -42,7 +42,7 @@ VALUES: list[tuple[dict[str, str], dict[str, str]]] = [
     ({"source.root": r'"data/a\u2028b"'}, {"source.root": NO_PLACE}),
     (
         {"source.root": '""'},
-        {"source.root": "is the checkout itself, which also contains the results of the stages: write the path of the folder"},
+        {"source.root": "is the checkout itself, which also has the results of the stages: write the path of the data"},
     ),
     (
         {"source.name": "imagenet"},
