@@ -129,10 +129,14 @@ class Sender:
     def _log_points(self, batch: list[events.Event]) -> None:
         from pipeline.runs.mlflow.saved_model import add_scores  # late: it imports numpy
 
-        # MLflow compares runs by the metric that was logged first.
         points: list[Metric] = []
+
+        def add(event: events.Event) -> None:
+            points.extend(metrics_of(event))
+
         for event in batch:
-            self._or_leave_out(f"metrics of step {event.fields['step']}", lambda event=event: points.extend(metrics_of(event)))
+            self._or_leave_out(f"metrics of step {event.fields['step']}", partial(add, event))
+        # MLflow compares runs by the metric that was logged first.
         points.sort(key=lambda point: (not point.key.startswith("valid/"), point.key))
         if absent := [point for point in self._accepted(points) if not self._is_present(point)]:
             self._log("metric", absent)
