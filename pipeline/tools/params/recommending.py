@@ -123,7 +123,7 @@ def recommendation(finding: Finding, model: int = 0, most: int | None = None) ->
     values |= {} if finding.texts or finding.inputs else models(finding)[model]
     preset = TEXTS_PRESET if finding.texts else TABLE_PRESET if finding.inputs else IMAGES_PRESET
     large, texts = finding.image_shape[0] > LARGE, bool(finding.texts)
-    values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, most=most)
+    values |= of_length(num_samples(finding)[TRAIN], large=large, texts=texts, rows=finding.inputs is not None, most=most)
     if finding.inputs:  # a network is soon overfitted to few rows, and the loss tells more than the accuracy of few
         values |= {"train.metric": "valid/loss", "train.export_weights": "best"}
     counts = finding.class_counts
@@ -149,12 +149,14 @@ def models(finding: Finding) -> list[dict[str, object]]:
     return [{"model": name, "model.width": 32, **common} for name in names]
 
 
-def of_length(num_samples: int, *, large: bool, texts: bool, most: int | None) -> dict[str, object]:
+def of_length(num_samples: int, *, large: bool, texts: bool, rows: bool = False, most: int | None) -> dict[str, object]:
     """Return the batch size, the epochs, at most `most`, and how often to report and to validate.
 
     `large` is True for large images: their network is pretrained, and needs much memory. A bag of words of few texts is soon overfitted.
+    `rows` is True for rows of a table, whose steps are cheap, and whose best weights are kept.
     """
-    steps, most_epochs = (500, 15) if texts else (600, 60) if large else (1000, 60)
+    short, long = (1000, 60), (4000, 100)
+    steps, most_epochs = (500, 15) if texts else (600, 60) if large else long if rows and num_samples >= 2000 else short
     batch_size = 32 if num_samples < 2000 else 64 if num_samples < 20_000 else 128
     epochs = min(most_epochs, max(5, round(steps * batch_size / num_samples)), most or most_epochs)
     steps = -(-epochs * num_samples // batch_size)
