@@ -32,7 +32,7 @@ class LabelSettings(SourceSettings):
     each label."""
 
     positive_class: str | int | None
-    """Of two classes, the one that `average_precision`, `f1`, `precision` and `recall` are measured of, such as `yes`. Null for the second, or if there are more
+    """The positive one of two classes, such as `yes`: `average_precision`, `f1`, `precision` and `recall` are measured of it. Null for the second, or if there are more
     classes or none."""
 
     group_column: Column | None

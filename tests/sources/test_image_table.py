@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.core.raw_dataset import TRAIN
 from pipeline.core.refusal import Refusal
-from pipeline.prepare.reading.listed_images import ListedImage, located
+from pipeline.prepare.reading.listed_images import MOST_FOLDERS, ListedImage, located
 from pipeline.sources import image_table
 
 from .pictures import gathered, picture, write_folder
@@ -71,6 +71,7 @@ def test_a_path_that_leaves_the_folder_is_refused_with_its_line(tmp_path: Path, 
         ("3.png", ["a/1.png"], "lists/3.png"),
         ("1.png", ["a/1.png", "b/1.png"], None),
         ("1.png", ["a/1.png", "a/2.png", "b/1.png", "b/0.png"], None),
+        ("1.png", ["a/1.png", "b/1.png", "b/2.png", *(f"{number}/1.png" for number in range(MOST_FOLDERS))], None),
     ],
 )
 def test_an_image_is_the_one_whose_path_ends_as_written(written: str, files: list[str], expected: str | None) -> None:

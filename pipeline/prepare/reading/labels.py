@@ -134,7 +134,7 @@ class NumberLabels(Labels):
         super().__init__(task, columns, delimiter)
         self.formats = dict[str, str]()
         self.seen = {name: Formats() for name in self.columns}
-        """What the cells say about the format of each column that has none in `formats`."""
+        """The formats that the cells allow, for each column that has none in `formats`."""
 
     def read(self, cells: Sequence[Cells], stored: Sequence[str]) -> tuple[NDArray[Any], Problems]:  # noqa: ARG002  # as for classes
         values = [formats.read(column, "number", self.formats.get(name, "")) for column, name in zip(cells, self.columns, strict=True)]

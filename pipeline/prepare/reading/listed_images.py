@@ -13,7 +13,7 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
 from pipeline.prepare.reading.names import split_in
 
 MOST_FOLDERS = 100
-"""An image's name that more folders have is not found by its folder."""
+"""A name that images of more folders have is refused, because comparing all of them would take too long."""
 
 
 class ListedImage(NamedTuple):
@@ -44,7 +44,7 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
     together = Counter[tuple[Path, str, str, str]]()
     counts = Counter((row.path, row.split, frozenset(map(parent, names))) for names, row in zip(fitting, rows, strict=True))
     for (path, split, places), count in counts.items():
-        for folder, rival in product(places, repeat=2) if len(places) <= MOST_FOLDERS else ():  # others are too many to tell apart
+        for folder, rival in product(places, repeat=2) if len(places) <= MOST_FOLDERS else ():
             together[path, split, folder, rival] += count
 
     def is_better(name: str, other: str, row: ListedImage) -> bool:
@@ -63,7 +63,8 @@ def located(rows: Sequence[ListedImage], files: Sequence[str], root: Path) -> li
             raise Refusal(f"source.root: {problem}: put the images there, and write their paths relative to the table")
         if path in known or not names:
             return path
-        best = next((name for name in names if all(name == other or is_better(name, other, row) for other in names)), None)
+        compared = names if len(names) <= MOST_FOLDERS else ()
+        best = next((name for name in compared if all(name == other or is_better(name, other, row) for other in names)), None)
         if best is None:
             remedy = "write the path relative to the folder of the table, or move one of them to another place"
             raise Refusal(f"source.root: {row.place}: {shown(row.text, 60)} may be {shown(names[0])} or {shown(names[1])}: {remedy}")

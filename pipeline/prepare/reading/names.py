@@ -1,4 +1,4 @@
-"""What a name means: several spellings of the name of one class, the order of the classes, and the names of splits."""
+"""Reads names: several spellings of one class become one name, classes get their order, and folders and files are found to be splits."""
 
 import re
 from collections.abc import Iterable, Mapping

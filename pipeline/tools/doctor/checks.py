@@ -53,7 +53,7 @@ LATER = "a training runs nevertheless, and `python -m pipeline sync` sends its r
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found. The status is `problem` if a training would fail.
+    """Holds what a check has found. The status is `problem` if a training would fail.
 
     `remedy` says what to do, with commands in backticks; "" if there is nothing to do. `name` is that of the check; `examine` sets it.
     """

@@ -56,7 +56,7 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst")
 MOST_WORDS = 5
 """The name of a column has seldom more words. One of a question does, but then other columns have labels."""
 MOST_TABLES = 100
-"""Of more tables, none is read: they may be annotations, a file for each sample."""
+"""The most tables of a folder that are read: more may be annotations, a file for each sample."""
 Values = dict[str, Any]
 """Values of the section `source` by key."""
 Option = tuple[Values, Sequence[Path]]

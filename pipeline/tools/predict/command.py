@@ -63,12 +63,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     from pipeline.tools.predict.protocols import RowReader  # late: torch takes seconds to import, and `--help` does not need it
 
     loaded = load([model, *others], beam, column, encoding)
-    problems = list[str]()
-
-    def on_problem(message: str) -> None:
-        problems.append(message)
-        print(f"error: {message}", file=sys.stderr, flush=True)
-
+    problems = Problems()
     with raw_inputs.opened(inputs, loaded.reader, loaded.column, workers=loaded.workers, keep=keep) as given:
         is_no_input = "no table" if isinstance(loaded.reader, RowReader) else "a table, and no input by itself"
         for name in given.unused:
@@ -80,9 +75,9 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
             readings = given.read(advance)
             predictor = loaded.predictor(top_k)
             if target:
-                count = write_file(target, loaded.scored(readings, batch_size=batch_size, on_problem=on_problem), predictor)
+                count = write_file(target, loaded.scored(readings, batch_size=batch_size, on_problem=problems.add), predictor)
             else:
-                predictions = loaded.predictions(readings, predictor, batch_size=batch_size, on_problem=on_problem)
+                predictions = loaded.predictions(readings, predictor, batch_size=batch_size, on_problem=problems.add)
                 if is_table:
                     print_table(predictions)
                 else:
@@ -91,7 +86,17 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
         print(f"predict: {shown(target)} ({counted(count, 'prediction', ',')})")
     if note := loaded.reader.note():
         print(f"note: {shown(note, LONGEST_NOTE)}", file=sys.stderr)
-    return 1 if problems else 0
+    return 1 if problems.count else 0
+
+
+class Problems:
+    """Prints the problems of inputs to stderr, and counts them."""
+
+    count = 0
+
+    def add(self, message: str) -> None:
+        self.count += 1
+        print(f"error: {message}", file=sys.stderr, flush=True)
 
 
 def load(models: Sequence[str], beam: int, column: str | None, encoding: str | None) -> "LoadedModel":

@@ -52,8 +52,8 @@ class Timed(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """What a step does under the profiler, in seconds: the device computes, a GPU receives data from the host, and the whole step without its wait
-    for data.
+    """Holds the seconds of a step under the profiler: those in which the device computes, those in which a GPU receives data from the host, and
+    those of the whole step without its wait for data.
     """
 
     computing_s: float
