@@ -31,8 +31,9 @@ OFTEN_PADDED, MOST_UNITS = 0.01, 3
 INDICES = ("Unnamed: 0", "__index_level_0__")
 """The names of the index of rows that pandas adds to CSV and Parquet files. It has gaps where rows were removed before."""
 FEW_ROWS = 1000
-MOST_DIFFERENT_TEXTS, MOST_DIFFERENT_BYTES = 100_000, 2**24
-"""A column of more different texts, or of more bytes of such, is no column of categories, however many rows there are."""
+MOST_DIFFERENT_TEXTS, MOST_DIFFERENT_BYTES, MOST_DIFFERENT_NUMBERS = 100_000, 2**24, 10_000
+"""A column of more different texts, or of more bytes of such, is no column of categories, however many rows there are; nor is one whose first
+cells are more different numbers."""
 FIRST_WRITTEN, LAST_WRITTEN = 10_000_101, 99_991_231
 """The first and the last date, written as a number."""
 SEPARATED = re.compile(r"\d[^\w-]\d")
@@ -105,6 +106,7 @@ class Survey:
         written = {kind_of_format(self.written): self.written} if self.written else {}
         found = None if written else plain_numbers(cells)
         known = ~is_missing(cells) if found is None else np.ones(len(cells), bool)
+        are_numbers = self.counts["number"] == self.known
         self.rows, self.known = self.rows + len(known), self.known + int(known.sum())
         if labels is not None:
             self.known_of_label = added(self.known_of_label, np.bincount(labels[known]))
@@ -126,10 +128,15 @@ class Survey:
         self.add_values("date", days, cells)
         if not written:
             self.formats.add(cells, found, days)
-        if self.texts is not None:
-            several = pc.unique(pa.concat_arrays([self.texts, texts(pc.unique(cells))]))
-            self.texts = several if len(several) <= MOST_DIFFERENT_TEXTS and several.nbytes <= MOST_DIFFERENT_BYTES else None
+        num_leading = int(np.argmax(np.append(np.isnan(found), True))) if are_numbers else 0
+        self.add_texts(cells.slice(0, num_leading), MOST_DIFFERENT_NUMBERS)
+        self.add_texts(cells.slice(num_leading), MOST_DIFFERENT_TEXTS)
         self.labels = None if labels is None else self.with_labels(texts(cells), labels[known])
+
+    def add_texts(self, cells: Cells, most: int) -> None:
+        if self.texts is not None and len(cells):
+            several = pc.unique(pa.concat_arrays([self.texts, texts(pc.unique(cells))]))
+            self.texts = several if len(several) <= most and several.nbytes <= MOST_DIFFERENT_BYTES else None
 
     def add_values(self, kind: Literal["number", "date"], found: Floats, cells: Cells) -> None:
         are_values = ~np.isnan(found)
@@ -209,7 +216,7 @@ class Survey:
             if self.written or (self.counts[kind] == self.known and not self.has_codes):
                 return self.usable(kind)
         if different > MOST_DIFFERENT * self.known or self.texts is None:
-            many = f"more than {MOST_DIFFERENT_TEXTS} or long" if self.texts is None else different
+            many = "too many or too long" if self.texts is None else different
             what = f"codes with leading zeros, such as {self.examples['code']}," if self.has_codes else "texts"
             return LeftOut(f"{many} different {what} in {self.known} rows{self.units}")
         return "category"

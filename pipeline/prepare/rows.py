@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from pipeline.core import files
 from pipeline.core.raw_dataset import TRAIN
 
 MOVED_BYTES = 16 * 2**20
+HASHED_ROWS = 4096
 
 
 class RowRange(NamedTuple):
@@ -156,7 +158,18 @@ class Rows:
 
 def row_digests(rows: NDArray[Any]) -> NDArray[np.uint64]:
     """Return 64 bits of the SHA-256 of each row. They are few enough to keep those of all samples in memory, to find equal samples."""
-    if not len(rows):  # all samples of a split in a chunk were corrupt: NumPy cannot reshape an empty array to unknown rows
-        return np.empty(0, np.uint64)
-    contents = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
-    return np.frombuffer(b"".join(hashlib.sha256(row.data).digest()[:8] for row in contents), np.uint64)
+    return digests(row_contents(rows))
+
+
+def row_contents(rows: NDArray[Any]) -> list[bytes]:
+    """Return the bytes of each row, in the order of its numbers."""
+    contents = np.ascontiguousarray(rows)
+    return contents.reshape(len(rows), -1).view(f"V{contents[0].nbytes}").ravel().tolist() if len(rows) else []
+
+
+def digests(contents: Iterable[bytes], prefix: bytes = b"") -> NDArray[np.uint64]:
+    """Return the first 64 bits of the SHA-256 of `prefix` followed by each of `contents`, as big-endian numbers."""
+    found, remaining = [np.empty(0, np.uint64)], iter(contents)
+    while several := b"".join([hashlib.sha256(prefix + content).digest() for content in islice(remaining, HASHED_ROWS)]):
+        found.append(np.frombuffer(several, ">u8")[:: hashlib.sha256().digest_size // 8].astype(np.uint64))
+    return np.concatenate(found)

@@ -1,6 +1,5 @@
 """Assigns samples to splits. Splits of the source are kept; missing splits are drawn from train, stratified, by `source.seed`."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from pipeline.core.raw_dataset import TEST, TRAIN, VALID
 from pipeline.core.refusal import Refusal
 from pipeline.core.seeding import derive, generator
 from pipeline.core.spec import Targets
+from pipeline.prepare.rows import digests
 
 Integers = NDArray[np.int64]
 Ranks = NDArray[np.uint64]
@@ -96,8 +96,7 @@ def divided_by_position(assigned: NDArray[np.str_], shares: Mapping[str, float |
 
 def ranks_of(keys: Iterable[bytes], seed: int) -> Ranks:
     """Return a number for each key, a hash of `seed` and the key. Equal keys have equal numbers."""
-    prefix = b"%d/" % derive(seed, "split")
-    return np.frombuffer(b"".join(hashlib.sha256(prefix + key).digest()[:8] for key in keys), ">u8").astype(np.uint64)
+    return digests(keys, b"%d/" % derive(seed, "split"))
 
 
 def part(share: float | Fold, candidates: Integers, groups: Ranks | None, *, name: str) -> Integers:
@@ -130,13 +129,17 @@ def leading(candidates: Integers, groups: Ranks | None, wanted: int, *, left: in
     """
     if groups is None:
         return candidates[:wanted]
-    found = np.split(candidates, np.flatnonzero(np.diff(groups[candidates])) + 1)
-    chosen, missing = list[Integers](), wanted
-    for group in found:
-        if len(group) <= missing and len(chosen) < len(found) - left:
-            chosen.append(group)
-            missing -= len(group)
-    return np.concatenate(chosen or [min(found, key=len) if wanted else candidates[:0]])
+    starts = np.flatnonzero(np.diff(groups[candidates], prepend=groups[candidates[:1]] + 1))
+    sizes: Integers = np.diff(starts, append=len(candidates))
+    chosen, missing, num_chosen = np.zeros(len(sizes), bool), wanted, 0
+    for number, size in enumerate(sizes.tolist()):
+        if size <= missing and num_chosen < len(sizes) - left:
+            chosen[number] = True
+            missing, num_chosen = missing - size, num_chosen + 1
+    if wanted and not num_chosen:
+        chosen[sizes.argmin()] = True
+    drawn: Integers = candidates[np.repeat(chosen, sizes)]
+    return drawn
 
 
 def count(share: float, candidates: int) -> int:

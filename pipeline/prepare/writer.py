@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.spec import Spec
 from pipeline.prepare.rows import RowFile, RowRange, Rows
 
+KEYS_AT_ONCE = 65_536
 Assigned = Mapping[str, NDArray[np.str_]]
 
 
@@ -148,8 +150,12 @@ def targets_of(name: str, raw_dataset: RawDataset, assigned: Assigned, kept: Map
 
 def also_in(digests: Mapping[str, NDArray[np.uint64]]) -> dict[str, dict[str, int]]:
     """Return for each split how many of its samples each split before it has, too. `digests` are those of the rows of each split."""
-    names = list(digests)
-    return {name: {other: int(np.isin(digests[name], digests[other]).sum()) for other in names[:at]} for at, name in enumerate(names)}
+    names, ordered = list(digests), {name: np.sort(found) for name, found in digests.items()}
+
+    def num_shared(some: NDArray[np.uint64], others: NDArray[np.uint64]) -> int:
+        return int((np.searchsorted(others, some, "left") < np.searchsorted(others, some, "right")).sum())
+
+    return {name: {other: num_shared(ordered[name], ordered[other]) for other in names[:at]} for at, name in enumerate(names)}
 
 
 def write_keys(
@@ -164,8 +170,12 @@ def write_keys(
     for name in names:
         with files.replacing(folder / f"{name}-keys.jsonl") as draft, draft.open("w", encoding="utf-8") as file:
             for split, destinations in assigned.items():
-                for position in np.flatnonzero((destinations == name) & kept[split]).tolist():
-                    file.write(json.dumps(keys[split][position] if keys else f"{split}:{position}") + "\n")
+                chosen = (destinations == name) & kept[split]
+                for start in range(0, len(chosen), KEYS_AT_ONCE):
+                    end = min(start + KEYS_AT_ONCE, len(chosen))
+                    every = keys[split][start:end] if keys else [f"{split}:{position}" for position in range(start, end)]
+                    if several := [*compress(every, chosen[start:end])]:
+                        file.write(json.dumps(several, separators=("\n", ":"))[1:-1] + "\n")
 
 
 def finish(inputs: StoredRows, targets: NDArray[Any], folder: Path, *, planned: int, also_in: dict[str, int]) -> SplitRecord:

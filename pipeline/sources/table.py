@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
@@ -29,6 +30,7 @@ from pipeline.prepare.reading.labelled_tables import Labelled, Samples
 from pipeline.prepare.reading.labels import ClassLabels, Labels, NumberLabels
 from pipeline.prepare.reading.parquet import MissingColumn
 from pipeline.prepare.reading.tables import Block, FaultyRows
+from pipeline.prepare.rows import row_contents
 
 MOST_NAMED = 20
 
@@ -225,10 +227,10 @@ class TableRows:
         """Yield a key of each row of train: the texts of all its cells, also of an identifier; or the values of its inputs if equal rows go `together`."""
         for samples, values in self.converted():
             if samples.split == TRAIN and together:
-                yield from (row.tobytes() for row in self.statistics.keys(np.ascontiguousarray(values)))
+                yield from row_contents(self.statistics.keys(np.ascontiguousarray(values)))
             elif samples.split == TRAIN:
                 written = (pc.fill_null(texts(samples.cells[name]), "") for name in self.names)
-                yield from (key.encode() for key in pc.binary_join_element_wise(*written, "\0").to_pylist())
+                yield from pc.binary_join_element_wise(*written, "\0").cast(pa.binary()).to_pylist()
 
     def fit(self, assigned: Mapping[str, NDArray[np.str_]]) -> None:
         if not self.statistics.filled:

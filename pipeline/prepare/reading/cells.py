@@ -112,6 +112,7 @@ def plain_numbers(cells: Cells) -> NDArray[np.float64] | None:
     if cells.null_count:
         return None
     try:
+        pc.cast(cells.slice(0, 1), pa.float64())  # Arrow makes an error for each cell that is no number, which takes long
         found = np.asarray(pc.cast(cells, pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     except pa.ArrowInvalid:
         return None

@@ -167,14 +167,11 @@ def csv_rows(text: str, line: int, separator: str, broken: list[tuple[int, str, 
 
 def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool) -> Chunk | None:
     """Return the rows of a text in which each line is one row, as Arrow reads them; None if Python must say what its rows are."""
-    if not text or text[0] in "\r\n" or "\n\n" in text or "\n\r\n" in text or text.count("\r") != text.count("\r\n"):
-        return None
-    text = text if text.endswith("\n") else f"{text}\n"
-    if not separator.isascii() or (quoted and not is_regular(text, separator)):
+    if (data := one_row_a_line(text, separator, quoted=quoted)) is None:
         return None
     from pyarrow import csv as arrow_csv
 
-    num_lines, num_fields = text.count("\n"), width.fields
+    num_fields = width.fields
     if not num_fields:
         first = text.split("\n", 1)[0].rstrip("\r")
         try:
@@ -183,17 +180,17 @@ def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool
             return None
     names = [str(number) for number in range(num_fields)]
     try:
-        data = text.encode()
         table = arrow_csv.read_csv(
             pa.BufferReader(data),
             arrow_csv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
             arrow_csv.ParseOptions(delimiter=separator, quote_char='"' if quoted else False, newlines_in_values=True),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False, check_utf8=False),
         )
-    except (pa.ArrowInvalid, UnicodeEncodeError):
+    except pa.ArrowInvalid:
         return None
-    columns = [pa.concat_arrays(column.chunks) for column in table.columns]
-    if table.num_rows != num_lines or any(pc.max(pc.binary_length(column)).as_py() > LONGEST_FIELD for column in columns):
+    columns, num_lines = [pa.concat_arrays(column.chunks) for column in table.columns], data.count(b"\n")
+    may_be_long = (column for column in columns if column.nbytes > LONGEST_FIELD)
+    if table.num_rows != num_lines or any(pc.max(pc.binary_length(column)).as_py() > LONGEST_FIELD for column in may_be_long):
         return None
     lines = np.arange(line, line + num_lines)
     filled = np.zeros(num_lines, bool)
@@ -204,6 +201,20 @@ def by_arrow(text: str, line: int, separator: str, width: Width, *, quoted: bool
     if len(chunk.lines):
         width.refuse_other(int(chunk.lines[0]), num_fields)
     return chunk
+
+
+def one_row_a_line(text: str, separator: str, *, quoted: bool) -> bytes | None:
+    """Return a text, the end of its last line included, if each of its lines is certainly one row."""
+    if not text or text[0] in "\r\n" or "\n\n" in text or "\n\r\n" in text or not separator.isascii():
+        return None
+    text = text if text.endswith("\n") else f"{text}\n"
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # a surrogate
+        return None
+    codes = np.frombuffer(data, np.uint8)
+    has_lone_returns = ((codes[:-1] == ord("\r")) & (codes[1:] != ord("\n"))).any()
+    return None if has_lone_returns or (quoted and not is_regular(text, separator)) else data
 
 
 def is_regular(text: str, separator: str) -> bool:

@@ -138,10 +138,9 @@ class Keys(Sequence[str]):
     @overload
     def __getitem__(self, at: slice) -> list[str]: ...
     def __getitem__(self, at: int | slice) -> str | list[str]:
-        if isinstance(at, slice):
-            return [self[each] for each in range(*at.indices(len(self)))]
-        row = self.rows[at]
-        return f"{self.names[self.parts[row]]}:{self.lines[row]}"
+        rows = np.atleast_1d(self.rows[at])
+        found = [f"{self.names[part]}:{line}" for part, line in zip(self.parts[rows].tolist(), self.lines[rows].tolist(), strict=True)]
+        return found if isinstance(at, slice) else found[0]
 
 
 def selected(block: Block, rows: NDArray[np.bool_]) -> Block:
