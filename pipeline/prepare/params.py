@@ -128,6 +128,10 @@ class SourceSettings(Section):
                 )
             raise Refusal(f"source.root: {self.root} does not exist: {remedy}")
 
+    def cluster_paths(self) -> tuple[Path, ...] | None:
+        """Return the paths that the workers of a cluster must see to decode or tokenize samples, or None if such workers have nothing to do."""
+        return None
+
     def example_inputs(self, example: Any) -> Any:
         """Return `example`, a description of typical inputs, with what the settings say of the prepared inputs, such as the size of images.
 

@@ -10,13 +10,14 @@ from pipeline.core import limits
 from pipeline.core.environment import Environment, Paths
 from pipeline.core.observer import Observer
 from pipeline.core.prepared import PreparedRecord, read_array, shared_samples
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, Cluster, RawDataset
 from pipeline.core.refusal import counted
 from pipeline.core.stage import RefuseChanges, record_nothing
 from pipeline.core.untrusted import shown
 from pipeline.prepare import split, writer
 from pipeline.prepare.params import PrepareParams
 from pipeline.prepare.progress import progress
+from pipeline.prepare.reading.workers import CLUSTER
 
 
 def prepare(
@@ -31,6 +32,7 @@ def prepare(
 
     Raises Refusal for the reasons of `read_and_store`.
     """
+    CLUSTER.set(Cluster(environment.cluster, ()) if environment.cluster else None)
     record = read_and_store(params, paths, environment)
     refuse_changes(lambda: read_and_store(params, paths, environment) == record)
     for name, entry in record.splits.items():  # in the order of SPLITS
@@ -69,8 +71,8 @@ def read_and_store(params: PrepareParams, paths: Paths, environment: Environment
     for note in raw_dataset.notes:
         print(f"prepare: {note}")
     raw_dataset.fit(assigned)
-    if environment.cluster and not raw_dataset.decode_and_store:
-        print("prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode")
+    if environment.cluster and params.source.cluster_paths() is None and not raw_dataset.decode_and_store:
+        print("prepare: PIPELINE_CLUSTER is not used: this source has no images to decode and no texts to tokenize")
     total = sum(len(targets) for targets in raw_dataset.targets.values())
     with progress("prepare", total, "samples") as advance:
         source = params.source.model_dump(mode="json")

@@ -19,6 +19,7 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.inputs.tokens import MANY_TEXTS
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import archives, encodings, labelled_tables, line_files, lines, tables
@@ -30,6 +31,7 @@ from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, vi
 from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
+from pipeline.prepare.reading.workers import spread
 from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_SAMPLES = 4096
@@ -119,16 +121,16 @@ class Settings(LabelSettings, TextSettings):
 
     def open(self, *, workers: int) -> RawDataset:
         if paths := self.tables():
-            return self.open_tables(paths)
+            return self.open_tables(paths, workers)
         if isinstance(self.text_column, str) and (files := line_files.find_line_files(self.root)):
             columns = Columns((str(self.label_column),), self.text_column)
             parts, notes = line_files.of_lines(files, columns, self.root, self.encoding)
-            return self.of_rows(parts, columns, self.labels, notes)
+            return self.of_rows(parts, columns, self.labels, notes, workers)
         if self.text_column is None and (classes := lines.class_files(visible_files(self.root), self.table)):
             files_of_classes = {self.root / name: label for name, label in classes.items()}
             parts = line_files.of_classes(files_of_classes, self.root, self.encoding)
-            return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [])
-        return self.open_files()
+            return self.of_rows(parts, Columns((2,), 1), ClassLabels(ClassTargets, [2]), [], workers)
+        return self.open_files(workers)
 
     def tables(self) -> Tables:
         """Return the tables of each split, or if there are none, the files with a label in each line."""
@@ -136,25 +138,26 @@ class Settings(LabelSettings, TextSettings):
         is_of_columns = isinstance(self.text_column, str) and line_files.find_line_files(self.root)
         return found if found or self.text_column is None or is_of_columns else find_tables(self.root, self.table, of_lines=True)
 
-    def open_tables(self, paths: Tables) -> RawDataset:
+    def open_tables(self, paths: Tables, workers: int) -> RawDataset:
         if self.text_column is None or self.label_column is None:
             remedy = "write the name or number of its column of texts here, and that of its column of labels in source.label_column"
             raise Refusal(f"source.text_column: {self.root} holds its texts in a table: {remedy}")
         columns = Columns(self.label_columns, self.text_column, self.split_column)
         parts = labelled_tables.of_tables(paths, self.encoding, self.label_columns[0])
-        return replace(self.of_rows(parts, columns, self.labels, []), described={"column": self.text_column})
+        return replace(self.of_rows(parts, columns, self.labels, [], workers), described={"column": self.text_column})
 
-    def of_rows(self, parts: Sequence[Part], columns: Columns, labels: Labels, notes: Sequence[str]) -> RawDataset:
+    def of_rows(self, parts: Sequence[Part], columns: Columns, labels: Labels, notes: Sequence[str], workers: int) -> RawDataset:
         labelled = labelled_tables.read(parts, columns, labels, self.root, skip=self.on_corrupt == "skip")
         assert columns.text is not None
         if isinstance(self.text_column, int) and self.task == "classification":
             refuse_names(labelled)
         read = partial(texts_of, labelled, columns.text)
         groups = partial(labelled.groups, self.group_column) if self.group_column is not None else None
-        dataset = self.dataset(labelled.task, labelled.targets, read, labelled.keys, groups, notes=(*labelled.notes, *notes))
+        told = (*labelled.notes, *notes)
+        dataset = self.dataset(labelled.task, labelled.targets, read, labelled.keys, groups, notes=told, workers=workers)
         return replace(dataset, together=dataset.together or groups is not None)
 
-    def open_files(self) -> RawDataset:
+    def open_files(self, workers: int) -> RawDataset:
         if self.text_column is not None or self.label_column is not None:
             raise Refusal(
                 f"source.text_column: {self.root} is neither a table nor a folder with a table called train: "
@@ -168,7 +171,7 @@ class Settings(LabelSettings, TextSettings):
         paths = None if self.duplicates == "together" else layout.paths
         read = partial(read_files, tree, layout, self.root, self.encoding)
         task = ClassTargets.named(layout.classes, str(self.root))
-        dataset = self.dataset(task, layout.targets, read, layout.names, paths, notes=layout.notes)
+        dataset = self.dataset(task, layout.targets, read, layout.names, paths, notes=layout.notes, workers=workers)
         return replace(dataset, described={"whole_files": True})
 
     def dataset(
@@ -180,13 +183,14 @@ class Settings(LabelSettings, TextSettings):
         drawing_keys: Callable[[], Iterable[bytes]] | None = None,
         *,
         notes: tuple[str, ...] = (),
+        workers: int = 1,
     ) -> RawDataset:
         """Return the dataset. `task` describes `targets`, those of the samples of each split.
 
         Only `prepare` calls `read`; the command `check` needs nothing but the targets. For
-        `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts.
+        `sample_keys` and `drawing_keys`, see RawDataset. If `drawing_keys` is None, the keys are the texts. `workers` processes tokenize MANY_TEXTS.
         """
-        texts = TokenizedTexts(self, read, {split: len(found) for split, found in targets.items()})
+        texts = TokenizedTexts(self, read, {split: len(found) for split, found in targets.items()}, workers)
         return RawDataset(
             task,
             texts.statistics,
@@ -208,11 +212,12 @@ def kinds_of(columns: LabelColumns | None) -> set[type]:
 class TokenizedTexts:
     """Turns the texts of a dataset into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer.
 
-    `counts` has the number of texts of each split of the source.
+    `counts` has the number of texts of each split of the source. `workers` processes tokenize MANY_TEXTS.
     """
 
-    def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int]) -> None:
+    def __init__(self, settings: Settings, read: ReadTexts, counts: Mapping[str, int], workers: int) -> None:
         self.settings, self.read, self.counts = settings, read, counts
+        self.workers = workers if sum(counts.values()) >= MANY_TEXTS else 1
         self.statistics = Statistics(partial(TextInputs, length=settings.max_length))
 
     def of_train(self) -> Generator[bytes]:
@@ -234,9 +239,8 @@ class TokenizedTexts:
 
         Raises Refusal if the tokenizer finds no token in a text.
         """
-        truncated = 0
-        for samples in self.read():
-            rows, lengths = self.tokenizer.rows(samples.texts, self.settings.max_length)
+        truncated, rows_of = 0, partial(self.tokenizer.rows, length=self.settings.max_length)
+        for samples, (rows, lengths) in spread(rows_of, ((samples, samples.texts) for samples in self.read()), workers=self.workers):
             if not lengths.all():
                 place = samples.places[int(lengths.argmin())]
                 raise Refusal(f"source.root: {place}: has a text in which the tokenizer finds no token: change or remove the text")

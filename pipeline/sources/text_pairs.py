@@ -71,7 +71,7 @@ class Settings(PairSettings):
     def open(self, *, workers: int) -> RawDataset:
         labelled = self.labelled()
         counts = {split: len(targets) for split, targets in labelled.targets.items()}
-        dataset = self.dataset(partial(self.pairs, labelled), counts, labelled.keys, labelled.notes)
+        dataset = self.dataset(partial(self.pairs, labelled), counts, labelled.keys, labelled.notes, workers=workers)
         return replace(dataset, described={"column": self.text_column})
 
     def labelled(self) -> Labelled:

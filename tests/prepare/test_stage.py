@@ -172,7 +172,9 @@ def test_equal_images_are_counted_and_together_go_to_one_split(root, tmp_path, c
 def test_a_source_that_no_worker_decodes_says_that_it_uses_no_cluster(tmp_path, capsys):
     source = digits.Settings(name="digits", root=Path("data/README.md"), valid=0.1, test=0.1, seed=1, folds=None, fold=0)
     prepare(PrepareParams.model_construct(source=source), Paths(tmp_path), Environment(PIPELINE_CLUSTER="tcp://127.0.0.1:9"))
-    assert "prepare: PIPELINE_CLUSTER is not used: this source has no images that workers decode\n" in capsys.readouterr().out
+    assert (
+        "prepare: PIPELINE_CLUSTER is not used: this source has no images to decode and no texts to tokenize\n" in capsys.readouterr().out
+    )
 
 
 def images_in_a_tar(path):

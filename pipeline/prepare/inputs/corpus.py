@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, tee
+from itertools import islice
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +17,7 @@ from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
-from pipeline.prepare.reading.workers import on_processes
+from pipeline.prepare.reading.workers import spread
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 BLOCK_TOKENS = 2**20
@@ -141,12 +141,8 @@ class CorpusSettings(TextSettings):
         assert tokenizer.description.end is not None
         start, length = np.array([tokenizer.description.end], np.int32), self.max_length
         with tempfile.TemporaryFile(prefix="corpus-") as file:
-            count, (pieces, ahead) = 0, tee((number, piece) for span in spans for number, piece in enumerate(span.pieces()))
-            texts = (piece for _, piece in ahead)
-            encoded: Iterable[NDArray[np.int32]] = map(tokenizer.encode, texts)
-            if workers > 1:
-                encoded = (tokens for _, tokens in on_processes(tokenizer.encode, texts, workers=workers, prepare=nothing))
-            for (number, _), found in zip(pieces, encoded, strict=True):
+            count, pieces = 0, (numbered for span in spans for numbered in enumerate(span.pieces()))
+            for number, found in spread(tokenizer.encode, pieces, workers=workers):
                 for tokens in (found,) if number else (start, found):
                     file.write(tokens.astype(np.int32).data)
                     count += len(tokens)
@@ -160,10 +156,6 @@ class CorpusSettings(TextSettings):
                 count += len(padding)
             file.flush()
             return np.memmap(file, np.int32, "r", shape=(count // length, length))
-
-
-def nothing() -> None:
-    """Prepare a process for which there is nothing to prepare."""
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:

@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -83,6 +84,9 @@ class ImageFileSettings(SourceSettings):
         """Return the files and their classes and splits."""
         raise NotImplementedError
 
+    def cluster_paths(self) -> tuple[Path, ...]:
+        return (self.root.absolute(),)
+
     def open(self, *, workers: int) -> RawDataset:
         tree, layout = self.files()
         decode_and_store = partial(self.decode_and_store, tree, layout, workers)
@@ -128,7 +132,7 @@ class ImageFileSettings(SourceSettings):
         if cluster:
             from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
 
-            cluster = replace(cluster, shared=(self.root.absolute(), *cluster.shared))
+            cluster = replace(cluster, shared=(*self.cluster_paths(), *cluster.shared))
             ordered, larger = partial(on_cluster, cluster=cluster, prepare=decoder.prepare), CLUSTER_CHUNK
             tree = archives.with_absolute_path(tree)
         elif workers > 1 and len(layout.samples) >= MANY:

@@ -16,7 +16,9 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
+from pipeline.prepare.inputs.tokens import MANY_TEXTS
 from pipeline.prepare.params import Duplicates
+from pipeline.prepare.reading.workers import spread
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 BLOCK_PAIRS = 4096
@@ -65,9 +67,14 @@ class PairSettings(TextSettings):
         counts: Mapping[str, int],
         keys: Callable[[], Mapping[str, Sequence[str]]] | None = None,
         notes: Sequence[str] = (),
+        *,
+        workers: int = 1,
     ) -> RawDataset:
-        """Return the dataset of pairs. `counts` has their number in each split. Equal source texts are duplicates. For `keys`, see RawDataset."""
-        rows = PairRows(self, read, counts)
+        """Return the dataset of pairs. `counts` has their number in each split. Equal source texts are duplicates. For `keys`, see RawDataset.
+
+        `workers` processes tokenize MANY_TEXTS.
+        """
+        rows = PairRows(self, read, counts, workers)
         return RawDataset(
             SequenceTargets(),
             rows.statistics,
@@ -84,8 +91,9 @@ class PairSettings(TextSettings):
 class PairRows:
     """Turns pairs of texts into rows of tokens. `fit` must be called before `blocks`: it fits the tokenizer."""
 
-    def __init__(self, settings: PairSettings, read: ReadPairs, counts: Mapping[str, int]) -> None:
+    def __init__(self, settings: PairSettings, read: ReadPairs, counts: Mapping[str, int], workers: int) -> None:
         self.settings, self.read, self.counts = settings, read, counts
+        self.workers = workers if 2 * sum(counts.values()) >= MANY_TEXTS else 1
         self.statistics = Statistics(partial(TextPairInputs, length=settings.max_length, target_length=settings.target_length))
 
     def of_train(self) -> Generator[bytes]:
@@ -111,17 +119,15 @@ class PairRows:
         Raises Refusal if the tokenizer finds no token in a text.
         """
         inputs, truncated = self.statistics.inputs(), {"max_length": 0, "target_length": 0}
-        for pairs in self.read():
-            sources, lengths = self.tokenizer.rows(pairs.texts, self.settings.max_length)
-            targets, target_lengths = target_rows(self.tokenizer, pairs.targets, inputs)
+        rows_of = partial(rows_of_pairs, self.tokenizer, inputs, self.settings.max_length)
+        read = ((pairs, (pairs.texts, pairs.targets)) for pairs in self.read())
+        for pairs, (rows, lengths, target_lengths) in spread(rows_of, read, workers=self.workers):
             empty = np.flatnonzero((lengths == 0) | (target_lengths == ENDS))
             if len(empty):
                 problem = "has a text in which the tokenizer finds no token: change or remove the pair"
                 raise Refusal(f"source.root: {pairs.places[empty[0]]}: {problem}")
             truncated["max_length"] += int((lengths > self.settings.max_length).sum())
             truncated["target_length"] += int((target_lengths > self.settings.target_length).sum())
-            padding = ((0, 0), (0, inputs.source.length - self.settings.max_length))
-            rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), targets)
             yield SampleBlock(pairs.split, pairs.positions, rows)
         for (key, number), kind in zip(truncated.items(), ("source", "target"), strict=True):
             if number:
@@ -129,13 +135,19 @@ class PairRows:
                 print(f"prepare: {number} of {total} {kind} texts have more than {most} tokens (source.{key}) and were truncated")
 
 
-def target_rows(tokenizer: Tokenizer, texts: Sequence[str], inputs: TextPairInputs) -> tuple[Tokens, NDArray[np.int64]]:
-    """Return the tokens of target texts with their ends in rows, (n, inputs.target.length), and the number of tokens of each text, (n,)."""
+def rows_of_pairs(
+    tokenizer: Tokenizer, inputs: TextPairInputs, max_length: int, pairs: tuple[Sequence[str], Sequence[str]]
+) -> tuple[Tokens, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of source texts and target texts, and the number of tokens of each source text and, with its ENDS, of each target text, (n,)."""
     assert tokenizer.description.end is not None
+    texts, targets = pairs
+    sources, lengths = tokenizer.rows(texts, max_length)
     end = np.array([tokenizer.description.end], np.int32)
-    rows = np.full((len(texts), inputs.target.length), inputs.pad, np.int32)
-    encoded = [np.concatenate((end, found, end)) for found in tokenizer.encode_all(texts)]
-    for row, found in zip(rows, encoded, strict=True):
+    target_rows = np.full((len(targets), inputs.target.length), inputs.pad, np.int32)
+    encoded = [np.concatenate((end, found, end)) for found in tokenizer.encode_all(targets)]
+    for row, found in zip(target_rows, encoded, strict=True):
         kept = found[: inputs.target_length]
         row[: len(kept)] = kept
-    return rows, np.array([len(found) for found in encoded], np.int64)
+    padding = ((0, 0), (0, inputs.source.length - max_length))
+    rows = inputs.rows(np.pad(sources, padding, constant_values=inputs.pad), target_rows)
+    return rows, lengths, np.array([len(found) for found in encoded], np.int64)

@@ -204,6 +204,9 @@ class TextSettings(SourceSettings):
             )
         return value
 
+    def cluster_paths(self) -> tuple[Path, ...]:
+        return ()
+
     def example_inputs(self, example: TextInputs) -> TextInputs:
         letters = TokenizerDescription(kind="character", vocabulary=("a", "b"))
         tokenizer = self.pretrained() if self.tokenizer == "pretrained" else letters

@@ -15,6 +15,8 @@ MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
 """At most MOST_TEXTS texts are measured, and at most MOST_CHARACTERS of each."""
 MOST = 0.98
 """The share of texts that should not be truncated."""
+MANY_TEXTS = 100_000
+"""So many texts are tokenized in several processes, which take a second to start."""
 LONG = 20
 """A text of so many characters beside white space is more than one word."""
 MOST_UNKNOWN, MOST_MISSING = 0.5, 0.7

@@ -45,7 +45,7 @@ def installed(library: str) -> str:
 VERSIONS = {
     "code": files.digest_of({path.relative_to(CODE).as_posix(): files.digest(path) for path in CODE.rglob("*.py")}),
     "Python": platform.python_version(),
-    **{library: installed(library) for library in ("distributed", "numpy", "pillow")},
+    **{library: installed(library) for library in ("distributed", "numpy", "pillow", "tokenizers")},
 }
 """The versions that must be equal on all machines. They are computed at import, because later changes of the files do not change what runs."""
 

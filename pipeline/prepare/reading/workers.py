@@ -9,16 +9,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from contextvars import ContextVar
+from itertools import tee
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 
 Item = TypeVar("Item")
+Content = TypeVar("Content")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -57,6 +61,31 @@ def on_processes(
             processes.callback(worker.end)
             idle.put(worker)
         yield from in_order(lambda item: pool.submit(call, item), items, max_in_flight=2 * workers)
+
+
+CLUSTER: ContextVar[Cluster | None] = ContextVar("CLUSTER", default=None)
+"""The cluster whose workers tokenize texts, for `spread`."""
+
+
+def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Content]], *, workers: int) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and `function(content)`, in the order of the items: computed on the workers of CLUSTER, or else in `workers` processes; in this one if it is 1."""
+    items, ahead = tee(items)
+    contents = (content for _, content in ahead)
+    found: Iterable[tuple[Content, Result]]
+    if cluster := CLUSTER.get():
+        from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
+
+        found = on_cluster(function, contents, cluster=cluster, prepare=nothing)
+    elif workers > 1:
+        found = on_processes(function, contents, workers=workers, prepare=nothing)
+    else:
+        found = ((content, function(content)) for content in contents)
+    for (item, _), (_, result) in zip(items, found, strict=True):
+        yield item, result
+
+
+def nothing() -> None:
+    """Prepare a process for which there is nothing to prepare."""
 
 
 class Task(Protocol[Result_co]):

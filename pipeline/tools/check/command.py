@@ -87,10 +87,10 @@ def refuse_unusable_cluster(environment: Environment, prepare: PrepareParams) ->
 
     DVC removes the prepared data before `prepare` finds out.
     """
-    if environment.cluster and hasattr(prepare.source, "decode_and_store") and would_run("prepare"):
+    if environment.cluster and (paths := prepare.source.cluster_paths()) is not None and would_run("prepare"):
         from pipeline.prepare.reading import cluster  # late: it digests all code
 
-        with cluster.connected(Cluster(str(environment.cluster), (prepare.source.root.absolute(),))):
+        with cluster.connected(Cluster(str(environment.cluster), paths)):
             pass
 
 

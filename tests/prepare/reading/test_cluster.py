@@ -19,14 +19,15 @@ from pipeline.core.raw_dataset import Cluster
 from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import shown
 from pipeline.prepare import stage
-from pipeline.prepare.inputs import image_files
-from pipeline.prepare.params import PrepareParams
-from pipeline.prepare.reading import cluster
+from pipeline.prepare.inputs import corpus, image_files, pairs
+from pipeline.prepare.params import PrepareParams, SourceSettings
+from pipeline.prepare.reading import cluster, workers
 from pipeline.prepare.reading.cluster import on_cluster
-from pipeline.sources import image_folder
+from pipeline.sources import image_folder, text, text_classification, text_pairs
 from tests import project
 from tests.imports import TOP
 from tests.sources.pictures import picture, write_folder, write_tar, write_zip
+from tests.sources.settings import params
 
 pytest.importorskip("distributed")
 SOURCE = {"name": "image_folder", "root": "images", "valid": 0.2, "test": 0.1, "image_size": 64, "channels": 3}
@@ -118,6 +119,42 @@ def test_the_workers_read_archives(processes: Processes, folder: Path, kind: str
     else:
         write_tar(folder / f"all.{kind}", contents)
     assert prepared("there", processes.address, root=f"all.{kind}") == prepared("here", root=f"all.{kind}")
+
+
+LABELLED = [(f"{label} {number} cat", label) for number in range(90) for label in ("good", "bad")]
+OF_TEXTS: dict[str, tuple[type[SourceSettings], dict[str, object]]] = {
+    "text_classification": (text_classification.Settings, {"text_column": 1, "label_column": 2}),
+    "text_pairs": (text_pairs.Settings, {"text_column": 1, "target_column": 2, "vocabulary": 300}),
+    "text": (text.Settings, {"divide": "position"}),
+}
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
+def test_the_workers_of_a_cluster_and_processes_tokenize_texts_to_the_same_bytes(
+    processes: Processes, tmp_path: Path, monkeypatch, kind: str
+) -> None:
+    root, (settings, changes) = tmp_path / ("a.txt" if kind == "text" else "a.tsv"), OF_TEXTS[kind]
+    root.write_text("".join(f"{one}\t{other}\n" for one, other in LABELLED))
+    monkeypatch.setattr(text_classification, "BLOCK_SAMPLES", 50)
+    monkeypatch.setattr(pairs, "BLOCK_PAIRS", 50)
+    monkeypatch.setattr(corpus, "PIECE_CHARACTERS", 500)
+
+    def prepared(name: str, cluster: str | None = None) -> dict[str, bytes]:
+        chosen = params(settings, root, valid=0.2, test=0.2, min_count=1, max_length=8, **changes)
+        stage.prepare(chosen, Paths(tmp_path / name), Environment(PIPELINE_CLUSTER=cluster, PIPELINE_WORKERS=2))
+        return {path.name: path.read_bytes() for path in Paths(tmp_path / name).prepared.iterdir()}
+
+    expected, started = prepared("alone"), list[object]()
+    assert prepared("cluster", processes.address) == expected
+    monkeypatch.setattr(text_classification, "MANY_TEXTS", 1)
+    monkeypatch.setattr(pairs, "MANY_TEXTS", 1)
+    monkeypatch.setattr(corpus, "MANY_CHARACTERS", 1)
+    monkeypatch.setattr(workers, "Worker", lambda *args, of=workers.Worker: started.append(args) or of(*args))
+    assert prepared("processes") == expected
+    assert started
+    monkeypatch.setattr(processes, "address", "tcp://127.0.0.1:9")
+    with pytest.raises(Refusal, match="no scheduler has answered"):
+        prepared("cluster", processes.address)
 
 
 @pytest.mark.slow
