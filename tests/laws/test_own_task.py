@@ -3,7 +3,6 @@
 The task of docs/extending.md, for a table, is killed and resumed, compared, predicted and served, too.
 """
 
-import ast
 import json
 import re
 import shutil
@@ -186,8 +185,16 @@ for words in ("train", "evaluate", f"compare first.safetensors {{model}}", f"pre
 Path("served").mkdir()
 logged = SimpleNamespace(artifact_location="served", source_run_id="run", model_id="model")
 saved_model.save(Path("served"), model, logged, model_file.load(model)[1])
-import mlflow
-print(mlflow.pyfunc.load_model("served/model").predict([{{"comfort": 2.0, "price": -1.0}}, {{"comfort": -2.0, "price": 1.0}}]))
+import json, mlflow, socket, threading, urllib.request, uvicorn
+from mlflow.pyfunc import scoring_server
+
+listening = socket.create_server(("127.0.0.1", 0))
+server = uvicorn.Server(uvicorn.Config(scoring_server.init(mlflow.pyfunc.load_model("served/model")), log_level="error"))
+threading.Thread(target=server.run, kwargs={{"sockets": [listening]}}, daemon=True).start()
+rows = {{"dataframe_records": [{{"comfort": 2.0, "price": -1.0}}, {{"comfort": -2.0, "price": 1.0}}]}}
+address = f"http://127.0.0.1:{{listening.getsockname()[1]}}/invocations"
+question = urllib.request.Request(address, json.dumps(rows).encode(), {{"Content-Type": "application/json"}})
+print(urllib.request.urlopen(question, timeout=60).read().decode())
 """
 
 
@@ -227,5 +234,5 @@ def test_the_task_of_the_docs_is_resumed_compared_predicted_and_served(ordinal: 
     predicted = parquet.read_table(ordinal / "out.parquet").column("class").to_pylist()
     assert len(predicted) == 200
     assert set(predicted) <= {"1", "2", "3", "4", "5"}
-    served = ast.literal_eval(done.stdout.splitlines()[-1])
+    served = json.loads(done.stdout.splitlines()[-1])["predictions"]
     assert served[0]["class"] > served[1]["class"]
