@@ -1,6 +1,7 @@
 """Stores that cannot be used, and runs that are not ours."""
 
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -115,6 +116,16 @@ def test_a_run_goes_to_the_experiment_whose_number_is_set(tracked: Tracked, make
         is_used = start is None and others == {"MLFLOW_EXPERIMENT_ID": number}
         assert tracked.client.get_experiment(found.info.experiment_id).name == ("by its number" if is_used else "pipeline")
         assert ("is not used" in capsys.readouterr().out) == (not is_used)
+
+
+@pytest.mark.parametrize("name", ["my photos", "größe", "a/b", "..", "x" * 200])
+def test_an_experiment_of_any_name_has_a_folder_that_mlflow_can_load_from(tracked: Tracked, name: str) -> None:
+    store = Store(tracked.environment)
+    location = store.client.get_experiment(store.experiment_id({"experiment": name})).artifact_location
+    folder = location.removeprefix(f"{(tracked.environment.root / 'mlruns').as_uri()}/")
+    assert re.fullmatch(r"[\w.-]+", folder, re.ASCII)
+    assert folder.strip(".")
+    assert len(folder) < 120
 
 
 def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked: Tracked, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -5,6 +5,7 @@ The SQLite file of a store is created whole, or not at all.
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,6 @@ from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
-from urllib.parse import quote
 
 from pipeline.core import files
 from pipeline.core.environment import Environment
@@ -35,7 +35,7 @@ MISSING = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
 """MLflow's answers for something that it does not have; some stores answer INVALID_PARAMETER_VALUE for an unknown or impossible id."""
 UNNAMED = "pipeline"
 """The experiment of runs that name none."""
-LONGEST_NAME, LONGEST_PARAM, LONGEST_FOLDER = 250, 6000, 200
+LONGEST_NAME, LONGEST_PARAM, LONGEST_FOLDER = 250, 6000, 100
 CUT = " ... (cut: the artifacts in params/ have the whole value)"
 RELOCATIONS = [
     f"UPDATE {table} SET {column} = :now || substr({column}, length(:before) + 1) WHERE instr({column}, :before || '/') = 1"  # noqa: S608  # two constants
@@ -181,10 +181,10 @@ class Store:
             say(f"MLFLOW_EXPERIMENT_ID={number} is not used: this MLflow store has no such experiment. It is {name}")
         if found := self.client.get_experiment_by_name(name):
             return self._refusing_deleted(found)
-        # A server chooses the artifact location itself.
-        folder = quote(name, safe="")
-        if len(folder) > LONGEST_FOLDER or not folder.strip("."):
-            folder = files.digest_of(name)
+        # A server chooses the artifact location itself. MLflow cannot load models from a folder whose name it must quote, such as one with a space.
+        folder = re.sub(r"[^a-zA-Z0-9_.-]", "_", name)[:LONGEST_FOLDER]
+        if folder != name or not folder.strip("."):
+            folder = f"{folder}-{files.digest_of(name)[:8]}"
         location = None if self.address.is_server else (self.address.root / "mlruns" / folder).as_uri()
         return str(self.client.create_experiment(name, artifact_location=location))
 
