@@ -1,6 +1,7 @@
 """`python -m pipeline predict`: predict images or texts, in files, tables, folders and archives, as a table or as JSON lines."""
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +60,7 @@ def run(  # noqa: PLR0913, PLR0917  # the options of the command line
     elif keep:
         raise Refusal("--keep: is for a file: add --output FILE")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # a large or damaged image is reported with its name
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # read at import: a pool of its own would keep freed memory beside torch's
     from pipeline.tools.predict import raw_inputs
     from pipeline.tools.predict.protocols import RowReader  # late: torch takes seconds to import, and `--help` does not need it
 
