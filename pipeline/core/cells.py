@@ -97,11 +97,14 @@ def as_truth(cell: Any) -> bool | None:
 
 
 def as_number(cell: Any) -> float | None:
-    """Return the finite number in a cell, or None if it has none. Truth values are no numbers, nor is `2_3`, which Python would read as 23."""
+    """Return the finite number in a cell, or None if it has none. Truth values are no numbers, nor is `2_3`, which Python would read as 23.
+
+    The minus sign of Unicode, U+2212, is one.
+    """
     if isinstance(cell, bool) or not isinstance(cell, str | Real | Decimal) or (isinstance(cell, str) and "_" in cell):
         return None
     try:
-        number = float(cell)
+        number = float(cell.replace("\u2212", "-") if isinstance(cell, str) else cell)
     except (ValueError, OverflowError):
         return None
     return number if abs(number) <= LARGEST else None

@@ -194,6 +194,10 @@ def test_classes_are_sorted_by_bytes_and_an_empty_folder_is_none(tmp_path):
 LAYOUTS = {
     "no folders": (["a.png"], "has no files arranged as SPLIT/CLASS/file"),
     "nothing": (["README"], "has no files"),
+    "versions of one set": (
+        [*(f"v{number}/data/{name}/1.png" for number in (1, 2) for name in ("cat", "dog")), "v2/logo/1.png"],
+        "the folders v1, v2 have folders of the same names (cat, dog), so it is not clear",
+    ),
     "splits in classes": (["cat/train/1.png", "dog/train/1.png"], "have folders of the same names (train), so it is not clear"),
     "a split without classes": (["train/cat/1.png", "train/dog/1.png", "valid/1.png"], "valid/1.png: is not in a class folder"),
     "a stray image": (["train/cat/1.png", "test/cat/1.png", "train/1.png"], "train/1.png: is not in a class folder"),

@@ -236,6 +236,8 @@ WRITTEN = [f"{1.5 * number:,.2f}" for number in range(700, 720)]
         (["10 mW", "20 MW"], "c, numbers with the units mW and MW"),
         ([f"{number % 3 + 1} hr{'s' * (number % 3 > 0)}" for number in range(12)], ("1234.5 hr", 1.0)),
         (["02134", "10115"], "columns of the kind category: c"),
+        (["+49 170 123", "+49 301 456"], "columns of the kind category: c"),
+        ([f"\u2212{number * number}" for number in range(3, 20)], ("", -9.0)),
         ([f"0{number}" for number in range(10, 22)], "c (12 different codes with leading zeros, such as 010, in 12 rows)"),
         (["A11", "A40"], "columns of the kind category: c"),
         (["10+ years", "< 1 year"], "columns of the kind category: c"),

@@ -1,6 +1,6 @@
 """Derives splits, classes and samples from file names: `SPLIT/CLASS/file` or `CLASS/file`, optionally in enclosing folders."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -134,17 +134,36 @@ def num_enclosing(folders: set[Parts]) -> int:
 def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], place: str) -> None:
     """Raise Refusal if several of the folders `nested`, which contain folders, contain folders of the same names.
 
-    These may be the classes, such as in `fold1/cat` and `fold2/cat`. One name, such as `cat/images` and `dog/images`, is none.
+    These may be the classes, such as in `fold1/cat` and `fold2/cat`, or in `v1/data/cat` and `v2/data/cat` if they have most of the files. One name,
+    such as `cat/images` and `dog/images`, is none.
     """
     inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
-    common = sorted(set.intersection(*inside)) if len(inside) > 1 else []
+    common, parent = sorted(set.intersection(*inside)) if len(inside) > 1 else [], tuple[str, ...]()
+    if len(common) < 2 and not any(map(is_split, common)):
+        nested, parent, common = shared_below(files)
     if len(common) > 1 or any(map(is_split, common)):
-        tops = {"/".join(visible_parts(name)[: 1 - len(parts)]) for name, parts in files if len(parts) > 2}
+        tops = {
+            "/".join((*visible_parts(name)[: 1 - len(parts)], *parent)) for name, parts in files if len(parts) > 2 and parts[0] in nested
+        }
         raise Refusal(
             f"source.root: {place}: the folders {shown(', '.join(sorted(nested)))} have folders of the same names ({shown(', '.join(common))}), "
             f"so it is not clear which are the classes: {alone(Path(place), 'one of these folders', sorted(tops))}, "
             f"or arrange the files as {EXPECTED_LAYOUT}"
         )
+
+
+def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, list[str]]:
+    """Return the top folders that have the most files in folders of one path within them, such as `data`, this path, and the names of these folders
+    that several of them have; no names if these have no more than half of the files.
+    """
+    sizes, beside = Counter(parts[:-1] for _, parts in files if len(parts) > 3), defaultdict[Parts, list[Parts]](list)
+    for folder in sizes:
+        beside[folder[1:-1]].append(folder)
+    parent, folders = max(beside.items(), key=lambda entry: sum(sizes[folder] for folder in entry[1]), default=((), []))
+    counts = Counter(folder[-1] for folder in folders)
+    shared = {folder: size for folder, size in sizes.items() if folder in folders and counts[folder[-1]] > 1}
+    is_most = 2 * sum(shared.values()) > len(files)
+    return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 
 def is_split(name: str) -> bool:

@@ -260,7 +260,9 @@ class Formats:
         """Add different texts with digits. Nearly all columns are decided by the first."""
         self.dates = [written for written in self.dates if matches(values[:1], date_pattern(written)).all()]
         self.dates = [written for written in self.dates if not np.isnan(as_dates(values, written)).any()]
-        if self.styles and (matches(values, r"^\D*0\d").any() or not self.add_units(values)):  # 0\d is a code
+        if self.styles and (
+            matches(values, r"^\D*0\d|^\+\d+ \d").any() or not self.add_units(values)
+        ):  # 0\d is a code, +49 170 the number of a phone
             self.styles = []
         patterns = {style: number_pattern(style, self.units.values()) for style in self.styles}
         self.styles = [style for style, pattern in patterns.items() if matches(values, pattern).all()]

@@ -208,7 +208,7 @@ def test_the_word_that_names_a_column_means_it_in_a_shell_and_in_yaml(name: str 
     assert Document.of(word.replace("=", ": ", 1), Path("a")).data == {"source.label_column": name}
 
 
-@pytest.mark.parametrize("text", ["{} kg", "2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "1 234,{}"])
+@pytest.mark.parametrize("text", ["{} kg", "2024-01-05 10:15:{:02}", "52.{}, 4.3", "555 {:03} 4567", "+49 170 {:03}", "1 234,{}"])
 def test_dates_and_numbers_are_no_texts(text: str) -> None:
     assert not cells.is_text([text.format(number) for number in range(30)])
     assert not cells.are_strings([f"2024-01-05T10:{number:02}:00" for number in range(30)])
