@@ -135,6 +135,7 @@ def test_images_are_predicted_as_by_load_model(tracked: Tracked, store: None) ->
         model.predict(images, params={"top_k": 0})
 
 
+@pytest.mark.slow
 def test_elsewhere_the_model_brings_its_code_in_one_file(tracked: Tracked, store: None, tmp_path: Path) -> None:
     import mlflow
 
