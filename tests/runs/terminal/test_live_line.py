@@ -42,6 +42,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def shown(width: int, terminal: Terminal) -> list[str]:
     screen = Screen(width)
     screen.write(terminal.getvalue().replace("\n", "\r\n"))
+    assert screen.column == 0, "a process that is killed now leaves its shell a usable line"
     return [row.rstrip() for row in screen.rows]
 
 
