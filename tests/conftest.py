@@ -137,11 +137,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry, 
     """Return a function that adds a choice of this name, a module with this code, to a registry."""
 
     def add(registry: Registry, name: str, code: str) -> None:
+        names = registry.names  # looked up once in the folder of the package, so before it has this module, too
         package, folder = importlib.import_module(registry.package), tmp_path / registry.package.replace(".", "/")
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-        monkeypatch.setitem(registry.__dict__, "names", (*registry.names, name))
+        monkeypatch.setitem(registry.__dict__, "names", (*names, name))
         monkeypatch.delitem(sys.modules, f"{registry.package}.{name}", raising=False)
 
     return add

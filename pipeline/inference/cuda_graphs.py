@@ -184,12 +184,15 @@ def watched(function: Callable[..., Any], *inputs: Tensor) -> tuple[Any, str | N
     return result, None if host_randomness() == before else "the network draws random numbers on the host"
 
 
-def host_randomness() -> tuple[bytes, object, str]:
+def host_randomness() -> tuple[bytes, object, object]:
     """Return the states of the GENERATORS on the CPU, to compare them."""
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
+    of_numpy = np.random.get_state(legacy=False)
+    words = of_numpy["state"]
+    state = (words["key"].tobytes(), words["pos"], of_numpy["has_gauss"], of_numpy["gauss"])
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), state
 
 
-def changed_generators(before: tuple[bytes, object, str]) -> list[str]:
+def changed_generators(before: tuple[bytes, object, object]) -> list[str]:
     """Return which of the GENERATORS have drawn random numbers or were seeded since `host_randomness` returned `before`."""
     return [name for name, then, now in zip(GENERATORS, before, host_randomness(), strict=True) if then != now]
 

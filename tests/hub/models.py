@@ -15,12 +15,14 @@ os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS"
 
 
 class Late:
-    """A library that is imported when it is first used: each process that runs tests imports this module."""
+    """A library that is imported when it is first used: each process that runs tests imports this module, and pytest asks it for marks of its own."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(import_module(self.name), name)
 
 

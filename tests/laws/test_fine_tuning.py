@@ -55,6 +55,7 @@ def replace_weights(path: Path) -> None:
     tensor_file.save(path, {name: tensor + 1 for name, tensor in tensors.items()}, metadata)
 
 
+@pytest.mark.slow
 def test_dvc_trains_again_for_another_file_and_for_no_other_reason(finished: Path, other_file: Path) -> None:
     other_file.touch()
     (finished / WEIGHTS_FOLDER / "unused.safetensors").write_bytes(b"any")

@@ -6,7 +6,6 @@ The task of docs/extending.md, for a table, is killed and resumed, compared, pre
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -152,29 +151,27 @@ def test_predict_refuses_its_model_because_its_inputs_cannot_be_read_from_files(
 
 
 RATINGS = "data/ratings.csv"
-KILLED = f"""
-import os, signal
-from pipeline.__main__ import main
-from pipeline.train.engine.checkpoint import Checkpoints
-
-save = Checkpoints.save
-def save_and_die(*arguments, **more):
-    save(*arguments, **more)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-chosen = "set data={RATINGS} source.task=ordinal source.label_column=rating evaluate=ordinal train.metric=valid/mae train.epochs=8"
-assert main(chosen.split()) == main(["prepare"]) == 0
-Checkpoints.save = save_and_die
-main(["train"])
-"""
-THE_REST = f"""
-import shutil
+# The child is forked before a torch operation has started threads, which a fork would not have.
+VERBS = f"""
+import os, shutil, signal
 from pathlib import Path
 from types import SimpleNamespace
+import pipeline.prepare.stage, pipeline.train.stage, torch._inductor.config
 from pipeline.__main__ import main
 from pipeline.inference import model_file
 from pipeline.runs.mlflow import saved_model
+from pipeline.train.engine.checkpoint import Checkpoints
 
+def save_and_die(*arguments, save=Checkpoints.save, **more):
+    save(*arguments, **more)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if not (child := os.fork()):
+    chosen = "set data={RATINGS} source.task=ordinal source.label_column=rating evaluate=ordinal train.metric=valid/mae train.epochs=8"
+    assert main(chosen.split()) == main(["prepare"]) == 0
+    Checkpoints.save = save_and_die
+    os._exit(main(["train"]))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 model = Path("models/model.safetensors")
 assert not model.exists()
 assert main(["train"]) == 0
@@ -215,16 +212,10 @@ def ordinal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
-    environment = variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu", PIPELINE_CHECKPOINT_EVERY_STEPS="10")
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=environment
-    )
-
-
 def test_the_task_of_the_docs_is_resumed_compared_predicted_and_served(ordinal: Path) -> None:
-    assert python(ordinal, KILLED).returncode == -signal.SIGKILL
-    done = python(ordinal, THE_REST)
+    environment = variables(PIPELINE_TRACKING="false", PIPELINE_DEVICE="cpu", PIPELINE_CHECKPOINT_EVERY_STEPS="10")
+    command = [sys.executable, "-W", "ignore", "-c", VERBS]
+    done = subprocess.run(command, cwd=ordinal, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stdout
     assert (ordinal / "models/model.safetensors").read_bytes() == (ordinal / "first.safetensors").read_bytes()

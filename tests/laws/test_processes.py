@@ -58,7 +58,6 @@ RECIPES["long"] = ("digits", RECIPES[MAIN][1] | {"train.steps": 200, "train.repo
 LONG_FORMS = [
     pytest.param(name, count, marks=pytest.mark.slow) for name, count in ((MAIN, 4), ("fp16", 4), ("code", 2), ("texts", 2), ("table", 2))
 ]
-KILLS = [pytest.param(name, count, marks=pytest.mark.slow) for name, count in (("digits", 12), ("code", 8))]
 AGAIN = "starting all processes again from the last checkpoint"
 EVERY_STEP = {"PIPELINE_CHECKPOINT_EVERY_STEPS": "1"}
 Whole = Callable[[str], Path]
@@ -304,6 +303,7 @@ def test_the_other_processes_of_a_sharded_training_do_not_wait_for_mlflow(server
     assert "events of run" in (folder / "rank-0.log").read_text(), "it has waited"
 
 
+@pytest.mark.slow
 def test_a_sharded_training_whose_parameters_were_edited_ends_at_once_with_the_old_ones(server: Server, whole: Whole, tmp_path) -> None:
     folder = again(whole(MAIN), tmp_path / "project")
     project.write_params(folder, {"train.sharding": "full", "train.steps": 16})
@@ -386,7 +386,8 @@ def test_processes_with_different_work_folders_are_refused(server: Server, whole
     assert said.startswith("error: the processes of rank 0 and rank 1 differ in checkpoint: ")
 
 
-@pytest.mark.parametrize(("setting", "kills"), [("digits", 2), *KILLS])
+@pytest.mark.slow
+@pytest.mark.parametrize(("setting", "kills"), [("digits", 12), ("code", 8)])
 def test_a_run_killed_at_any_moment_ends_in_the_same_bytes(server: Server, tmp_path: Path, setting: str, kills: int) -> None:
     """A campaign that proves nothing fails."""
     outcome = server.campaign(tmp_path, "tests.faults.killing", kills, setting)

@@ -57,6 +57,7 @@ def test_a_repro_leaves_what_dvc_yaml_says_and_nothing_else(checkout: Path) -> N
     assert changed == {"dvc.lock", "metrics/", "plots/"}
 
 
+@pytest.mark.slow
 def test_a_second_repro_runs_no_stage(checkout: Path) -> None:
     output = call(checkout, "make", "-o", ".venv/.locked", "repro")
     assert ran(output) == []

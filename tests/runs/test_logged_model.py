@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from pipeline.core.spec import Spec
 from pipeline.inputs.table.description import CategoryColumn, NumberColumn, TableInputs
 from pipeline.runs.events import DELIVERED
 from pipeline.runs.journal import Dataset, Journal, RunInfo
+from pipeline.runs.mlflow import saved_model
+from tests.imports import TOP
 from tests.models.text_models import CLASSIFIERS, LANGUAGE_MODELS, build, spec_for
 from tests.runs import tiny
 from tests.runs.conftest import Tracked, turned_to
@@ -135,6 +138,14 @@ def test_images_are_predicted_as_by_load_model(tracked: Tracked, store: None) ->
         model.predict(images, params={"top_k": 0})
 
 
+def test_the_code_of_a_model_is_whole_and_one_file(tmp_path: Path) -> None:
+    with zipfile.ZipFile(saved_model.packed_code(tmp_path / "pipeline.zip")) as packed:
+        names = packed.namelist()
+    modules = [path.relative_to(TOP) for path in (TOP / "pipeline").rglob("*.py")]
+    assert sorted(names) == sorted({each.as_posix() for each in modules} | {f"{each.parent.as_posix()}/" for each in modules})
+
+
+@pytest.mark.slow
 def test_elsewhere_the_model_brings_its_code_in_one_file(tracked: Tracked, store: None, tmp_path: Path) -> None:
     import mlflow
 

@@ -1,19 +1,17 @@
 """Stores that cannot be used, and runs that are not ours."""
 
-import os
 import re
+import shlex
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from mlflow import MlflowClient
+from mlflow import MlflowClient, experiments
 from mlflow.exceptions import MlflowException
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -138,8 +136,10 @@ def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked
     assert mirror.sync(environment) == 1
     remedy = f"`MLFLOW_TRACKING_URI=sqlite:///{tmp_path}/mlflow.db mlflow experiments restore --experiment-id {number}`"
     assert f"the experiment pipeline was deleted, so MLflow accepts no run for it: {remedy}" in capsys.readouterr().err
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    subprocess.run(["sh", "-c", remedy.strip("`")], check=True)
+    variable, program, *words = shlex.split(remedy.strip("`"))
+    monkeypatch.setenv(*variable.split("=", 1))
+    assert (program, words[0]) == ("mlflow", "experiments")
+    experiments.commands.main(words[1:], standalone_mode=False)
     assert mirror.sync(environment) == 0
 
 

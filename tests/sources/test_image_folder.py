@@ -55,7 +55,7 @@ def test_a_tar_is_read_in_its_own_order(tmp_path):
         assert found == {TRAIN: EXPECTED[TRAIN], TEST: EXPECTED[TEST][::-1]}, mode
 
 
-@pytest.mark.parametrize("write", [write_folder, write_tar, write_zip])
+@pytest.mark.parametrize("write", [write_folder, *(pytest.param(each, marks=pytest.mark.slow) for each in (write_tar, write_zip))])
 def test_processes_decode_to_the_same_bytes_and_words_as_threads(tmp_path, monkeypatch, capsys, write) -> None:
     contents = {f"{'cd'[number % 2]}/{number:03}.png": picture(number) for number in range(200)}
     contents |= {"d/003.png": b"no image", "c/150.png": contents["c/150.png"][:40]}

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from pipeline.__main__ import main
 from pipeline.core.prepared import Prepared
 from pipeline.core.refusal import Refusal
+from pipeline.inference.cuda_graphs import changed_generators, host_randomness
 from pipeline.models import mlp
 from pipeline.train import model_trial
 from tests import project
@@ -188,3 +190,14 @@ def test_too_little_memory_for_another_network_ends_no_training(
     monkeypatch.setattr(model_trial.model_file, "rebuild", fail)
     model_trial.refuse_unfit(training)
     assert "is not compared with its model file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"), [("torch", lambda: torch.rand(1)), ("Python's random", random.random), ("numpy.random", np.random.rand)]
+)
+def test_a_draw_of_any_generator_is_found(name: str, draw: Callable[[], object]) -> None:
+    np.random.rand()  # the next draw moves the position in NumPy's state alone
+    before = host_randomness()
+    assert changed_generators(before) == []
+    draw()
+    assert changed_generators(before) == [name]

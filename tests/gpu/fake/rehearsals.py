@@ -366,10 +366,8 @@ PRETRAINED = {
 }
 
 
-QUICK = ("test_resnet",)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in PRETRAINED])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRETRAINED)
 def test_a_model_of_a_library_trains_with_little_more_launches_than_a_bare_loop(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:

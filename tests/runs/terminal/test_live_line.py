@@ -42,6 +42,7 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def shown(width: int, terminal: Terminal) -> list[str]:
     screen = Screen(width)
     screen.write(terminal.getvalue().replace("\n", "\r\n"))
+    assert screen.column == 0, "a process that is killed now leaves its shell a usable line"
     return [row.rstrip() for row in screen.rows]
 
 
@@ -85,6 +86,7 @@ def draws(text: str) -> list[str]:
     return re.findall(r"\r\x1b\[J\x1b\[2m([^\x1b]*)\x1b\[0m\r", text)
 
 
+@pytest.mark.slow
 def test_a_training_on_a_terminal_is_resized_and_interrupted_and_leaves_the_terminal_sane(tmp_path: Path, monkeypatch) -> None:
     changes = {"train.steps": 200_000, "train.report_every_steps": 50, "train.validate_every_steps": 500}
     monkeypatch.chdir(project.make(tmp_path, changes))
