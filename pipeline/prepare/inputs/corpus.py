@@ -1,8 +1,9 @@
 """A corpus for language models: documents, divided into splits, as rows of consecutive tokens."""
 
 import hashlib
+import mmap
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import ClassVar, NamedTuple, Self
@@ -10,7 +11,7 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, blocks_of
+from pipeline.core.raw_dataset import TEST, TRAIN, VALID, RawDataset, SampleBlock, blocks_of
 from pipeline.core.refusal import Refusal, counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import AnyDescription
@@ -117,23 +118,28 @@ class CorpusSettings(TextSettings):
         tokenizer = self.fit_tokenizer(islice((piece for span in documents[TRAIN] for piece in span.pieces()), 0, None, step))
         num_characters = sum(span.end - span.start for spans in documents.values() for span in spans)
         processes = workers if num_characters >= MANY_CHARACTERS else 1
-        rows = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
+        mapped = {split: self.rows(tokenizer, found, split, processes) for split, found in documents.items()}
+        rows = {split: array_of(file, self.max_length) for split, file in mapped.items()}
+
+        def blocks() -> Generator[SampleBlock]:
+            for block in blocks_of(rows, max(1, BLOCK_TOKENS // self.max_length)):
+                yield block
+                release(mapped[block.split])
 
         def report(_: object) -> None:
             of_part = f", fitted to one of {step} pieces of train" if step > 1 else ""
             print(f"prepare: the tokenizer `{self.tokenizer}` has {tokenizer.num_tokens} tokens{of_part}")
             for split, array in rows.items():
-                print(f"prepare: {split}: {describe(array, len(documents[split]), tokenizer.description)}")
+                print(f"prepare: {split}: {describe(array, mapped[split], len(documents[split]), tokenizer.description)}")
             if warning := token_counts.warning(self, tokenizer, sampled[TRAIN].texts, sampled[other].texts):
                 print(f"prepare: {warning}")
 
         targets = {split: np.zeros((len(array), 0), NextTokenTargets.dtype) for split, array in rows.items()}
         statistics = Statistics(partial(TextInputs, length=self.max_length), tokenizer.description)
-        blocks = partial(blocks_of, rows, max(1, BLOCK_TOKENS // self.max_length))
         return RawDataset(NextTokenTargets(), statistics, targets, blocks, report)
 
-    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str, workers: int) -> NDArray[np.int32]:
-        """Return the tokens of the split called `split` in rows, (n, max_length), in a temporary file. `spans` are the documents of this split.
+    def rows(self, tokenizer: Tokenizer, spans: Sequence[Span], split: str, workers: int) -> mmap.mmap:
+        """Return the tokens of the split called `split`, int32, in a temporary file, of which only whole rows count. `spans` are the documents of this split.
 
         Raises Refusal if the split is train and has too few tokens for one row. Raises Refusal if it is valid or test, and the tokenizer
         finds no token in its documents.
@@ -155,7 +161,12 @@ class CorpusSettings(TextSettings):
                 file.write(padding.data)
                 count += len(padding)
             file.flush()
-            return np.memmap(file, np.int32, "r", shape=(count // length, length))
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def array_of(tokens: mmap.mmap, length: int) -> NDArray[np.int32]:
+    """Return the tokens in rows, (n, length). An incomplete row at the end is left out."""
+    return np.frombuffer(tokens, np.int32, len(tokens) // (4 * length) * length).reshape(-1, length)
 
 
 def divide_by_position(documents: Sequence[Document], *, valid: float, test: float) -> Divided:
@@ -220,8 +231,14 @@ def without_empty(divided: Divided, *, valid: float, test: float) -> Divided:
     return kept
 
 
-def describe(rows: NDArray[np.int32], num_documents: int, tokenizer: AnyDescription) -> str:
-    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens; padding is not counted.
+def release(tokens: mmap.mmap) -> None:
+    """Give back the memory of what was read: the tokens are in the file."""
+    tokens.madvise(mmap.MADV_DONTNEED)
+
+
+def describe(rows: NDArray[np.int32], mapped: mmap.mmap, num_documents: int, tokenizer: AnyDescription) -> str:
+    """Return a text for the terminal with the number of documents and of tokens of a split. `rows` are the tokens, in the file `mapped`; padding is
+    not counted.
 
     If some tokens are unknown, the text says how many: they stand for what is not in the vocabulary.
     """
@@ -229,5 +246,6 @@ def describe(rows: NDArray[np.int32], num_documents: int, tokenizer: AnyDescript
     for block in np.array_split(rows, max(1, rows.size // BLOCK_TOKENS)):
         num_unknown += 0 if tokenizer.unknown is None else int(np.count_nonzero(block == tokenizer.unknown))
         num_tokens += int(np.count_nonzero(block != tokenizer.pad))
+        release(mapped)
     unknown = f", {num_unknown} of them not in the vocabulary" if num_unknown else ""
     return f"{counted(num_documents, 'document')}, {counted(num_tokens, 'token')}{unknown}"
