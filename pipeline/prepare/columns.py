@@ -188,7 +188,7 @@ class Survey:
         if num_marks > (1 - MOSTLY) * self.known and (num_marks > num_values or num_texts < FEWEST_COUNTED):  # which may be categories
             return None
         cells = [] if self.texts is None else [text for text in self.texts.to_pylist() if text.strip() not in marks]
-        example = next((text for text in cells if SEPARATED.search(text)), cells[0] if cells else "")
+        example = next((text for text in cells if SEPARATED.search(text)), cells[0] if cells else self.examples.get("number", ""))
         kind = kind_of_format(found[0]) if found else next(kind for kind in VALUES if self.counts[kind] == num_values)
         words = " and ".join(shown(mark, 30) for mark in marks)
         problems = [f"has {kind}s, but in {num_marks} of {self.known} rows {words}"] if marks else []

@@ -19,7 +19,7 @@ from pipeline.core.untrusted import reason, shown
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
-from pipeline.prepare.inputs.tokens import MANY_TEXTS
+from pipeline.prepare.inputs.tokens import MANY_TEXTS, spread
 from pipeline.prepare.label_params import LabelColumns, LabelSettings
 from pipeline.prepare.params import Duplicates
 from pipeline.prepare.reading import archives, encodings, labelled_tables, line_files, lines, tables
@@ -31,7 +31,6 @@ from pipeline.prepare.reading.find_tables import TABLES, Tables, find_tables, vi
 from pipeline.prepare.reading.labelled_tables import Labelled, Part
 from pipeline.prepare.reading.labels import ClassLabels, Labels
 from pipeline.prepare.reading.tables import Columns
-from pipeline.prepare.reading.workers import spread
 from pipeline.tasks.classification.targets import ClassTargets
 
 BLOCK_SAMPLES = 4096

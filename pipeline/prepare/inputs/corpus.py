@@ -18,7 +18,7 @@ from pipeline.core.tokenizer_description import AnyDescription
 from pipeline.inputs.text.description import TextInputs
 from pipeline.prepare.inputs import tokens as token_counts
 from pipeline.prepare.inputs.text import Statistics, TextSettings
-from pipeline.prepare.reading.workers import spread
+from pipeline.prepare.inputs.tokens import spread
 from pipeline.tasks.language_modeling.targets import NextTokenTargets
 
 BLOCK_TOKENS = 2**20

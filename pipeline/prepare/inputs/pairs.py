@@ -16,9 +16,8 @@ from pipeline.inputs.text.description import TextInputs
 from pipeline.inputs.text_pair.description import TextPairInputs
 from pipeline.prepare.inputs import tokens
 from pipeline.prepare.inputs.text import Statistics, TextSettings
-from pipeline.prepare.inputs.tokens import MANY_TEXTS
+from pipeline.prepare.inputs.tokens import MANY_TEXTS, spread
 from pipeline.prepare.params import Duplicates
-from pipeline.prepare.reading.workers import spread
 from pipeline.tasks.sequence.targets import SequenceTargets
 
 BLOCK_PAIRS = 4096

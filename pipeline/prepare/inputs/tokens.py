@@ -1,7 +1,8 @@
-"""Counts the tokens that a tokenizer makes of texts, and judges by them whether it suits the texts."""
+"""Tokenizes texts in several processes or on a cluster, counts their tokens, and judges by them whether a tokenizer suits the texts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import tee
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,7 +11,11 @@ from pipeline.core.refusal import counted
 from pipeline.core.tokenizer import Tokenizer
 from pipeline.core.tokenizer_description import Normalization, TokenizerKind
 from pipeline.prepare.inputs.text import TextSettings, fit
+from pipeline.prepare.reading.workers import CLUSTER, on_processes
 
+Item = TypeVar("Item")
+Content = TypeVar("Content")
+Result = TypeVar("Result")
 MOST_TEXTS, MOST_CHARACTERS = 1000, 20_000
 """At most MOST_TEXTS texts are measured, and at most MOST_CHARACTERS of each."""
 MOST = 0.98
@@ -140,3 +145,24 @@ def warning(settings: TextSettings, tokenizer: Tokenizer, known: Sequence[str], 
     if settings.targets_kind != "language_modeling":
         values["max_length"] = max(settings.max_length, row_length(better, known))
     return f"{beginning}: `python -m pipeline set {' '.join(f'source.{key}={value}' for key, value in values.items())}` chooses one that knows more"
+
+
+def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Content]], *, workers: int) -> Iterator[tuple[Item, Result]]:
+    """Yield each item and `function(content)`, in the order of the items: computed on the workers of CLUSTER, or else in `workers` processes; in this one if it is 1."""
+    items, ahead = tee(items)
+    contents = (content for _, content in ahead)
+    found: Iterable[tuple[Content, Result]]
+    if cluster := CLUSTER.get():
+        from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
+
+        found = on_cluster(function, contents, cluster=cluster, prepare=nothing)
+    elif workers > 1:
+        found = on_processes(function, contents, workers=workers, prepare=nothing)
+    else:
+        found = ((content, function(content)) for content in contents)
+    for (item, _), (_, result) in zip(items, found, strict=True):
+        yield item, result
+
+
+def nothing() -> None:
+    """Prepare a process for which there is nothing to prepare."""

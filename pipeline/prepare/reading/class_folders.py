@@ -161,8 +161,8 @@ def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, l
         beside[folder[1:-1]].append(folder)
     parent, folders = max(beside.items(), key=lambda entry: sum(sizes[folder] for folder in entry[1]), default=((), []))
     counts = Counter(folder[-1] for folder in folders)
-    shared = {folder: size for folder, size in sizes.items() if folder in folders and counts[folder[-1]] > 1}
-    is_most = 2 * sum(shared.values()) > len(files)
+    shared = [folder for folder in folders if counts[folder[-1]] > 1]
+    is_most = 2 * sum(sizes[folder] for folder in shared) > len(files)
     return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 

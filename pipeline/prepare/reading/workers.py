@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar
-from itertools import tee
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
@@ -22,7 +21,6 @@ from pipeline.core.refusal import Refusal
 from pipeline.core.untrusted import reason
 
 Item = TypeVar("Item")
-Content = TypeVar("Content")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -64,28 +62,7 @@ def on_processes(
 
 
 CLUSTER: ContextVar[Cluster | None] = ContextVar("CLUSTER", default=None)
-"""The cluster whose workers tokenize texts, for `spread`."""
-
-
-def spread(function: Callable[[Content], Result], items: Iterable[tuple[Item, Content]], *, workers: int) -> Iterator[tuple[Item, Result]]:
-    """Yield each item and `function(content)`, in the order of the items: computed on the workers of CLUSTER, or else in `workers` processes; in this one if it is 1."""
-    items, ahead = tee(items)
-    contents = (content for _, content in ahead)
-    found: Iterable[tuple[Content, Result]]
-    if cluster := CLUSTER.get():
-        from pipeline.prepare.reading.cluster import on_cluster  # late: it digests all code
-
-        found = on_cluster(function, contents, cluster=cluster, prepare=nothing)
-    elif workers > 1:
-        found = on_processes(function, contents, workers=workers, prepare=nothing)
-    else:
-        found = ((content, function(content)) for content in contents)
-    for (item, _), (_, result) in zip(items, found, strict=True):
-        yield item, result
-
-
-def nothing() -> None:
-    """Prepare a process for which there is nothing to prepare."""
+"""The cluster whose workers tokenize texts."""
 
 
 class Task(Protocol[Result_co]):
