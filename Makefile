@@ -120,7 +120,7 @@ gpu-acceptance: image ## test the image on a machine with a GPU, in five minutes
 	DOCKER=$(DOCKER) IMAGE=$(IMAGE) $(BASE_PYTHON) -m tests.container.acceptance
 
 MARKED = not container and not slow
-test: setup-dev ## test every promise in its short form, in six minutes, without a container engine; MARKED= runs all tests
+test: setup-dev ## test every promise in its short form, in five to six minutes, without a container engine; MARKED= runs all tests
 	$(PYTEST) -m "$(MARKED)" $(ARGS)
 
 test-slow: MARKED = container or slow
