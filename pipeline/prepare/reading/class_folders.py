@@ -15,7 +15,7 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.archives import MAX_DEPTH, alone
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
-from pipeline.prepare.reading.names import MAX_NAME_LENGTH, SPLIT_NAMES, ClassNames, joined
+from pipeline.prepare.reading.names import MAX_NAME_LENGTH, ClassNames, joined, split_of_folder
 
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (
@@ -70,9 +70,9 @@ class ClassFolders:
 def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -> ClassFolders:
     """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
-    A file may be in subfolders of its class folder. If the folder of the test split has no class folders, its files have no labels, and are
-    not used. If some files have one of `suffixes`, those with another suffix are not used. Raises Refusal if the files are not arranged as
-    EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
+    A file may be in subfolders of its class folder. If the folder of the test split, or one beside the splits, has no class folders, its
+    files have no labels, and are not used. If some files have one of `suffixes`, those with another suffix are not used. Raises Refusal if the
+    files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
     if deep := next((name for name, parts in files if len(parts) > MAX_DEPTH), None):
@@ -85,10 +85,11 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     if all(len(parts) == 1 for _, parts in files):
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}: arrange them so")
     nested = {parts[0] for _, parts in files if len(parts) > 2}
-    splits = split_names(nested, place) if any(map(is_split, nested)) else {}
+    splits = split_names(nested, place) if any(map(split_of_folder, nested)) else {}
     if not splits:
         refuse_several_sets(nested, files, place)
-    unlabelled = {parts[0] for _, parts in files if splits and parts[0] not in splits and SPLIT_NAMES.get(parts[0].lower()) == TEST}
+    beside = {parts[0] for _, parts in files if splits and len(parts) > 1} - set(splits)
+    unlabelled = {folder for folder in beside if split_of_folder(folder) in (TEST, None)}
     unused = [name for name, parts in files if parts[0] in unlabelled]
     files = [(name, parts) for name, parts in files if parts[0] not in unlabelled]
     depth = 3 if splits else 2
@@ -125,7 +126,7 @@ def num_enclosing(folders: set[Parts]) -> int:
     """
     outer = 0
     while len(tops := {parts[outer] for parts in folders if len(parts) > outer}) == 1:
-        if is_split(*tops) or not any(len(parts) > outer + 1 for parts in folders):
+        if split_of_folder(*tops) or not any(len(parts) > outer + 1 for parts in folders):
             break
         outer += 1
     return outer
@@ -139,9 +140,9 @@ def refuse_several_sets(nested: set[str], files: Sequence[tuple[str, Parts]], pl
     """
     inside = [{parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in sorted(nested)]
     common, parent = sorted(set.intersection(*inside)) if len(inside) > 1 else [], tuple[str, ...]()
-    if len(common) < 2 and not any(map(is_split, common)):
+    if len(common) < 2 and not any(map(split_of_folder, common)):
         nested, parent, common = shared_below(files)
-    if len(common) > 1 or any(map(is_split, common)):
+    if len(common) > 1 or any(map(split_of_folder, common)):
         tops = {
             "/".join((*visible_parts(name)[: 1 - len(parts)], *parent)) for name, parts in files if len(parts) > 2 and parts[0] in nested
         }
@@ -166,20 +167,16 @@ def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, l
     return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 
-def is_split(name: str) -> bool:
-    return name.lower() in SPLIT_NAMES
-
-
 def split_names(top_folders: set[str], place: str) -> dict[str, str]:
     """Return the split that each top folder belongs to; for example, `val` belongs to valid.
 
     Raises Refusal if a folder is not the name of a split, if two folders belong to one split, or if train is missing.
     """
-    unknown = sorted(top for top in top_folders if not is_split(top))
+    unknown = sorted(top for top in top_folders if not split_of_folder(top))
     if unknown:
         problem = f"{place}: {shown(unknown[0])}/ contains folders but is not a split"
         raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
-    splits = {top: SPLIT_NAMES[top.lower()] for top in sorted(top_folders)}
+    splits = {top: split for top in sorted(top_folders) if (split := split_of_folder(top))}
     if len(set(splits.values())) < len(splits):
         duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
         raise Refusal(f"source.root: {place}: has two folders for one split ({', '.join(duplicates)}): keep one folder")
@@ -195,14 +192,14 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], used: set[str], 
     Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
     """
     if splits:
-        empty = sorted({parts[0] for parts in folders if parts and is_split(parts[0])} - set(splits))
+        empty = sorted({parts[0] for parts in folders if parts and split_of_folder(parts[0])} - set(splits))
         if empty:
             problem = f"{place}: {shown(empty[0])}/ contains no class folder with files"
             raise Refusal(f"source.root: {problem}: add class folders with files, or remove it")
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}
-        if all(is_split(name) for name in names):
+        if all(map(split_of_folder, names)):
             problem = f"{place}: has splits ({', '.join(sorted(names))}) without class folders"
             raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
     for name in names:

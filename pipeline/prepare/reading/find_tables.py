@@ -10,7 +10,7 @@ from pipeline.core.raw_dataset import SPLITS, TRAIN
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading import archives, lines, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, visible_parts
-from pipeline.prepare.reading.names import SPLIT_NAMES, split_in, words
+from pipeline.prepare.reading.names import SPLIT_NAMES, split_in, split_of_folder, words
 
 TABLES = ", ".join(tables.FORMATS)
 Tables = Mapping[str, Sequence[Path]]
@@ -47,7 +47,7 @@ def find_tables(root: Path, table: str | None = None, *, of_lines: bool = False)
         return {TRAIN: [root]} if is_table(root, of_lines=of_lines) else {}
     candidates = [path for path in map(PurePosixPath, names) if is_table(path, of_lines=of_lines)]
     if of_lines:  # the files in other folders are texts by class
-        candidates = [path for path in candidates if all(part.lower() in SPLIT_NAMES for part in path.parts[:-1])]
+        candidates = [path for path in candidates if all(map(split_of_folder, path.parts[:-1]))]
     groups = by_name(candidates)
     of_train = [found for found in groups.values() if TRAIN in found]
     if table is not None:
@@ -75,9 +75,9 @@ def by_name(candidates: Iterable[PurePosixPath]) -> dict[tuple[str, ...], dict[s
     """Return the tables of each split in each set of tables whose folders and names are equal but for words that mean a split, and numbers."""
     groups: dict[tuple[str, ...], dict[str, list[PurePosixPath]]] = defaultdict(lambda: defaultdict(list))
     for path in candidates:
-        folders = [part for part in path.parts[:-1] if part.lower() not in SPLIT_NAMES]
+        folders = [part for part in path.parts[:-1] if not split_of_folder(part)]
         stem = stem_of(path)
-        around = {SPLIT_NAMES[part.lower()] for part in path.parts[:-1] if part.lower() in SPLIT_NAMES}
+        around = {split for part in path.parts[:-1] if (split := split_of_folder(part))}
         split = split_in(stem) or (around.pop() if len(around) == 1 else None)
         if split:
             others = [word for word in words(stem) if word not in SPLIT_NAMES and word != "of" and not word.isdigit()]

@@ -9,7 +9,7 @@ from pathlib import PurePath, PurePosixPath
 from pipeline.core.refusal import Refusal
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.delimited import Chunk, lines_of, of_rows
-from pipeline.prepare.reading.names import SPLIT_NAMES
+from pipeline.prepare.reading.names import split_of_folder
 from pipeline.prepare.reading.streams import TextBlock, unpacked_name
 
 FIELD_SEPARATORS = ("\t", " ||| ", "|||", ";", "|")
@@ -90,7 +90,7 @@ def class_files(names: Sequence[str], pattern: str | None) -> Mapping[str, str]:
     """
     matches = (name for name in names if pattern is None or (fnmatch(name, pattern) and name.count("/") == pattern.count("/")))
     chosen = [name for name in matches if not is_document(name)]
-    are_of_splits = all(part.lower() in SPLIT_NAMES for name in chosen for part in name.split("/")[:-1])
+    are_of_splits = all(split_of_folder(part) for name in chosen for part in name.split("/")[:-1])
     if not are_of_splits or any(unpacked_name(name.lower()).endswith((*NO_TEXTS, *IMAGE_SUFFIXES)) for name in chosen):
         return {}
     plain = {name: PurePosixPath(unpacked_name(name)) for name in chosen}

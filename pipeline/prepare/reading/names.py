@@ -61,6 +61,8 @@ SPLIT_NAMES = {
 }
 AROUND = {"is", "in", "for", "set", "split"}
 """The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""
+BESIDE = {"set", "split", "data", "dataset", "images", "image", "imgs", "img", "folder"}
+"""The other words in the name of a folder that is a split, such as `training_set`."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
 
 
@@ -73,6 +75,11 @@ def split_in(name: str) -> str | None:
     """Return the split that a word in `name` means, or None if none or several are meant."""
     found = {SPLIT_NAMES[word] for word in words(name) if word in SPLIT_NAMES}
     return found.pop() if len(found) == 1 else None
+
+
+def split_of_folder(name: str) -> str | None:
+    """Return the split that a folder is, if its name has no words but that of a split and those of BESIDE; else None."""
+    return split_in(name) if all(word in SPLIT_NAMES or word in BESIDE for word in words(name)) else None
 
 
 def is_certain(column: str, values: Iterable[str]) -> bool:

@@ -22,7 +22,7 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders,
 from pipeline.prepare.reading.find_tables import find_tables, visible_files
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
-from pipeline.prepare.reading.names import SPLIT_NAMES
+from pipeline.prepare.reading.names import split_of_folder
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.table import MOST_LISTED, Given, Name, Option, Question, Table, Values, attempted, encoding_of, kind_of
 
@@ -40,7 +40,7 @@ def refuse_uneven(root: Path, layout: ClassFolders) -> None:
     """Raise Question if some class folders have files, and others only several folders, which may be the classes."""
     inside, places = defaultdict[str, set[str]](set), dict[str, str]()
     for folders in (visible_parts(sample.name)[:-1] for sample in layout.samples):
-        is_split = len(folders) > layout.outer + 1 and SPLIT_NAMES.get(folders[layout.outer].lower()) in layout.targets
+        is_split = len(folders) > layout.outer + 1 and split_of_folder(folders[layout.outer]) in layout.targets
         depth = layout.outer + is_split
         inside[folders[depth]].add("/".join(folders[depth + 1 : depth + 2]))
         places.setdefault(folders[depth], "/".join(folders[: depth + 1]))

@@ -124,6 +124,9 @@ LAYOUTS: dict[str, Files] = {
     "`cat/1.png`, `cat/tabby/2.png`, `dog/3.png`": by_class("cat", "dog") | by_class("cat/tabby"),
     "`Training/cat/1.png`, `Testing/cat/2.png`": by_class("Training/cat", "Training/dog", "Testing/cat", "Testing/dog"),
     "`train/cat/1.png`, `test/2.png`": by_class("train/cat", "train/dog", "test"),
+    "`training_set/cat/1.png`, `test_set/cat/2.png`, `single_prediction/3.png`": by_class(
+        *(f"{part}_set/{name}" for part in ("training", "test") for name in LABELS), "single_prediction"
+    ),
     "`fold1/cat/1.png`, `fold2/cat/2.png`": by_class("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"),
     "`train/cat/1.png`, `val/owl/2.png`": by_class("train/cat", "train/dog", "val/cat", "val/owl"),
     "`cat/1.jfif`": by_class("cat", "dog", suffix="jfif"),
