@@ -104,7 +104,7 @@ def test_a_parquet_file_with_splits_gives_the_rows_of_the_csv(tmp_path: Path) ->
     lines = [",".join(map(str, row.values())) for row in rows]
     write(tmp_path / "csv/train.csv", "when,count,label", *lines)
     write(tmp_path / "csv/test.csv", "count,label,when", "7.0,a,2024-02-01", "8.0,b,2024-02-02")
-    tests = [{"when": f"2024-02-0{number - 6}", "count": number, "label": "ab"[number % 2 - 1], "part": "test"} for number in (7, 8)]
+    tests = [{"when": f"2024-02-0{number - 6}", "count": number, "label": "ab"[number % 2 - 1], "part": "PublicTest"} for number in (7, 8)]
     frame = pa.Table.from_pylist(
         [tests[0], *({**row, "part": "train"} for row in rows[:7]), tests[1], *({**row, "part": "train"} for row in rows[7:])]
     )

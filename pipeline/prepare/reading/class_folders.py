@@ -15,7 +15,7 @@ from pipeline.core.spec import Targets
 from pipeline.core.untrusted import canonical, shown
 from pipeline.prepare.reading.archives import MAX_DEPTH, alone
 from pipeline.prepare.reading.file_tree import Listing, name_bytes
-from pipeline.prepare.reading.names import MAX_NAME_LENGTH, ClassNames, joined, split_of_folder
+from pipeline.prepare.reading.names import MAX_NAME_LENGTH, ClassNames, joined, split_of_folder, splits_among
 
 DESKTOP_FILES = {"thumbs.db", "desktop.ini", "__macosx"}
 IMAGE_SUFFIXES = (
@@ -82,14 +82,17 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     folders |= {parts[:depth] for _, parts in files for depth in range(1, len(parts))}
     outer = num_enclosing(folders)
     files = [(name, parts[outer:]) for name, parts in files if len(parts) > outer]
+    doubled = {parts[0] for _, parts in files} - {parts[0] for _, parts in files if len(parts) < 3 or parts[1] != parts[0]}
+    files = [(name, parts[parts[0] in doubled :]) for name, parts in files]
     if all(len(parts) == 1 for _, parts in files):
         raise Refusal(f"source.root: {place}: has no files arranged as {EXPECTED_LAYOUT}: arrange them so")
     nested = {parts[0] for _, parts in files if len(parts) > 2}
-    splits = split_names(nested, place) if any(map(split_of_folder, nested)) else {}
+    tops = {parts[0] for _, parts in files if len(parts) > 1}
+    possible = splits_among(tops)
+    splits = split_names(nested, possible, place) if nested & possible.keys() else {}
     if not splits:
         refuse_several_sets(nested, files, place)
-    beside = {parts[0] for _, parts in files if splits and len(parts) > 1} - set(splits)
-    unlabelled = {folder for folder in beside if split_of_folder(folder) in (TEST, None)}
+    unlabelled = {top for top in tops - splits.keys() if splits and possible.get(top) in (TEST, None)}
     unused = [name for name, parts in files if parts[0] in unlabelled]
     files = [(name, parts) for name, parts in files if parts[0] not in unlabelled]
     depth = 3 if splits else 2
@@ -105,7 +108,8 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
         files = [(name, parts) for name, parts in files if name not in others]
         counts = Counter(others.values())
         notes += [f"not used, because of the suffix {shown(suffix, 20)}: {counted(count, 'file')}" for suffix, count in counts.items()]
-    labelled = {parts[outer:] for parts in folders if parts[outer : outer + 1] not in {(name,) for name in unlabelled}}
+    below = (parts[outer:] for parts in folders if len(parts) > outer and parts[outer] not in unlabelled)
+    labelled = {parts[parts[0] in doubled and len(parts) > 1 :] for parts in below}
     classes = class_names(labelled, splits, {parts[depth - 2] for _, parts in files}, place)
     return replace(build(files, splits, classes), outer=outer, notes=(*classes.notes, *notes))
 
@@ -167,16 +171,15 @@ def shared_below(files: Sequence[tuple[str, Parts]]) -> tuple[set[str], Parts, l
     return {folder[0] for folder in shared}, parent, sorted({folder[-1] for folder in shared}) if is_most else []
 
 
-def split_names(top_folders: set[str], place: str) -> dict[str, str]:
-    """Return the split that each top folder belongs to; for example, `val` belongs to valid.
+def split_names(top_folders: set[str], possible: Mapping[str, str], place: str) -> dict[str, str]:
+    """Return the split that each top folder belongs to, as `possible` says; for example, `val` belongs to valid.
 
-    Raises Refusal if a folder is not the name of a split, if two folders belong to one split, or if train is missing.
+    Raises Refusal if a folder belongs to none, if two folders belong to one split, or if train is missing.
     """
-    unknown = sorted(top for top in top_folders if not split_of_folder(top))
-    if unknown:
+    if unknown := sorted(top_folders - possible.keys()):
         problem = f"{place}: {shown(unknown[0])}/ contains folders but is not a split"
-        raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
-    splits = {top: split for top in sorted(top_folders) if (split := split_of_folder(top))}
+        raise Refusal(f"source.root: {problem}: move it away, or arrange the files as {EXPECTED_LAYOUT}")
+    splits = {top: possible[top] for top in sorted(top_folders)}
     if len(set(splits.values())) < len(splits):
         duplicates = [top for top, split in splits.items() if list(splits.values()).count(split) > 1]
         raise Refusal(f"source.root: {place}: has two folders for one split ({', '.join(duplicates)}): keep one folder")
@@ -192,14 +195,14 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], used: set[str], 
     Raises Refusal if a split folder has no class folder with files, or if a name is too long or cannot be printed.
     """
     if splits:
-        empty = sorted({parts[0] for parts in folders if parts and split_of_folder(parts[0])} - set(splits))
+        empty = sorted({parts[0] for parts in folders if split_of_folder(parts[0])} - set(splits))
         if empty:
             problem = f"{place}: {shown(empty[0])}/ contains no class folder with files"
             raise Refusal(f"source.root: {problem}: add class folders with files, or remove it")
         names = {parts[1] for parts in folders if len(parts) == 2 and parts[0] in splits}
     else:
         names = {parts[0] for parts in folders if len(parts) == 1}
-        if all(map(split_of_folder, names)):
+        if splits_among(names).keys() == names:
             problem = f"{place}: has splits ({', '.join(sorted(names))}) without class folders"
             raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}")
     for name in names:

@@ -62,7 +62,7 @@ SPLIT_NAMES = {
 AROUND = {"is", "in", "for", "set", "split"}
 """The other words in the name of a column of truth values that certainly is one of splits, such as `is_test`."""
 BESIDE = {"set", "split", "data", "dataset", "images", "image", "imgs", "img", "folder"}
-"""The other words in the name of a folder that is a split, such as `training_set`."""
+"""The other words in the name of a folder that is a split, such as `training_set` or `test1`."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W0-9A-Za-z_]+")
 
 
@@ -79,7 +79,21 @@ def split_in(name: str) -> str | None:
 
 def split_of_folder(name: str) -> str | None:
     """Return the split that a folder is, if its name has no words but that of a split and those of BESIDE; else None."""
-    return split_in(name) if all(word in SPLIT_NAMES or word in BESIDE for word in words(name)) else None
+    return split_in(name) if all(word in SPLIT_NAMES or word in BESIDE or word.isdigit() for word in words(name)) else None
+
+
+def splits_among(folders: Iterable[str]) -> dict[str, str]:
+    """Return the split of each folder that is one: by its own name, or if there is none, because names such as `seg_train` and `seg_test` differ
+    only in the word for a split.
+    """
+    names = sorted(folders)
+    if found := {name: split for name in names if (split := split_of_folder(name))}:
+        return found
+    groups: dict[tuple[str, ...], dict[str, str]] = {}
+    for name in names:
+        if split := split_in(name):
+            groups.setdefault(tuple(word for word in words(name) if word not in SPLIT_NAMES), {})[name] = split
+    return next((group for group in groups.values() if TRAIN in group.values() and len({*group.values()}) == len(group) > 1), {})
 
 
 def is_certain(column: str, values: Iterable[str]) -> bool:
@@ -96,11 +110,10 @@ def split_of_value(value: object, column: str, place: str = "") -> str:
 
     Raises Refusal, which begins with `place`, if it means none.
     """
-    written = str(value).strip().lower()
     named = split_in(column)
-    if meant := split_in(written):
+    if meant := split_in(str(value)):
         return meant
-    if named and (is_so := as_truth(written)) is not None:
+    if named and (is_so := as_truth(str(value).strip().lower())) is not None:
         return named if is_so else (TEST if named == TRAIN else TRAIN)
     raise Refusal(
         f"the column {shown(column, 60)} has {shown(value, 60)}, which is no split: write train, valid or test, or true or false in a column "

@@ -1,19 +1,20 @@
 """Readings of images, in folders by class or listed by a table; their size, channels, and the value that means white in those of more than 8 bits."""
 
 import math
+import re
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from pipeline.core.raw_dataset import TRAIN
+from pipeline.core.raw_dataset import TEST, TRAIN
 from pipeline.core.refusal import Refusal, counted, listed
 from pipeline.core.untrusted import reason, shown
 from pipeline.prepare.inputs.image_files import ImageFileSettings
@@ -22,18 +23,38 @@ from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES, ClassFolders,
 from pipeline.prepare.reading.find_tables import find_tables, visible_files
 from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
-from pipeline.prepare.reading.names import split_of_folder
+from pipeline.prepare.reading.names import split_in, split_of_folder
 from pipeline.tools.params import cells, columns
 from pipeline.tools.params.table import MOST_LISTED, Given, Name, Option, Question, Table, Values, attempted, encoding_of, kind_of
 
+BEFORE_NUMBER = re.compile(r"(.*?[^\W\d_])[\W_]*\d")
+"""Matches `cat` in the name `cat.12.jpg`."""
+
 
 def as_image_folder(root: Path, given: Given) -> Values | None:
+    refuse_one_folder(root)
     layout = class_layout(root, IMAGE_SUFFIXES)
     if not layout or not any(kind_of(sample.name) == "image" for sample in layout.samples):
         return None
     if "name" not in given:
         refuse_uneven(root, layout)
     return {}
+
+
+def refuse_one_folder(root: Path) -> None:
+    """Raise Refusal if all images are in one folder, apart from those of test; a Question if their names begin with what may be their classes."""
+    images = [
+        path for path in map(PurePosixPath, visible_files(root)) if kind_of(path.name) == "image" and split_in(str(path.parent)) != TEST
+    ]
+    starts = Counter(match[1] for path in images if (match := BEFORE_NUMBER.match(path.name)))
+    if len({path.parent for path in images}) != 1:
+        return
+    if len(starts) > 1 and starts.total() == len(images) and min(starts.values()) > 1:
+        begin = f"the names of its images begin with {shown(listed(sorted(starts), MOST_LISTED), 120)}"
+        recipe = 'write a table of images and classes, as "Labels in the names of files" in docs/data.md shows'
+        raise Question(root, f"{begin}: if these are the classes, {recipe}")
+    remedy = "arrange them as CLASS/image, or write a table of images and classes"
+    raise Refusal(f"data={root}: all its images are in one folder, and nothing says their classes: {remedy}")
 
 
 def refuse_uneven(root: Path, layout: ClassFolders) -> None:

@@ -127,6 +127,14 @@ LAYOUTS: dict[str, Files] = {
     "`training_set/cat/1.png`, `test_set/cat/2.png`, `single_prediction/3.png`": by_class(
         *(f"{part}_set/{name}" for part in ("training", "test") for name in LABELS), "single_prediction"
     ),
+    "`seg_train/seg_train/cat/1.png`, `seg_test/seg_test/cat/2.png`": by_class(
+        *(f"seg_{part}/seg_{part}/{name}" for part in ("train", "test") for name in LABELS)
+    ),
+    "`train/cat.1.png`, `test1/2.png`": {
+        f"train/{name}.{number}.png": picture(number + 50 * (name == "dog")) for name in LABELS for number in NUMBERS
+    }
+    | images("test1"),
+    "`photos/1.png`": images("photos"),
     "`fold1/cat/1.png`, `fold2/cat/2.png`": by_class("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"),
     "`train/cat/1.png`, `val/owl/2.png`": by_class("train/cat", "train/dog", "val/cat", "val/owl"),
     "`cat/1.jfif`": by_class("cat", "dog", suffix="jfif"),
@@ -430,6 +438,13 @@ def followed(path: str, printed: str) -> list[list[str]]:
         return [[f"data={target}"], *([["data=" + path, "source=text"]] if "source=text" in printed else [])]
     if unpacked := re.search(r"unpack it with `python ([^`]+)`", printed):
         subprocess.run([sys.executable, *shlex.split(unpacked[1])], check=True)
+    if "Labels in the names of files" in printed:
+        recipe = re.search(
+            r"```python\n(.*?)```", (TOP / "docs/data.md").read_text(encoding="utf-8").partition("Labels in the names")[2], re.DOTALL
+        )
+        assert recipe
+        exec(recipe[1].replace("data/raw/pets/images", "data/x/train").replace("*.jpg", "*.png"), {})  # noqa: S102  # the docs' own
+        return [["data=data/x/train"]]
     if named_encoding := re.search(r"`python -m pipeline set (\S+ source.encoding=)\w+`", printed):
         return [[*shlex.split(f"{named_encoding[1]}{name}")] for name in re.findall(r'(\w+)` for "', printed)]
     if "train_text.txt beside" in printed:
