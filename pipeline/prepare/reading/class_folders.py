@@ -24,6 +24,9 @@ IMAGE_SUFFIXES = (
 )
 EXPECTED_LAYOUT = "SPLIT/CLASS/file (SPLIT is train, valid or test) or CLASS/file"
 
+UNLABELLED = {"unsup", "unlabeled", "unlabelled"}
+"""Names of folders beside the classes whose samples have none, such as in the reviews of IMDb."""
+
 Parts = tuple[str, ...]
 
 
@@ -101,8 +104,9 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
         more, them = (f", like {counted(len(stray) - 1, 'other image')}", "them") if stray[1:] else ("", "it")
         problem = f"{place}: {shown(stray[0])}: is not in a class folder{more}"
         raise Refusal(f"source.root: {problem}: arrange the files as {EXPECTED_LAYOUT}, or remove {them}")
+    unused += [name for name, parts in files if len(parts) >= depth and parts[depth - 2].lower() in UNLABELLED]
     notes = [f"{unused[0]} and the other files of this folder have no labels and are not used ({len(unused)} in total)"] if unused else []
-    files = [(name, parts) for name, parts in files if len(parts) >= depth]
+    files = [(name, parts) for name, parts in files if len(parts) >= depth and parts[depth - 2].lower() not in UNLABELLED]
     if any(name.lower().endswith(suffixes) for name, _ in files):
         others = {name: suffix for name, _ in files if (suffix := PurePosixPath(name).suffix) and not name.lower().endswith(suffixes)}
         files = [(name, parts) for name, parts in files if name not in others]
@@ -212,7 +216,7 @@ def class_names(folders: set[Parts], splits: Mapping[str, str], used: set[str], 
             problem = f"the folder {shown(name)} has a name of {len(name)} characters, more than {MAX_NAME_LENGTH}"
             raise Refusal(f"source.root: {place}: {problem}: rename it")
     found = joined(names & used or names)
-    empty = sorted(name for name in names if canonical(name) not in found.numbers)
+    empty = sorted(name for name in names if canonical(name) not in found.numbers and name.lower() not in UNLABELLED)
     return found._replace(notes=(*found.notes, f"not classes, because without files: {shown(', '.join(empty), 120)}")) if empty else found
 
 

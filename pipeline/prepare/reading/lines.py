@@ -19,7 +19,7 @@ SEVERAL = "__label__"
 MOST_OTHERS = 0.05
 """If fewer lines have another number of fields, these lines are mistakes."""
 FEWEST_LINES = 20
-DOCUMENTS = ("readme", "license", "licence")
+DOCUMENTS = ("readme", "license", "licence", "_about", "citation", "changelog")
 """The beginnings of the names of files that describe a dataset."""
 NO_TEXTS = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet", ".npy", ".npz")
 

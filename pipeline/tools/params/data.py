@@ -81,8 +81,11 @@ def look(root: Path, given: Given) -> Finding:
         encodings.known(encoding_of(given))
     except ValueError as error:
         raise Refusal(f"source.encoding={shown(given['encoding'], 60)}: {error}") from None
-    found, refusals = attempts(root, given)
     names = visible_files(root)
+    files = [name for name in names if not is_document(name)]
+    if root.is_dir() and len(files) == 1 and kind_of(files[0]) == "text":
+        return look(root / files[0], given)
+    found, refusals = attempts(root, given)
     if not found:
         raise nearest(root, given, refusals, set(map(kind_of, names)))
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}

@@ -358,6 +358,13 @@ LAYOUTS: dict[str, Files] = {
     },
     "`texts.txt`, `labels.txt`, `README.txt`": {"texts.txt": LINES, "labels.txt": CLASSES, "README.txt": b"about\n"},
     "`texts.txt`, `labels.txt` with another number of lines": {"texts.txt": LINES, "labels.txt": CLASSES + b"1\n"},
+    "`fra.txt` with two texts and a tab, `_about.txt`": {
+        "fra.txt": b"".join(f"{text(n)}\t{text(99 - n)}\n".encode() for n in NUMBERS),
+        "_about.txt": LINES,
+    },
+    "`train/pos/1.txt`, `train/unsup/2.txt`": {
+        f"train/{name}/{n}.txt": text(n + 50 * at).encode() for at, name in enumerate(("pos", "neg", "unsup")) for n in NUMBERS
+    },
     "`train/good/a.txt`, `test/bad/b.txt`": {
         f"{split}/{label}/{n}.txt": text(n).encode() for split in ("train", "test") for n in NUMBERS for label in [("good", "bad")[n % 2]]
     },
