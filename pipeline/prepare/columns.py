@@ -20,6 +20,7 @@ from pipeline.prepare.reading.cells import Cells, by_value, is_missing, plain_nu
 from pipeline.prepare.reading.formats import Extremes, Formats
 from pipeline.prepare.reading.formats import read as read_cells
 from pipeline.prepare.reading.json_rows import is_nested
+from pipeline.prepare.reading.names import words
 
 VALUES: tuple[Literal["number", "date"], ...] = ("number", "date")
 MOSTLY = 0.9
@@ -282,8 +283,11 @@ class Survey:
             if self.name in INDICES:
                 return LeftOut("the index that pandas adds")
             numbers = np.concatenate(self.whole)  # in any order, with few gaps
-            if len(numbers) >= FEWEST_COUNTED and len(np.unique(numbers)) == len(numbers) and np.ptp(numbers) < 2 * len(numbers):
-                return LeftOut("it numbers the rows")
+            if len(numbers) >= FEWEST_COUNTED and len(np.unique(numbers)) == len(numbers):
+                if np.ptp(numbers) < 2 * len(numbers):
+                    return LeftOut("it numbers the rows")
+                if "id" in words(str(self.name)):
+                    return LeftOut("another number in each row, and called an id")
         return kind
 
     def warnings(self, names: Sequence[str]) -> list[str]:

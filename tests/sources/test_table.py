@@ -77,8 +77,8 @@ def test_what_a_column_holds_is_found_from_its_values(tmp_path: Path) -> None:
         ("4.5", "", "2024-01-02T00:00:00+00:00", "012", "x", "?", "yes"),
         ("3", "Oslo", "?", "007", "x", "", "no"),
     )
-    lines = [",".join((str(number), f"name {number}", *row)) for number, row in enumerate(rows * 3)]
-    path = write(tmp_path / "a.csv", "n,name,size,city,when,code,same,empty,label", *lines)
+    lines = [",".join((str(number), str(900 + number * number), f"name {number}", *row)) for number, row in enumerate(rows * 3)]
+    path = write(tmp_path / "a.csv", "n,customerId,name,size,city,when,code,same,empty,label", *lines)
     dataset, inputs = opened(settings(path, category_columns=("code",)))
     size, city, when, code = inputs.columns
     assert size == NumberColumn(
@@ -92,6 +92,7 @@ def test_what_a_column_holds_is_found_from_its_values(tmp_path: Path) -> None:
     (said,) = [note for note in dataset.notes if "not used" in note]
     for column in (
         "n (it numbers the rows)",
+        "customerId (another number in each row, and called an id)",
         "name (12 different texts in 12 rows)",
         "same (the same value in all rows)",
         "empty (no value in any row)",

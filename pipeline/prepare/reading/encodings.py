@@ -47,10 +47,14 @@ class NotDecoded(Refusal):
     def __init__(self, place: str, error: UnicodeDecodeError, encoding: str) -> None:
         self.problem = f"{place}is not {encoding.upper()} (byte 0x{error.object[error.start]:02X})"
         self.readings = readings(error.object, encoding)
+        self.has_nul = b"\0" in error.object
         super().__init__(self.advising("python -m pipeline set source.encoding="))
 
     def advising(self, command: str) -> str:
         """Return the message with the end of the command by which a user names another encoding, such as `--encoding `."""
+        if self.has_nul and not self.readings:
+            remedy = f"if it is one in UTF-16, name its encoding by `{command}utf-16-le`; else write its rows into a .csv or .parquet file"
+            return f"{self.problem}, and seems to be no text: {remedy}"
         ways = ", `".join(f'{name}` for "{shown(text)}"' for name, text in self.readings.items())
         return f"{self.problem}: name its encoding by `{command}{f'{ways}, or another one' if ways else 'NAME`, an encoding'} that Python knows"
 
@@ -86,7 +90,7 @@ def readings(content: bytes, refused: str) -> dict[str, str]:
             text = sample.decode(name)
         except UnicodeDecodeError:
             continue
-        if not re.search(r"[\x80-\x9f]", text):  # control characters, which no text has
+        if not re.search(r"[\0-\x08\x80-\x9f]", text):  # control characters, which no text has
             found[name] = text.splitlines()[0][:SHOWN]
     return found
 

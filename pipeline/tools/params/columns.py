@@ -343,7 +343,7 @@ def without_values(table: Table) -> str:
 
 
 def described(name: Name, values: Sequence[Any], key: str) -> str:
-    return assignment(key, name) + (f" ({len(set(cells.filled(values)))} different values)" if key == "label_column" else "")
+    return assignment(key, name) + (f" ({len({*map(str, cells.filled(values))})} different values)" if key == "label_column" else "")
 
 
 def kind(table: Table, name: Name) -> str:

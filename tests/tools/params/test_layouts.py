@@ -290,6 +290,11 @@ LAYOUTS: dict[str, Files] = {
     "`a.jsonl` with a list of labels for each text": {
         "a.jsonl": "".join(json.dumps({"text": text(n), "labels": ([*LABELS], ["cat"], ["dog"])[n % 3]}) + "\n" for n in NUMBERS).encode()
     },
+    "`a.json` with `31`, `cat` and a list in each row": {
+        "a.json": json.dumps(
+            [{"size": n * n, "kind": LABELS[n % 2], "parts": (["salt", "oil"], ["oil"], ["rice"])[n % 3]} for n in range(24)]
+        ).encode()
+    },
     "`a.csv` with `31,4.5,Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima")},
     "`a.csv` with `31 4.5 Oslo`, the last column called `target`": {"a.csv": measurements("target", "Oslo", "Lima").replace(b",", b"  ")},
     "`a.txt` with `31,4.5,7`": {"a.txt": measurements("target", 3, 7, 9)},
