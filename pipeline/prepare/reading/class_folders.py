@@ -74,7 +74,7 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     """Return the classes, samples and targets that follow from the file names in `listing`. `place` names the dataset in messages.
 
     A file may be in subfolders of its class folder. If the folder of the test split, or one beside the splits, has no class folders, its
-    files have no labels, and are not used. If some files have one of `suffixes`, those with another suffix are not used. Raises Refusal if the
+    files have no labels, and are not used; so are those of a split in one folder that is no class of train, such as `val/images`. If some files have one of `suffixes`, those with another suffix are not used. Raises Refusal if the
     files are not arranged as EXPECTED_LAYOUT says, or if the name of a split or class is invalid.
     """
     files = [(name, parts) for name in listing.files if (parts := visible_parts(name))]
@@ -95,7 +95,8 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     splits = split_names(nested, possible, place) if nested & possible.keys() else {}
     if not splits:
         refuse_several_sets(nested, files, place)
-    unlabelled = {top for top in tops - splits.keys() if splits and possible.get(top) in (TEST, None)}
+    unlabelled = {top for top in tops - splits.keys() if splits and possible.get(top) in (TEST, None)} | one_folder(files, splits)
+    splits = {top: split for top, split in splits.items() if top not in unlabelled}
     unused = [name for name, parts in files if parts[0] in unlabelled]
     files = [(name, parts) for name, parts in files if parts[0] not in unlabelled]
     depth = 3 if splits else 2
@@ -116,6 +117,13 @@ def find_classes(listing: Listing, place: str, suffixes: tuple[str, ...] = ()) -
     labelled = {parts[parts[0] in doubled and len(parts) > 1 :] for parts in below}
     classes = class_names(labelled, splits, {parts[depth - 2] for _, parts in files}, place)
     return replace(build(files, splits, classes), outer=outer, notes=(*classes.notes, *notes))
+
+
+def one_folder(files: Sequence[tuple[str, Parts]], splits: Mapping[str, str]) -> set[str]:
+    """Return the folders of splits other than train that have one folder each, which none of several classes of train is called like."""
+    inside = {top: {parts[1] for _, parts in files if parts[0] == top and len(parts) > 2} for top in splits}
+    of_train = {name for top, names in inside.items() if splits[top] == TRAIN for name in names}
+    return {top for top, names in inside.items() if len(of_train) > 1 == len(names) and not names & of_train}
 
 
 def visible_parts(name: str) -> Parts:

@@ -69,9 +69,10 @@ class Finding:
 def look(root: Path, given: Given) -> Finding:
     """Look at the data at `root`. `given` has the keys of the section `source` that the user has set.
 
-    Each source that seems to fit reads the data. That which leaves no table and no image unused is taken; what has no labels does not count.
-    Raises Refusal if there is nothing, if no source can read the data, or if several can, or only one that leaves something unused, and
-    `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the source that reads the most kinds of files that are there.
+    Each source that seems to fit reads the data. The one is taken that leaves tables and images unused only if every other leaves them, too;
+    those without labels do not count. Raises Refusal if there is nothing, if no source can read the data, or if several can, or only one that
+    leaves something unused, and `given` does not choose it by naming the source, a table or a column. If none can, the refusal is that of the
+    source that reads the most kinds of files that are there.
     """
     if not root.exists():
         raise Refusal(f"data={root}: there is no such file or folder: correct the path; a file in an archive must be unpacked")
@@ -89,7 +90,7 @@ def look(root: Path, given: Given) -> Finding:
     if not found:
         raise nearest(root, given, refusals, set(map(kind_of, names)))
     unused = {name: unused_files(root, names, finding) for name, finding in found.items()}
-    possible = [name for name, (labelled, *_) in unused.items() if not labelled] or list(found)
+    possible = [name for name, (labelled, *_) in unused.items() if not any(set(other) < set(labelled) for other, *_ in unused.values())]
     if len(possible) > 1:
         ways = " or ".join(f"source={name} ({READERS[name].title}{leaving(unused[name][0])})" for name in possible)
         raise Refusal(f"data={root}: can be read in {len(possible)} ways: add {ways}")

@@ -25,7 +25,19 @@ from pipeline.prepare.reading.images import is_deep, white_point
 from pipeline.prepare.reading.listed_images import images_by_stem
 from pipeline.prepare.reading.names import split_in, split_of_folder
 from pipeline.tools.params import cells, columns
-from pipeline.tools.params.table import MOST_LISTED, Given, Name, Option, Question, Table, Values, attempted, encoding_of, kind_of
+from pipeline.tools.params.table import (
+    MOST_LISTED,
+    Given,
+    Name,
+    Option,
+    Question,
+    Table,
+    Values,
+    attempted,
+    encoding_of,
+    is_submission,
+    kind_of,
+)
 
 BEFORE_NUMBER = re.compile(r"(.*?[^\W\d_])[\W_]*\d")
 """Matches `cat` in the name `cat.12.jpg`."""
@@ -47,7 +59,7 @@ def refuse_one_folder(root: Path) -> None:
         path for path in map(PurePosixPath, visible_files(root)) if kind_of(path.name) == "image" and split_in(str(path.parent)) != TEST
     ]
     starts = Counter(match[1] for path in images if (match := BEFORE_NUMBER.match(path.name)))
-    if len({path.parent for path in images}) != 1:
+    if len({tuple(part for part in path.parts[:-1] if not split_of_folder(part)) for path in images}) != 1:
         return
     if len(starts) > 1 and starts.total() == len(images) and min(starts.values()) > 1:
         begin = f"the names of its images begin with {shown(listed(sorted(starts), MOST_LISTED), 120)}"
@@ -108,7 +120,7 @@ def folder_tables(root: Path, names: Sequence[str], given: Given) -> list[Option
             of_splits = {split: paths for split, paths in of_lines.items() if begin_with_images(paths, given)}
     options: dict[Path | None, Sequence[Path]] = {None: of_splits[TRAIN]} if TRAIN in of_splits else {}
     several = {path for paths in of_splits.values() for path in paths}
-    for path in [root / name for name in names if "table" not in given]:
+    for path in [root / name for name in names if "table" not in given and not is_submission(name)]:
         may_list = path.parent == root and kind_of(path.name) == "text" and not lines.is_document(path)
         if path not in several and (kind_of(path.name) == "table" or (may_list and begin_with_images([path], given))):
             options[path.relative_to(root)] = [path]

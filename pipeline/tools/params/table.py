@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from glob import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 from pipeline.core.raw_dataset import TRAIN
@@ -16,6 +16,7 @@ from pipeline.prepare.reading import encodings, parquet, tables
 from pipeline.prepare.reading.class_folders import IMAGE_SUFFIXES
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
 from pipeline.prepare.reading.looking import looking
+from pipeline.prepare.reading.names import words
 from pipeline.tools.params.cells import are_image_names, filled, is_label, is_text, num_words, numbers, sampled
 from pipeline.tools.params.commented_yaml import on_one_line
 
@@ -244,6 +245,11 @@ def attempted(root: Path, options: Sequence[Option], given: Given, attempt: Atte
     return next(iter(answers.values()), None)
 
 
+def is_submission(name: str) -> bool:
+    """Return True if a table shows only what the answers of a competition look like, such as `sample_submission.csv`."""
+    return "submission" in words(PurePosixPath(name).stem)
+
+
 def chooses(values: Values, paths: Sequence[Path]) -> str:
     """Return the word of a command that chooses a table, an Option."""
     if "table" not in values:
@@ -263,5 +269,5 @@ def train_tables(root: Path, given: Given) -> tuple[list[Option], bool]:
         return [({"root": root, "table": escape(str(paths[0].relative_to(root)))}, paths) for paths in error.sets], True
     if of_splits:
         return [({"root": root}, of_splits[TRAIN])], True
-    names = [name for name in visible_files(root) if kind_of(name) == "table"]
+    names = [name for name in visible_files(root) if kind_of(name) == "table" and not is_submission(name)]
     return [({"root": root / name} if root.is_dir() else {"root": root, "table": escape(name)}, [root / name]) for name in names], False

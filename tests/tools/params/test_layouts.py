@@ -135,6 +135,7 @@ LAYOUTS: dict[str, Files] = {
     }
     | images("test1"),
     "`photos/1.png`": images("photos"),
+    "`train/cat/images/1.png`, `val/images/2.png`": by_class("train/cat/images", "train/dog/images", "val/images"),
     "`fold1/cat/1.png`, `fold2/cat/2.png`": by_class("fold1/cat", "fold1/dog", "fold2/cat", "fold2/dog"),
     "`train/cat/1.png`, `val/owl/2.png`": by_class("train/cat", "train/dog", "val/cat", "val/owl"),
     "`cat/1.jfif`": by_class("cat", "dog", suffix="jfif"),
@@ -199,7 +200,8 @@ LAYOUTS: dict[str, Files] = {
     | {"labels.csv": table("file,kind", *((name, name[:3]) for name in by_class("cat", "dog")))},
     "`cat/1.png`, `colours.csv` that lists none": by_class("cat", "dog")
     | {"colours.csv": table("name,colour", *((number, ("red", "blue")[number % 2]) for number in NUMBERS))},
-    "`part1/1.png`, `part2/2.png`, `labels.csv` with `1,cat,old`": {
+    "`part1/1.png`, `part2/2.png`, `labels.csv` with `1,cat,old`, `pixels.csv`": {
+        "pixels.csv": table("p1,p2,kind", *((n + 0.5, n / 8, LABELS[n % 2]) for n in NUMBERS)),
         "labels.csv": listing(path="{}", names="id,kind,age", more=lambda number: [("old", "new", "used")[number % 3]]),
         **images("part1", range(6)),
         **images("part2", range(6, 12)),
@@ -208,7 +210,8 @@ LAYOUTS: dict[str, Files] = {
         "labels.csv": table("file,small,old,wet", *((f"images/{n}.png", n % 2, n % 3 % 2, n % 4 // 3) for n in NUMBERS)),
         **images(),
     },
-    "`labels.csv` with columns of 0 and 1, and one 1 in each row": {
+    "`labels.csv` with columns of 0 and 1, and one 1 in each row, `sample_submission.csv`": {
+        "sample_submission.csv": table("file,red,old,wet", *((f"images/{n}.png", 0.3, 0.3, 0.4) for n in range(3))),
         "labels.csv": table("file,red,old,wet", *((f"images/{n}.png", *(int(n % 3 == at) for at in range(3))) for n in NUMBERS)),
         **images(),
     },
