@@ -14,7 +14,7 @@ from pipeline.core.section import suggestion
 from pipeline.core.untrusted import shown
 from pipeline.prepare.reading import archives, delimited, encodings, lines, streams
 from pipeline.prepare.reading.find_tables import SeveralSets, find_tables, visible_files
-from pipeline.prepare.reading.line_files import are_parallel, find_line_files
+from pipeline.prepare.reading.line_files import are_languages, are_parallel, find_line_files
 from pipeline.prepare.reading.lines import WrongLines
 from pipeline.prepare.reading.names import split_in
 from pipeline.tools.params import cells, columns, rows
@@ -142,10 +142,12 @@ def labelled_lines(paths: Sequence[Path], encoding: str) -> bool:
 
 
 def of_class_files(root: Path, given: Given) -> Values | None:
-    """Return the values for files with the texts of a class each, or None if they seem to be texts as a whole, with blank lines.
+    """Return the values for files with the texts of a class each, or None if they seem to be texts as a whole, with blank lines, or translations.
 
     Raises Question if there are several sets of such files.
     """
+    if "name" not in given and are_languages(find_line_files(root).get(TRAIN, {})):
+        return None
     refuse_several_sets(root, given, [])
     found = lines.class_files(visible_files(root), given.get("table"))
     if not found or any(split_in(PurePosixPath(name).name) for name in found):
@@ -173,8 +175,9 @@ def text_values(path: Path, table: Table, given: Given) -> Values | None:
 
 def as_text_pairs(root: Path, given: Given) -> Values | None:
     """Return the columns of the source texts and the target texts of parallel files, of the only table of train, or of a file with fields in each line."""
-    files = find_line_files(root).get(TRAIN, {})
-    if are_parallel(files):
+    found = find_line_files(root)
+    files = found.get(TRAIN, {})
+    if are_parallel(found):
         return columns.pair(root, Table({name: lines_in(path, encoding_of(given)) for name, path in files.items()}), given)
     options, _ = train_tables(root, given)
     if not options:
@@ -228,7 +231,7 @@ def as_corpus(root: Path, given: Given) -> Values | None:
         or root.name.lower().endswith(archives.SUFFIXES)
         or not names
         or not all(name.lower().endswith(TEXT_SUFFIXES) for name in names)
-        or are_parallel(find_line_files(root).get(TRAIN, {}))
+        or are_parallel(find_line_files(root))
     ):
         return None
     if not lines.class_files(names, None):  # which may also be the parts of a text

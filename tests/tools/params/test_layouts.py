@@ -320,6 +320,14 @@ LAYOUTS: dict[str, Files] = {
         for split, numbers in (("train", NUMBERS), ("test", range(3)))
         for word in ("en", "de")
     },
+    "`a.de-en.de`, `a.de-en.en`, line by line": {
+        f"a.de-en.{word}": "".join(f"{word} {text(n)}\n" for n in NUMBERS).encode() for word in ("de", "en")
+    },
+    "`train.article.txt`, `train.title.txt`, `valid.title.txt`, line by line": {
+        f"{split}.{word}.txt": "".join(f"{word} {text(n)}\n" for n in numbers).encode()
+        for split, numbers in (("train", NUMBERS), ("valid", range(3)))
+        for word in ("article", "title")
+    },
     "`a.train.txt`, `a.test.txt` with two texts and a tab between them": {
         f"a.{split}.txt": "".join(f"{text(n)}\treply {text(n)[::-1]}\n" for n in numbers).encode()
         for split, numbers in (("train", NUMBERS), ("test", range(3)))
