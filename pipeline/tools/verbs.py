@@ -200,14 +200,8 @@ VERBS = {
     ),
     "profile": verb(
         "run some steps of the training, and print how their time is spent, or what would make them faster",
-        "profile.command:run",
+        "profile.profile:run",
         flag("--speedup", "instead compare the steps with each option that could make them faster here"),
-        value(
-            "--steps",
-            "steps to time (default: as many as take three seconds), or of a block of --speedup (default: half a second)",
-            "N",
-            type=int,
-        ),
         value("--trace", "write a trace for https://ui.perfetto.dev, compressed if PATH ends in .gz", "PATH"),
     ),
     "schema": verb("write params.schema.json and docs/parameters.md", "params.reference:run"),
