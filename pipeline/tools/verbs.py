@@ -95,9 +95,8 @@ VERBS = {
     "check": verb("validate params.yaml, the environment and the machine before anything runs", "check.command:run"),
     "doctor": verb(
         "examine machine, tracking store and checkout in seconds, and name a command that fixes each problem",
-        "doctor.command:run",
+        "doctor:run",
         flag("--all", "print the checks that are ok, too", dest="complete"),
-        flag("--json", "print all checks as JSON for programs"),
     ),
     "summary": verb("print the result, and record its run if it is missing in MLflow", "repro:summarize", listed=False),
     "verify": verb(

@@ -181,7 +181,7 @@ def write_trace(profiler: profile, path: Path) -> None:
         whole = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(whole))
         document = json.loads(whole.read_text(encoding="utf-8", errors="replace"))
-    del document["host_name"]
+    document.pop("host_name", None)
     content = json.dumps(document).encode()
     with files.replacing(path) as draft:
         draft.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
